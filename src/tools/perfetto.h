@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A trace in Perfetto's format, which is written packet by packet (https://perfetto.dev/docs/reference/synthetic-track-event).
+ * Writes a trace in Perfetto's format (https://perfetto.dev/docs/reference/synthetic-track-event), packet by packet.
  *
  * The numbers of fields are those of the messages Trace, TracePacket, ClockSnapshot, TrackDescriptor, TrackEvent and
  * InternedData in protos/perfetto/trace of Perfetto's source, as of version 59.
@@ -10,7 +10,8 @@
  *   slice     what lasts from one time to another; on one track slices lie within each other or apart
  *   interned  a text that is written once, and has a number from then on
  *
- * A trace is one sequence of packets, so interned texts have one meaning.  All of it that is in host memory is a packet.
+ * A trace is one sequence of packets, so an interned text has one number throughout.  Only the packet that is being
+ * written is in host memory.
  *
  * Locking: none; a trace belongs to one thread.
  */

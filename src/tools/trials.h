@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Replays of a programme, or of a few, under many configurations, several at a time.
+ * Replays of one programme, or of a few, under many configurations; several replays run at a time.
  *
- * A process has one simulated machine, so each that replays is a child of this one: it finds the traces in memory that it
- * shares with its parent, and leaves its figures in memory that both see.  The calling process itself never replays.
+ * A process has one simulated machine, so replays run in child processes.  A child has the traces in memory that it
+ * inherits, and writes its figures to memory that it shares with its parent.  The calling process itself never replays.
  *
  * Terms:
  *   programme  a trace, and the devices that it is replayed on; of a job, one of its ranks

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the page of `xseg view` is given of one file: facts as JSON, and columns of numbers.
+ * What `xseg view` writes into its page for one file: facts as JSON, and columns of numbers.
  *
- * The columns are one stream of bytes, which is written as base64.  A number is in groups of seven bits, the lowest
- * first, each with its highest bit set but the last (LEB128).  A number that may be negative is 2n, or -2n - 1.  The
- * columns, each whole before the next, in the order in which src/tools/view/model.js reads them:
+ * The columns are one stream of bytes, which is written as base64.  A number has a byte for each seven of its bits, the
+ * lowest bits first; all of its bytes but the last have the highest bit set (LEB128).  Where a number n may be negative,
+ * 2n is written for n >= 0 and -2n - 1 for n < 0.  The columns follow each other in the order in which
+ * src/tools/view/model.js reads them:
  *
  *   times    of each event its time in us, minus that of the one before (signed)
  *   summed   if the facts say that lives are summed: their bytes at each moment, minus those before (signed)

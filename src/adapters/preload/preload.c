@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * libxseg-preload.so: a program gets its device memory from xseg, without being changed, compiled or linked again.
+ * libxseg-preload.so gives a program device memory of xseg.  The program is neither changed nor compiled or linked again.
  *
  *     LD_PRELOAD=libxseg-preload.so ./program
  *

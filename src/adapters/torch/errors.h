@@ -33,9 +33,9 @@ struct Refusal {
 };
 
 /**
- * What there is to say of a refusal.  Apart from raise(), since this calls the library, which may take a stack for its
- * history: PyTorch's unwinder looks return addresses up as they are, and that of a call that never returns may lie in
- * another function.
+ * The text for a refusal.  It is made before raise() is called and not there, since this calls the library, which may
+ * record a call stack.  PyTorch's unwinder takes a return address for one of the calling function; that of a call of
+ * raise(), which never returns, may already lie in the next function.
  */
 Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex device, size_t bytes);
 

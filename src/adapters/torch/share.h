@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Exports of blocks that are still live: each is exported once, and taken back before the block is freed. */
+/* Exports of live blocks: each block is exported once, and its export is closed before the block is freed. */
 #ifndef XSEG_ADAPTERS_TORCH_SHARE_H
 #define XSEG_ADAPTERS_TORCH_SHARE_H
 
@@ -13,10 +13,10 @@ namespace xseg_torch {
 /** How many blocks are exported. */
 inline std::atomic<size_t> share_count{0};
 
-/** Take back the export of a block, if it has one. */
+/** Close the export of a block, if it has one. */
 xseg_status take_back_share(struct xseg_allocator *library, void *ptr);
 
-/** Take back the export of a block that is about to be freed.  While nothing is exported, no lock is taken. */
+/** Close the export of a block that is about to be freed.  While nothing is exported, this takes no lock. */
 inline xseg_status forget_share(struct xseg_allocator *library, void *ptr)
 {
     return share_count.load(std::memory_order_relaxed) == 0 ? XSEG_OK : take_back_share(library, ptr);
@@ -25,7 +25,7 @@ inline xseg_status forget_share(struct xseg_allocator *library, void *ptr)
 /** Note that a capture of a device begins or has ended: imported memory that ends in between is closed afterwards. */
 void note_capture(DeviceIndex device, bool begins);
 
-/** Close imported memory that could not be closed when its last tensor went; what still cannot is kept. */
+/** Close imports that could not be closed when their last tensor was freed.  Those that fail again are kept for the next call. */
 void close_left_imports();
 
 } // namespace xseg_torch

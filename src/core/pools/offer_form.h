@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The forms of an offer (offer.h): its text, its record, and what is asked of its socket.
+ * How an offer (offer.h) is written: as a text, as the record that the text leads to, and what an importer sends to its
+ * socket.
  *
  *     text      xseg1:PROCESS:START:DESCRIPTOR:SOCKET:TOKEN
  *     record    a memory file: struct xseg_offer_record, the header of the share, an int for each descriptor
