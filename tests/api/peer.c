@@ -91,6 +91,18 @@ static void leave(int device)
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(device), 0);
 }
 
+/* Allow device 1 to use memory of device 0, which it does. */
+static void use_memory_of_0_on_1(struct xseg_allocator *allocator)
+{
+    void *block = take_on(allocator, 0, 3 * MIB);
+
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    enter(1);
+    assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(block), 3 * MIB), XSEG_OK);
+    leave(1);
+    scene_free(allocator, block);
+}
+
 /* --- Work of device 1 on memory of device 0. --- */
 
 static void copy_between(bool is_allowed)
@@ -333,12 +345,7 @@ static void it_is_there_after_a_close_that_failed(void **state)
             assert_int_equal(xseg_close(allocator), XSEG_ERR_DRIVER);
             assert_int_equal(xseg_sim_fault_struck(1), 1);
         }
-        void *block = take_on(allocator, 0, 3 * MIB);
-        assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
-        enter(1);
-        assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(block), 3 * MIB), XSEG_OK);
-        leave(1);
-        scene_free(allocator, block);
+        use_memory_of_0_on_1(allocator);
         scene_close(allocator);
     }
 }
@@ -350,12 +357,7 @@ static void it_is_on_devices_without_mapping(void **state)
     (void)state;
     settings.without_vmm = true;
     struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
-    void *block = take_on(allocator, 0, 3 * MIB);
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
-    enter(1);
-    assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(block), 3 * MIB), XSEG_OK);
-    leave(1);
-    scene_free(allocator, block);
+    use_memory_of_0_on_1(allocator);
     scene_close(allocator);
 }
 

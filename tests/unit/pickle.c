@@ -15,8 +15,9 @@
 #define BYTES(literal) (literal), sizeof(literal) - 1
 #define HEAD           "\x80\x02"
 
-static bool read_bytes(const void *bytes, size_t size, struct pickle *pickle,
-                       struct pickle_fault *fault)
+/* Read bytes as a file, with a taker or NULL. */
+static bool read_with(const void *bytes, size_t size, const struct pickle_taker *taker,
+                      struct pickle *pickle, struct pickle_fault *fault)
 {
     FILE *file = tmpfile();
     struct input *input;
@@ -27,10 +28,16 @@ static bool read_bytes(const void *bytes, size_t size, struct pickle *pickle,
     rewind(file);
     input = input_open(file);
     assert_non_null(input);
-    fine = pickle_read(input, NULL, pickle, fault);
+    fine = pickle_read(input, taker, pickle, fault);
     input_close(input);
     fclose(file);
     return fine;
+}
+
+static bool read_bytes(const void *bytes, size_t size, struct pickle *pickle,
+                       struct pickle_fault *fault)
+{
+    return read_with(bytes, size, NULL, pickle, fault);
 }
 
 static struct pickle read_good(const void *bytes, size_t size)
@@ -316,7 +323,8 @@ static void memory_is_bounded(void **state)
 
 /* Takes dictionaries with a key `k`, and sums up its numbers; stops at 99. */
 struct sum {
-    struct pickle *pickle;
+    struct pickle pickle;
+    struct pickle_fault fault;
     uint64_t taken, sum;
     uint32_t list;      /* the last that something was taken of */
     uint32_t lists[16]; /* [taken]: those of which it was taken, the first ones */
@@ -327,7 +335,7 @@ static enum pickle_taking take(void *self, uint32_t list, uint32_t item)
     struct sum *sum = self;
     uint64_t number;
 
-    if (!pickle_number(pickle_find(sum->pickle, &sum->pickle->values[item], "k"), &number))
+    if (!pickle_number(pickle_find(&sum->pickle, &sum->pickle.values[item], "k"), &number))
         return PICKLE_LEFT;
     if (number == 99)
         return PICKLE_STOPPED;
@@ -339,24 +347,12 @@ static enum pickle_taking take(void *self, uint32_t list, uint32_t item)
     return PICKLE_TAKEN;
 }
 
-static bool read_taking(const void *bytes, size_t size, struct sum *sum, struct pickle *pickle,
-                        struct pickle_fault *fault)
+static bool read_taking(const void *bytes, size_t size, struct sum *sum)
 {
     const struct pickle_taker taker = {sum, take};
-    FILE *file = tmpfile();
-    struct input *input;
-    bool fine;
 
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, size, file), size);
-    rewind(file);
-    input = input_open(file);
-    assert_non_null(input);
-    *sum = (struct sum){.pickle = pickle};
-    fine = pickle_read(input, &taker, pickle, fault);
-    input_close(input);
-    fclose(file);
-    return fine;
+    *sum = (struct sum){.fault = {0, "before"}};
+    return read_with(bytes, size, &taker, &sum->pickle, &sum->fault);
 }
 
 /* {"k": n}, memoized as Python does */
@@ -364,8 +360,6 @@ static bool read_taking(const void *bytes, size_t size, struct sum *sum, struct 
 
 static void what_is_taken_is_in_no_list(void **state)
 {
-    struct pickle_fault fault = {0, ""};
-    struct pickle pickle;
     struct sum sum;
     const struct pickle_value *top;
 
@@ -373,50 +367,46 @@ static void what_is_taken_is_in_no_list(void **state)
     /* [{"k": 1}, 7, {"k": 2}, {"j": 3}] and then {"k": 4} by itself */
     assert_true(read_taking(BYTES("\x80\x04]\x94(" ENTRY("\x01") "K\x07" ENTRY(
                                 "\x02") "}(\x8c\x01jK\x03ue" ENTRY("\x04") "a."),
-                            &sum, &pickle, &fault));
-    top = pickle_top(&pickle);
+                            &sum));
+    top = pickle_top(&sum.pickle);
     assert_int_equal(sum.taken, 3);
     assert_int_equal(sum.sum, 7);
-    assert_ptr_equal(&pickle.values[sum.list], top);
+    assert_ptr_equal(&sum.pickle.values[sum.list], top);
     assert_int_equal(pickle_count(top), 2);
-    assert_int_equal(pickle_item(&pickle, top, 0)->number, 7);
-    assert_non_null(pickle_find(&pickle, pickle_item(&pickle, top, 1), "j"));
-    pickle_fini(&pickle);
+    assert_int_equal(pickle_item(&sum.pickle, top, 0)->number, 7);
+    assert_non_null(pickle_find(&sum.pickle, pickle_item(&sum.pickle, top, 1), "j"));
+    pickle_fini(&sum.pickle);
 }
 
 /* One dictionary that stands several times in a list is taken as often; once taken it cannot come again. */
 static void a_dictionary_that_comes_again_is_taken_again_or_refused(void **state)
 {
-    struct pickle_fault fault = {0, ""};
-    struct pickle pickle;
     struct sum sum;
 
     (void)state;
-    assert_true(read_taking(BYTES("\x80\x04](" ENTRY("\x05") "h\0h\0e."), &sum, &pickle, &fault));
+    assert_true(read_taking(BYTES("\x80\x04](" ENTRY("\x05") "h\0h\0e."), &sum));
     assert_int_equal(sum.sum, 15);
-    pickle_fini(&pickle);
+    pickle_fini(&sum.pickle);
     assert_true(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "2\x86"
                                                             "a."),
-                            &sum, &pickle, &fault));
+                            &sum));
     assert_int_equal(sum.taken, 0);
-    pickle_fini(&pickle);
-    assert_false(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "ah\0a."), &sum, &pickle, &fault));
-    assert_int_equal(fault.byte, 13);
-    assert_non_null(strstr(fault.text, "a dictionary of its own"));
+    pickle_fini(&sum.pickle);
+    assert_false(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "ah\0a."), &sum));
+    assert_int_equal(sum.fault.byte, 13);
+    assert_non_null(strstr(sum.fault.text, "a dictionary of its own"));
     /* Its number in the memo was given to another value before it is taken. */
     assert_true(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "]q\0"
                                                             "0ah\0a."),
-                            &sum, &pickle, &fault));
+                            &sum));
     assert_int_equal(sum.sum, 5);
-    assert_int_equal(pickle_item(&pickle, pickle_top(&pickle), 0)->kind, PICKLE_LIST);
-    pickle_fini(&pickle);
+    assert_int_equal(pickle_item(&sum.pickle, pickle_top(&sum.pickle), 0)->kind, PICKLE_LIST);
+    pickle_fini(&sum.pickle);
 }
 
 /* The first list is in a dictionary that is taken, so nothing refers to it when the others come. */
 static void the_number_of_a_list_that_is_gone_is_no_other_lists(void **state)
 {
-    struct pickle_fault fault = {0, ""};
-    struct pickle pickle;
     struct sum sum;
 
     (void)state;
@@ -424,23 +414,20 @@ static void the_number_of_a_list_that_is_gone_is_no_other_lists(void **state)
     assert_true(
         read_taking(BYTES("\x80\x04]}(\x8c\x01kK\x01\x8c\x01x]" ENTRY("\x05") "aua]" ENTRY(
                         "\x02") "aa]" ENTRY("\x03") "aa]" ENTRY("\x04") "aa]" ENTRY("\x06") "aa."),
-                    &sum, &pickle, &fault));
+                    &sum));
     assert_int_equal(sum.taken, 6);
     for (uint64_t i = 1; i < sum.taken; i++)
         assert_int_not_equal(sum.lists[i], sum.lists[0]);
-    pickle_fini(&pickle);
+    pickle_fini(&sum.pickle);
 }
 
 static void a_taker_stops_the_reading(void **state)
 {
-    struct pickle_fault fault = {0, "before"};
-    struct pickle pickle;
     struct sum sum;
 
     (void)state;
-    assert_false(
-        read_taking(BYTES("\x80\x04](" ENTRY("\x05") ENTRY("\x63") "e."), &sum, &pickle, &fault));
-    assert_string_equal(fault.text, "");
+    assert_false(read_taking(BYTES("\x80\x04](" ENTRY("\x05") ENTRY("\x63") "e."), &sum));
+    assert_string_equal(sum.fault.text, "");
 }
 
 /* What a taken dictionary had, its own lists included, is not held; equal texts and numbers are one. */
@@ -450,8 +437,6 @@ static void what_is_taken_takes_no_memory(void **state)
     static const char entry[] = "}(\x8c\x01kK\x01\x8c\x01xM\x34\x12\x8c\x01y](M\x11\x11)eua";
     const size_t bytes = sizeof(entry) - 1;
     char *text = malloc(3 + COUNT * bytes + 1);
-    struct pickle_fault fault = {0, ""};
-    struct pickle pickle;
     struct sum sum;
 
     (void)state;
@@ -460,12 +445,12 @@ static void what_is_taken_takes_no_memory(void **state)
     for (size_t i = 0; i < COUNT; i++)
         memcpy(text + 3 + i * bytes, entry, bytes);
     text[3 + COUNT * bytes] = '.';
-    assert_true(read_taking(text, 3 + COUNT * bytes + 1, &sum, &pickle, &fault));
+    assert_true(read_taking(text, 3 + COUNT * bytes + 1, &sum));
     assert_int_equal(sum.taken, COUNT);
-    assert_in_range(pickle.count, 5, 20);
-    assert_in_range(pickle.text_bytes, 6, 6);
-    assert_in_range(pickle.held, 0, 1 << 14);
-    pickle_fini(&pickle);
+    assert_in_range(sum.pickle.count, 5, 20);
+    assert_in_range(sum.pickle.text_bytes, 6, 6);
+    assert_in_range(sum.pickle.held, 0, 1 << 14);
+    pickle_fini(&sum.pickle);
     free(text);
 }
 

@@ -458,20 +458,28 @@ static void a_launch_is_all_or_nothing(void **state)
     ASSERT_OK(cuGraphExecDestroy(executable));
 }
 
+/* Begin a capture whose graph owns an object.  *gone counts how often the object was destroyed. */
+static void begin_with_object(CUstream stream, int *gone)
+{
+    CUstreamCaptureStatus status;
+    CUuserObject object = NULL;
+    CUgraph graph = NULL;
+
+    begin(stream);
+    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL));
+    ASSERT_OK(cuUserObjectCreate(&object, gone, count_call, 1, 1));
+    ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+}
+
 /* The graph of a capture that fails goes with it, and what it referred to is told before the call returns. */
 static void objects_go_with_a_capture_that_fails(void **state)
 {
     const CUstream stream = new_stream();
-    CUstreamCaptureStatus status;
-    CUuserObject object = NULL;
     CUgraph graph = NULL;
     int gone = 0;
 
     (void)state;
-    begin(stream);
-    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL));
-    ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
-    ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    begin_with_object(stream, &gone);
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     assert_int_equal(gone, 0);
     ASSERT_CU(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -482,16 +490,10 @@ static void objects_go_with_a_capture_that_fails(void **state)
 static void objects_go_with_the_context_of_a_capture(void **state)
 {
     const CUstream stream = new_stream();
-    CUstreamCaptureStatus status;
-    CUuserObject object = NULL;
-    CUgraph graph = NULL;
     int gone = 0;
 
     (void)state;
-    begin(stream);
-    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL));
-    ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
-    ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    begin_with_object(stream, &gone);
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
     assert_int_equal(gone, 1);
 }

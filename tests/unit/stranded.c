@@ -21,33 +21,58 @@ static uint32_t by_stack(const void *context, const struct course_block *block)
     return block->stack;
 }
 
-/* Play a programme to its end, which is now. */
-static struct stranded play(struct programme *programme, struct course *course)
-{
+/* What each test begins with: a programme without events. */
+struct scene {
+    struct programme *programme;
+    struct course course;
     struct stranded stranded;
+    bool is_played;
+};
 
-    programme_end(programme);
-    assert_true(course_init(course, &programme->recording, &programme->device));
-    assert_true(stranded_init(&stranded, course, SITES, by_stack, NULL));
-    while (stranded_step(&stranded))
-        ;
-    stranded_finish(&stranded, programme->now_us);
-    assert_false(stranded.lacks_memory);
-    return stranded;
+static int set_up(void **state)
+{
+    struct scene *scene = calloc(1, sizeof(*scene));
+
+    assert_non_null(scene);
+    scene->programme = programme_new();
+    *state = scene;
+    return 0;
 }
 
-static void end(struct programme *programme, struct course *course, struct stranded *stranded)
+static int tear_down(void **state)
 {
+    struct scene *scene = *state;
+
+    if (scene->is_played) {
+        stranded_fini(&scene->stranded);
+        course_fini(&scene->course);
+    }
+    free(scene->programme);
+    free(scene);
+    return 0;
+}
+
+/* Play the programme to its end, which is now; its sums add up then. */
+static struct stranded play(struct scene *scene)
+{
+    struct programme *programme = scene->programme;
+    struct stranded *stranded = &scene->stranded;
     stranded_sum sum = 0;
 
+    programme_end(programme);
+    assert_true(course_init(&scene->course, &programme->recording, &programme->device));
+    assert_true(stranded_init(stranded, &scene->course, SITES, by_stack, NULL));
+    scene->is_played = true;
+    while (stranded_step(stranded))
+        ;
+    stranded_finish(stranded, programme->now_us);
+    assert_false(stranded->lacks_memory);
     for (uint32_t i = 0; i < SITES; i++)
         sum += stranded->sites[i].stranded;
     assert_true(sum == stranded->stranded);
     assert_true(stranded->reserved - stranded->live ==
                 stranded->pending + stranded->beside + stranded->idle + stranded->stranded);
-    stranded_fini(stranded);
-    course_fini(course);
-    free(programme);
+    return *stranded;
 }
 
 static void assert_sum(stranded_sum sum, uint64_t expected)
@@ -58,33 +83,28 @@ static void assert_sum(stranded_sum sum, uint64_t expected)
 
 static void a_block_strands_its_page(void **state)
 {
-    struct programme *programme = programme_new();
-    struct course course;
+    struct programme *programme = ((struct scene *)*state)->programme;
     struct stranded stranded;
 
-    (void)state;
     programme_map(programme, BASE, 4 * MIB, true);
     programme_alloc(programme, BASE, MIB / 2, 1);
     programme->now_us += 10;
     programme_free(programme, BASE);
     programme->now_us += 5;
-    stranded = play(programme, &course);
+    stranded = play(*state);
     assert_sum(stranded.reserved, 4 * MIB * 15);
     assert_sum(stranded.live, MIB / 2 * 10);
     assert_sum(stranded.sites[1].stranded, 3 * MIB / 2 * 10);
     assert_sum(stranded.sites[1].live, MIB / 2 * 10);
     assert_sum(stranded.idle, 2 * MIB * 10 + 4 * MIB * 5);
     assert_sum(stranded.pending + stranded.beside, 0);
-    end(programme, &course, &stranded);
 }
 
 static void blocks_on_a_page_share_it_equally(void **state)
 {
-    struct programme *programme = programme_new();
-    struct course course;
+    struct programme *programme = ((struct scene *)*state)->programme;
     struct stranded stranded;
 
-    (void)state;
     programme_map(programme, BASE, 2 * MIB, true);
     programme_alloc(programme, BASE, MIB, 1);
     programme->now_us += 2;
@@ -92,60 +112,51 @@ static void blocks_on_a_page_share_it_equally(void **state)
     programme->now_us += 4;
     programme_free(programme, BASE);
     programme->now_us += 1;
-    stranded = play(programme, &course);
+    stranded = play(*state);
     assert_sum(stranded.sites[1].stranded, MIB * 2 + (MIB - 512) * 4 / 2);
     assert_sum(stranded.sites[2].stranded, (MIB - 512) * 4 / 2 + (2 * MIB - 512) * 1);
     assert_sum(stranded.idle, 0);
-    end(programme, &course, &stranded);
 }
 
 static void what_cannot_be_shared_is_not_lost(void **state)
 {
-    struct programme *programme = programme_new();
-    struct course course;
+    struct programme *programme = ((struct scene *)*state)->programme;
     struct stranded stranded;
 
-    (void)state;
     programme_map(programme, BASE, 2 * MIB, true);
     for (uint32_t i = 0; i < 3; i++)
         programme_alloc(programme, BASE + 512 * i, 512, i);
     programme->now_us += 1; /* 2 MiB - 1536 is no multiple of 3 */
     for (uint32_t i = 0; i < 3; i++)
         programme_free(programme, BASE + 512 * i);
-    stranded = play(programme, &course);
+    stranded = play(*state);
     assert_true((2 * MIB - 1536) % 3 == 2);
     assert_sum(stranded.stranded, 2 * MIB - 1536);
     assert_sum(stranded.sites[0].stranded, (2 * MIB - 1536) / 3);
     assert_sum(stranded.sites[1].stranded, (2 * MIB - 1536) / 3);
     assert_sum(stranded.sites[2].stranded, (2 * MIB - 1536) / 3 + 2);
-    end(programme, &course, &stranded);
 }
 
 static void a_block_over_pages_strands_the_outer_ones(void **state)
 {
-    struct programme *programme = programme_new();
-    struct course course;
+    struct programme *programme = ((struct scene *)*state)->programme;
     struct stranded stranded;
 
-    (void)state;
     programme_map(programme, BASE, 10 * MIB, true);
     programme_alloc(programme, BASE + MIB, 6 * MIB, 1);     /* half of 0, 1, 2, half of 3 */
     programme_alloc(programme, BASE + 7 * MIB, MIB / 2, 2); /* on 3, too */
     programme->now_us += 8;
-    stranded = play(programme, &course);
+    stranded = play(*state);
     assert_sum(stranded.sites[1].stranded, MIB * 8 + MIB / 2 * 8 / 2);
     assert_sum(stranded.sites[2].stranded, MIB / 2 * 8 / 2);
     assert_sum(stranded.idle, 2 * MIB * 8);
-    end(programme, &course, &stranded);
 }
 
 static void of_a_classic_segment_the_segment_is_the_page(void **state)
 {
-    struct programme *programme = programme_new();
-    struct course course;
+    struct programme *programme = ((struct scene *)*state)->programme;
     struct stranded stranded;
 
-    (void)state;
     programme_map(programme, BASE + MIB, 20 * MIB, false);
     programme_map(programme, BASE + 21 * MIB, 20 * MIB, false); /* not one with the first */
     programme_alloc(programme, BASE + 9 * MIB, MIB, 3);
@@ -153,19 +164,16 @@ static void of_a_classic_segment_the_segment_is_the_page(void **state)
     programme_free(programme, BASE + 9 * MIB);
     programme_unmap(programme, BASE + MIB, 20 * MIB);
     programme->now_us += 1;
-    stranded = play(programme, &course);
+    stranded = play(*state);
     assert_sum(stranded.sites[3].stranded, 19 * MIB * 3);
     assert_sum(stranded.idle, 20 * MIB * 4);
-    end(programme, &course, &stranded);
 }
 
 static void pending_blocks_have_a_row_of_their_own(void **state)
 {
-    struct programme *programme = programme_new();
-    struct course course;
+    struct programme *programme = ((struct scene *)*state)->programme;
     struct stranded stranded;
 
-    (void)state;
     programme_map(programme, BASE, 4 * MIB, true);
     programme_alloc(programme, BASE, MIB, 1);
     programme_alloc(programme, BASE + MIB, MIB / 2, 2);
@@ -175,22 +183,19 @@ static void pending_blocks_have_a_row_of_their_own(void **state)
     programme->now_us += 4;
     programme_complete_free(programme, BASE);
     programme_complete_free(programme, BASE + 2 * MIB);
-    stranded = play(programme, &course);
+    stranded = play(*state);
     assert_sum(stranded.pending, 2 * MIB * 4);
     assert_sum(stranded.beside, MIB * 4);                /* on the second page */
     assert_sum(stranded.sites[2].stranded, MIB / 2 * 4); /* on the first */
     assert_sum(stranded.sites[1].stranded, 0);
     assert_sum(stranded.idle, 0);
-    end(programme, &course, &stranded);
 }
 
 static void the_peak_is_where_most_was_reserved(void **state)
 {
-    struct programme *programme = programme_new();
-    struct course course;
+    struct programme *programme = ((struct scene *)*state)->programme;
     struct stranded stranded;
 
-    (void)state;
     programme_map(programme, BASE, 4 * MIB, true);
     programme_alloc(programme, BASE, MIB, 1);
     programme_alloc(programme, BASE + MIB, MIB, 3);
@@ -202,7 +207,7 @@ static void the_peak_is_where_most_was_reserved(void **state)
     programme_unmap(programme, BASE + 2 * MIB, 2 * MIB);
     programme_alloc(programme, BASE + MIB, MIB, 1); /* more live, but less reserved */
     programme->now_us += 1;
-    stranded = play(programme, &course);
+    stranded = play(*state);
     assert_int_equal(stranded.peak.reserved, 8 * MIB);
     assert_int_equal(stranded.peak.live, 4 * MIB);
     assert_int_equal(stranded.peak.event, 7);
@@ -210,36 +215,34 @@ static void the_peak_is_where_most_was_reserved(void **state)
     assert_int_equal(stranded.sites[2].peak_bytes, 3 * MIB);
     assert_int_equal(stranded.sites[3].peak_bytes, 0);
     assert_int_equal(stranded.sites[1].blocks, 3);
-    end(programme, &course, &stranded);
 }
 
 static void sums_may_need_more_than_64_bits(void **state)
 {
-    struct programme *programme = programme_new();
-    struct course course;
+    struct programme *programme = ((struct scene *)*state)->programme;
     struct stranded stranded;
     const uint64_t bytes = (uint64_t)1 << 40, passed = (uint64_t)1 << 45;
 
-    (void)state;
     programme_map(programme, BASE, bytes, false);
     programme_alloc(programme, BASE, 512, 1);
     programme->now_us += passed;
-    stranded = play(programme, &course);
+    stranded = play(*state);
     assert_true(stranded.sites[1].stranded == (stranded_sum)(bytes - 512) * passed);
-    end(programme, &course, &stranded);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_block_strands_its_page),
-        cmocka_unit_test(blocks_on_a_page_share_it_equally),
-        cmocka_unit_test(what_cannot_be_shared_is_not_lost),
-        cmocka_unit_test(a_block_over_pages_strands_the_outer_ones),
-        cmocka_unit_test(of_a_classic_segment_the_segment_is_the_page),
-        cmocka_unit_test(pending_blocks_have_a_row_of_their_own),
-        cmocka_unit_test(the_peak_is_where_most_was_reserved),
-        cmocka_unit_test(sums_may_need_more_than_64_bits),
+        cmocka_unit_test_setup_teardown(a_block_strands_its_page, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(blocks_on_a_page_share_it_equally, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_cannot_be_shared_is_not_lost, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_block_over_pages_strands_the_outer_ones, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(of_a_classic_segment_the_segment_is_the_page, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(pending_blocks_have_a_row_of_their_own, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_peak_is_where_most_was_reserved, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(sums_may_need_more_than_64_bits, set_up, tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
