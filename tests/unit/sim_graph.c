@@ -11,17 +11,6 @@ CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatu
                                            cuuint64_t *id, CUgraph *graph,
                                            const CUgraphNode **nodes, size_t *count);
 
-static int with_bytes(void **state)
-{
-    struct xseg_sim_settings settings = small_machine();
-
-    (void)state;
-    settings.real_bytes = true;
-    start(&settings);
-    (void)enter(0);
-    return 0;
-}
-
 static CUdeviceptr device_memory(void)
 {
     const CUmemAccessDesc desc = read_write(0);

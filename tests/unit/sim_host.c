@@ -9,17 +9,6 @@
 
 #define LARGE ((size_t)64 << 20)
 
-static int with_bytes(void **state)
-{
-    struct xseg_sim_settings settings = small_machine();
-
-    (void)state;
-    settings.real_bytes = true;
-    start(&settings);
-    (void)enter(0);
-    return 0;
-}
-
 static unsigned char *pinned(size_t bytes)
 {
     void *host = NULL;

@@ -8,17 +8,6 @@
 static CUipcMemHandle memory_handle;
 static CUipcEventHandle event_handle;
 
-static int with_bytes(void **state)
-{
-    struct xseg_sim_settings settings = small_machine();
-
-    (void)state;
-    settings.real_bytes = true;
-    start(&settings);
-    (void)enter(0);
-    return 0;
-}
-
 static unsigned char *bytes_at(CUdeviceptr address)
 {
     return (unsigned char *)(uintptr_t)address;

@@ -731,17 +731,6 @@ static void many_touches_are_forgotten_in_time(void **state)
 
 /* --- Real bytes. --- */
 
-static int fresh_with_bytes(void **state)
-{
-    struct xseg_sim_settings settings = small_machine();
-
-    (void)state;
-    settings.real_bytes = true;
-    start(&settings);
-    (void)enter(0);
-    return 0;
-}
-
 /* Bytes of a device, as a kernel would see them. */
 static unsigned char *seen(CUdeviceptr address)
 {
@@ -890,7 +879,7 @@ static void a_forked_child_does_not_empty_its_parents_memory(void **state)
     int result = 0;
 
     if (child == 0)
-        _exit(fresh_with_bytes(state));
+        _exit(with_bytes(state));
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
     assert_int_equal(seen(base)[GRANULE - 1], 5);
@@ -1444,7 +1433,7 @@ static int import_elsewhere(int socket)
     char byte;
     int file;
 
-    if (fresh_with_bytes(NULL) != 0)
+    if (with_bytes(NULL) != 0)
         return 1;
     file = receive_file(socket);
     if (file < 0 || import_from(file, &handle) != CUDA_SUCCESS || close(file) != 0 ||
@@ -1569,13 +1558,13 @@ int main(void)
         cmocka_unit_test_setup(memory_can_go_when_its_work_has_ended, fresh),
         cmocka_unit_test(in_fast_mode_nobody_looks),
         cmocka_unit_test_setup(many_touches_are_forgotten_in_time, fresh),
-        cmocka_unit_test_setup(copies_and_fills_move_bytes, fresh_with_bytes),
-        cmocka_unit_test_setup(the_same_memory_at_two_places, fresh_with_bytes),
-        cmocka_unit_test_setup(asynchronous_copies_move_when_their_turn_comes, fresh_with_bytes),
-        cmocka_unit_test_setup(what_cannot_be_reached_is_a_fault, fresh_with_bytes),
-        cmocka_unit_test_setup(a_forked_child_does_not_empty_its_parents_memory, fresh_with_bytes),
-        cmocka_unit_test_setup(occupied_addresses_are_passed_over, fresh_with_bytes),
-        cmocka_unit_test_setup(a_copy_can_go_to_another_devices_stream, fresh_with_bytes),
+        cmocka_unit_test_setup(copies_and_fills_move_bytes, with_bytes),
+        cmocka_unit_test_setup(the_same_memory_at_two_places, with_bytes),
+        cmocka_unit_test_setup(asynchronous_copies_move_when_their_turn_comes, with_bytes),
+        cmocka_unit_test_setup(what_cannot_be_reached_is_a_fault, with_bytes),
+        cmocka_unit_test_setup(a_forked_child_does_not_empty_its_parents_memory, with_bytes),
+        cmocka_unit_test_setup(occupied_addresses_are_passed_over, with_bytes),
+        cmocka_unit_test_setup(a_copy_can_go_to_another_devices_stream, with_bytes),
         cmocka_unit_test(copies_without_bytes_are_checked),
         cmocka_unit_test(bad_copies_end_in_a_report),
         cmocka_unit_test(peers_use_each_others_allocations),
@@ -1584,12 +1573,12 @@ int main(void)
         cmocka_unit_test_setup(addresses_can_be_asked_about, fresh),
         cmocka_unit_test_setup(several_attributes_at_once, fresh),
         cmocka_unit_test_setup(a_handle_tells_its_properties, fresh),
-        cmocka_unit_test_setup(an_import_is_the_same_memory, fresh_with_bytes),
+        cmocka_unit_test_setup(an_import_is_the_same_memory, with_bytes),
         cmocka_unit_test_setup(an_open_file_holds_memory, fresh),
         cmocka_unit_test_setup(what_nobody_holds_is_no_leak, fresh),
         cmocka_unit_test_setup(exports_and_imports_are_checked, fresh),
         cmocka_unit_test_setup(memory_has_fabric_handles_where_asked_for, fresh),
-        cmocka_unit_test_setup(memory_goes_to_another_process, fresh_with_bytes),
+        cmocka_unit_test_setup(memory_goes_to_another_process, with_bytes),
         cmocka_unit_test(without_virtual_memory_every_such_call_is_refused),
     };
 

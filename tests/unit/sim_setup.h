@@ -66,6 +66,18 @@ static inline int fresh(void **state)
     return 0;
 }
 
+/* The set-up of a test that looks at bytes of the device. */
+static inline int with_bytes(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+
+    (void)state;
+    settings.real_bytes = true;
+    start(&settings);
+    (void)enter(0);
+    return 0;
+}
+
 static inline CUmemAllocationProp on_device(int device)
 {
     CUmemAllocationProp prop;
