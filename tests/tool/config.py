@@ -62,6 +62,12 @@ class InForce(ConfigTest):
                           "max_non_split_rounding_mb": ["40", "20",
                                                         "implied by PYTORCH_ALLOC_CONF"]})
 
+    def test_the_example_of_the_page(self):
+        page = (ROOT / "docs/options.md").read_text(encoding="utf-8")
+        shown = self.said(PYTORCH_ALLOC_CONF="large_segment_size_mb:40") + "$ xseg config expandable_segment:True\n"
+        self.assertIn(f"```\n$ PYTORCH_ALLOC_CONF=large_segment_size_mb:40 xseg config\n{shown}"
+                      f"{run('expandable_segment:True').stderr}```\n", page)
+
     def test_the_first_source_counts(self):
         text = self.said(XSEG_ALLOC_CONF="", PYTORCH_ALLOC_CONF="nonsense")
         self.assertIn("source    XSEG_ALLOC_CONF\nstring    \n", text)
