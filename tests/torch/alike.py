@@ -12,11 +12,14 @@ import backends
 CASES = backends.HERE / "alike_cases.py"
 # Those of a line run in one process, one after another.
 NAMES = (
+    "backend",
     "children",
     "metadata max_entries segment_frames",
     "pool_ids pool_statistics",
     "uninitialised",
 )
+# What the string begins with, of a line by its first name.
+BEGINNINGS = {"backend": "backend:native,"}
 
 
 class Alike(unittest.TestCase):
@@ -24,8 +27,9 @@ class Alike(unittest.TestCase):
 
     def compare(self, names, is_expandable):
         """Both processes run at once."""
+        settings = BEGINNINGS.get(names.split()[0], "") + f"expandable_segments:{is_expandable}"
         running = [(backend, backends.start(pathlib.Path(sys.argv[1]), backend, CASES, *names.split(),
-                                            PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{is_expandable}",
+                                            PYTORCH_CUDA_ALLOC_CONF=settings, BACKEND=backend,
                                             PYTHONWARNINGS="ignore", TORCH_SHOW_CPP_STACKTRACES="0"))
                    for backend in ("native", "xseg")]
         native, ours = (backends.finish(process, backend) for backend, process in running)

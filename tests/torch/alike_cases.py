@@ -29,7 +29,7 @@ def attempt(work):
     """What it returns, or the type of its error and its first words."""
     try:
         return work()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         return type(error).__name__, " ".join(str(error).split()[:4])
 
 
@@ -202,6 +202,22 @@ def pool_ids():
     say("gone by a shortage", begin())
     end()
     say("nobody's", attempt(lambda: torch._C._cuda_checkPoolLiveAllocations(0, (1000, 0), set())))
+
+
+def backend():
+    """`backend:native` in the string, at the start and later; only the name of the allocator differs."""
+    host = torch.arange(1000).pin_memory()
+    say(host.is_pinned(), host.to("cuda").sum().item(), torch.cuda.get_allocator_backend() == os.environ.get("BACKEND"))
+    for taken in (torch.cuda.memory_snapshot, torch.cuda.memory._snapshot):
+        taken()
+    before = torch.cuda.memory._snapshot()["allocator_settings"]
+    say(before["expandable_segments"], before["last_allocator_settings"] if "last_allocator_settings" in before else before)
+    held = byte_tensor(30)
+    torch.cuda.memory._set_allocator_settings("backend:native,roundup_power2_divisions:4")
+    say(torch.cuda.memory_allocated(), torch.empty(5000, dtype=torch.uint8, device="cuda").numel(), torch.cuda.memory_allocated())
+    say(attempt(lambda: torch.cuda.memory._set_allocator_settings("backend:cudaMallocAsync")))
+    say(attempt(lambda: torch.cuda.memory._set_allocator_settings("backend:other")))
+    del held
 
 
 def actions():

@@ -329,9 +329,4 @@ void *Allocator::getBaseAllocation(void *ptr, size_t *bytes)
     return block.segment_base;
 }
 
-std::string Allocator::name()
-{
-    return "xseg";
-}
-
 } // namespace xseg_torch

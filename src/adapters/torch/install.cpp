@@ -150,7 +150,7 @@ XSEG_API struct xseg_allocator *xseg_torch_library(void)
 /** What a string of torch.cuda.memory._set_allocator_settings() asks for, where PyTorch does not tell the adapter. */
 XSEG_API int xseg_torch_settings(const char *settings, char *text, size_t bytes)
 {
-    return guarded(text, bytes, [&] { follow_settings(settings); });
+    return guarded(text, bytes, [&] { set_settings(settings); });
 }
 
 /** The library's pool behind an id of PyTorch's; NULL if nobody holds one. */

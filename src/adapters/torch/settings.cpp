@@ -123,12 +123,30 @@ std::string large_segment_of(struct xseg_allocator *library)
     return read_keys(configuration(library).c_str(), nullptr).at("large_segment_size_mb").value;
 }
 
+/* PyTorch's parser demands that the name of the allocator is the one after `backend:`; xseg stands in for the default. */
+thread_local bool is_parsing;
+
+class Parsing {
+  public:
+    Parsing() {
+        is_parsing = true;
+    }
+    ~Parsing() {
+        is_parsing = false;
+    }
+    Parsing(const Parsing &) = delete;
+    Parsing &operator=(const Parsing &) = delete;
+};
+
 void hear_of_changes()
 {
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
     c10::CachingAllocator::AcceleratorAllocatorConfig::registerDeviceConfigParserHook(
         [](const std::string &settings) {
-            Config::instance().parseArgs(settings);
+            {
+                Parsing parsing;
+                Config::instance().parseArgs(settings);
+            }
             follow_settings(settings);
         },
         {});
@@ -188,9 +206,9 @@ void agree_on_settings()
     Keys keys = read_keys(nullptr, &source);
     bool is_own_string = std::strcmp(source, "XSEG_ALLOC_CONF") == 0;
     bool is_expandable = keys.at("expandable_segments").value == "True";
-    if (is_own_string || Config::expandable_segments() != is_expandable) {
-        caching::setAllocatorSettings(for_pytorch(keys, is_own_string));
-    }
+    /* PyTorch reads its variable here at the latest, while its own allocator has the name that `backend:` gives. */
+    bool is_other = is_own_string || Config::expandable_segments() != is_expandable;
+    caching::setAllocatorSettings(is_other ? for_pytorch(keys, is_own_string) : last_settings<Config>());
     note_fraction(keys);
     hear_of_changes();
 }
@@ -212,6 +230,20 @@ void stop_following()
 {
     Held<std::mutex> lock(the_mutex);
     the_library = nullptr;
+}
+
+std::string Allocator::name()
+{
+    return is_parsing ? "native" : "xseg";
+}
+
+void set_settings(const std::string &settings)
+{
+    {
+        Parsing parsing;
+        caching::setAllocatorSettings(settings);
+    }
+    follow_settings(settings);
 }
 
 void follow_settings(const std::string &settings)

@@ -26,8 +26,11 @@ void apply_settings(struct xseg_allocator *library);
 /** Strings are kept for the next library: the one that apply_settings() was given is about to be closed. */
 void stop_following();
 
-/** Apply a string that torch.cuda.memory._set_allocator_settings() was given. */
+/** Apply a string that torch.cuda.memory._set_allocator_settings() was given, and PyTorch has applied. */
 void follow_settings(const std::string &settings);
+
+/** The same where PyTorch does not tell the adapter: PyTorch applies it here. */
+void set_settings(const std::string &settings);
 
 /** The configuration as snapshots have it. */
 caching::AllocatorConfigInfo config_info();

@@ -102,12 +102,11 @@ def _follow_settings() -> None:
     """Older versions do not tell an allocator of new settings, so their function is wrapped."""
     name = "_cuda_cudaCachingAllocator_set_allocator_settings"
     include = _TORCH / "include"
-    own = getattr(torch._C, name, None)  # pylint: disable=protected-access
-    if own is None or (include / "c10/core/AllocatorConfig.h").exists():
+    has_none = not hasattr(torch._C, name)  # pylint: disable=protected-access
+    if has_none or (include / "c10/core/AllocatorConfig.h").exists():
         return
 
     def set_settings(settings: str) -> None:
-        own(settings)
         _call(ValueError, "xseg_torch_settings", settings.encode())
 
     setattr(torch._C, name, set_settings)  # pylint: disable=protected-access
