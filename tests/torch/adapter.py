@@ -190,6 +190,49 @@ def case_tags():
     del other
 
 
+def tag_mib(name):
+    """What a tag reserves."""
+    return sum(pool.statistics().reserved_bytes.all.current for _, pool in xseg.torch.tags(name)) // MIB
+
+
+def case_tags_without_a_name():
+    """pause() and resume() of all leave alone what is so already, and a name's own refusal names the Python call."""
+    xseg.torch.pause()
+    xseg.torch.resume()
+    held = []
+    for name, mib in (("weights", 40), ("kv", 60)):
+        with xseg.torch.tag(name):
+            held.append(byte_tensor(mib))
+    xseg.torch.resume()
+    xseg.torch.pause("kv")
+    expect((tag_mib("weights"), tag_mib("kv")) == (40, 0), tag_mib("kv"))
+    for work, words in ((lambda: xseg.torch.pause("kv"), "xseg.torch.resume('kv')"),
+                        (lambda: xseg.torch.resume("weights"), "xseg.torch.pause('weights')")):
+        try:
+            work()
+            expect(False, "it is so already")
+        except xseg.Error as refusal:
+            expect(words in str(refusal) and "xseg_" not in str(refusal), refusal)
+    with xseg.torch.paused():
+        expect((tag_mib("weights"), tag_mib("kv")) == (0, 0), tag_mib("weights"))
+    expect((tag_mib("weights"), tag_mib("kv")) == (40, 0), "what was paused before stays so")
+    xseg.torch.resume()
+    expect((tag_mib("weights"), tag_mib("kv")) == (40, 60), tag_mib("kv"))
+    xseg.torch.pause()
+    xseg.torch.pause()
+    expect((tag_mib("weights"), tag_mib("kv")) == (0, 0), tag_mib("kv"))
+    xseg.torch.resume()
+    xseg.torch.pause("kv")
+    xseg.torch.pin(held[0])
+    try:
+        xseg.torch.pause()
+        expect(False, "a page is pinned")
+    except xseg.BusyError:
+        pass
+    xseg.torch.unpin(held[0])
+    expect((tag_mib("weights"), tag_mib("kv")) == (40, 0), tag_mib("kv"))
+
+
 def case_memory_saver():
     """The calls of torch_memory_saver."""
     from xseg.torch.memory_saver import torch_memory_saver

@@ -19,14 +19,16 @@ ImportError says why PyTorch goes on with its own allocator, and what to do.
 """
 import contextlib
 import ctypes
+import functools
 import os
 import pathlib
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
 
 import torch
 from xseg import _library
 from xseg._allocator import Allocator
+from xseg._errors import ArgumentError, Error, PausedError
 from xseg._pool import Pool
 from xseg.torch import _build
 from xseg.torch._build import Refused
@@ -204,38 +206,59 @@ def _named(name: Optional[str]) -> List[Tuple[str, Pool]]:
     return found
 
 
+def _is_moved(move: Callable[[], None], refusal: Type[Error]) -> bool:
+    """Pause or resume a pool; False: it was so already."""
+    try:
+        move()
+    except refusal:
+        return False
+    return True
+
+
+def _pause(name: Optional[str], keep: str) -> List[Pool]:
+    """What of a tag, or of all, was not paused is paused."""
+    found, done = _named(name), []
+    try:
+        for _, each in found:
+            torch.cuda.synchronize(each.device)
+            if _is_moved(functools.partial(each.pause, keep), PausedError):
+                done.append(each)
+    except Exception:
+        _resume(done)
+        raise
+    if name is not None and not done:
+        raise PausedError(f"tag {name!r} is paused already: xseg.torch.resume({name!r}) brings its memory back")
+    return done
+
+
+def _resume(pools: List[Pool]) -> bool:
+    """Resume those that are paused; False: none was.  ArgumentError is the library's word for that."""
+    return sum(_is_moved(each.resume, ArgumentError) for each in pools) > 0
+
+
 def pause(name: Optional[str] = None, keep: str = "nothing") -> None:
-    """Take the physical memory of a tag, or of all, away; tensors and graphs keep their addresses.
+    """Take the physical memory of a tag, or of all that are not paused, away; tensors and graphs keep their addresses.
 
     `keep`: "nothing" loses contents, "host" keeps them in pinned memory.  Devices are synchronised first.  On an error
     what was paused by this call is resumed.
     """
-    done: List[Pool] = []
-    try:
-        for _, each in _named(name):
-            torch.cuda.synchronize(each.device)
-            each.pause(keep)
-            done.append(each)
-    except Exception:
-        for each in done:
-            each.resume()
-        raise
+    _pause(name, keep)
 
 
 def resume(name: Optional[str] = None) -> None:
-    """Bring the memory of a paused tag, or of all, back beneath the same addresses."""
-    for _, each in _named(name):
-        each.resume()
+    """Bring the memory of a paused tag, or of all that are paused, back beneath the same addresses."""
+    if not _resume([each for _, each in _named(name)]) and name is not None:
+        raise ArgumentError(f"tag {name!r} is not paused: xseg.torch.pause({name!r}) takes its memory away")
 
 
 @contextlib.contextmanager
 def paused(name: Optional[str] = None, keep: str = "nothing") -> Iterator[None]:
-    """pause(), and resume() at the end of the with statement."""
-    pause(name, keep)
+    """pause(), and at the end of the with statement its memory comes back."""
+    done = _pause(name, keep)
     try:
         yield
     finally:
-        resume(name)
+        _resume(done)
 
 
 def _extent(tensor: torch.Tensor) -> Tuple[int, int]:
