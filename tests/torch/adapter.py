@@ -233,6 +233,62 @@ def case_tags_without_a_name():
     expect((tag_mib("weights"), tag_mib("kv")) == (40, 0), tag_mib("kv"))
 
 
+def case_innermost():
+    """The innermost of a thread's tags and pools counts, whoever else is in the tag."""
+    import threading
+    pool = torch.cuda.MemPool()
+
+    def where():
+        """Which pool serves this thread."""
+        before = {name: tag_mib(name) for name in ("A", "B")}
+        before["pool"] = xseg.torch.pool(pool).statistics().reserved_bytes.all.current // MIB
+        held.append(byte_tensor(20))
+        after = {name: tag_mib(name) for name in ("A", "B")}
+        after["pool"] = xseg.torch.pool(pool).statistics().reserved_bytes.all.current // MIB
+        return "".join(name for name in after if after[name] > before[name])
+
+    def nest():
+        seen = []
+        with xseg.torch.tag("A"):
+            with torch.cuda.use_mem_pool(pool):
+                with xseg.torch.tag("A"):
+                    seen.append(where())
+                    with xseg.torch.suspended():
+                        seen.append(where())
+                        with xseg.torch.tag("B"):
+                            seen.append(where())
+                seen.append(where())
+            seen.append(where())
+        with torch.cuda.use_mem_pool(pool), xseg.torch.tag("B"), xseg.torch.tag("A"):
+            seen.append(where())
+        return seen + [where()]
+
+    held = []
+    expected = ["A", "pool", "B", "pool", "A", "A", ""]
+    expect(nest() == expected, "alone")
+    inside, done = threading.Event(), threading.Event()
+
+    def stay():
+        with xseg.torch.tag("A"), xseg.torch.tag("B"):
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    inside.wait()
+    try:
+        seen = nest()
+        expect(seen == expected, seen)
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            seen = [where()]
+            with xseg.torch.tag("A"):
+                seen.append(where())
+        expect(seen == ["", "A"], seen)
+    finally:
+        done.set()
+        thread.join()
+
+
 def case_memory_saver():
     """The calls of torch_memory_saver."""
     from xseg.torch.memory_saver import torch_memory_saver

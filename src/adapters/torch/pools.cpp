@@ -2,6 +2,7 @@
 #include "src/adapters/torch/pools.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "src/adapters/torch/errors.h"
 #include "src/adapters/torch/held.h"
 #include "src/adapters/torch/share.h"
+#include "src/adapters/torch/tags.h"
 
 namespace xseg_torch {
 
@@ -25,7 +27,7 @@ struct Pool {
     std::function<bool(cudaStream_t)> filter;
     bool is_routed = false;
     Route route = Route::PYTORCH;
-    uint64_t route_order = 0; /* of routes that accept a stream, the one begun last counts */
+    uint64_t route_order = 0; /* by next_order(): of routes that accept a stream, the one begun last counts */
 };
 
 using Key = std::pair<DeviceIndex, MempoolId_t>;
@@ -35,7 +37,6 @@ struct Table {
     std::map<Key, std::unique_ptr<Pool>> pools;
     /* By each id that has had memory: what its pools that have ended leave.  Other ids have no statistics in PyTorch. */
     std::map<Key, Groups> ended;
-    uint64_t routes = 0;
     std::vector<std::unique_ptr<Pool>> gone; /* their own allocators are still to be destroyed */
 };
 
@@ -228,7 +229,9 @@ bool accepts(void *context, xseg_stream stream)
     /* The library calls this: an exception must not leave through it.  PyTorch's filter throws where CUDA has failed,
      * which the caller's next call of CUDA reports. */
     try {
-        return static_cast<Pool *>(context)->filter(stream);
+        const Pool *pool = static_cast<Pool *>(context);
+        /* A tag that the thread has entered since lies within. */
+        return (pool->route == Route::TAG || tag_order(pool->device) < pool->route_order) && pool->filter(stream);
     } catch (const std::exception &failure) {
         TORCH_WARN("xseg: whether an allocation belongs to a pool was not to be found out: ", failure.what());
         return false;
@@ -236,6 +239,12 @@ bool accepts(void *context, xseg_stream stream)
 }
 
 } // namespace
+
+uint64_t next_order()
+{
+    static std::atomic<uint64_t> last{0};
+    return ++last;
+}
 
 struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id, const std::string &name)
 {
@@ -277,7 +286,7 @@ struct xseg_pool *routed_pool(DeviceIndex device, cudaStream_t stream)
     const Pool *found = nullptr;
     for (const auto &[key, pool] : table().pools) {
         if (key.first == device && pool->is_routed && (found == nullptr || pool->route_order > found->route_order) &&
-            pool->filter(stream)) {
+            accepts(pool.get(), stream)) {
             found = pool.get();
         }
     }
@@ -384,6 +393,8 @@ void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::
     xseg_status status = XSEG_ERR_BUSY;
     if (!was_routed) {
         pool->filter = std::move(filter);
+        pool->route = route;
+        pool->route_order = next_order();
         status = xseg_route_begin(pool->handle, accepts, pool);
     }
     if (status == XSEG_OK && counts_as_capture(route, HAS_MARKS)) {
@@ -399,8 +410,6 @@ void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::
         TORCH_CHECK(false, "xseg: beginAllocateToPool: ", text);
     }
     pool->is_routed = true;
-    pool->route = route;
-    pool->route_order = ++table().routes;
 }
 
 void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter)

@@ -68,6 +68,9 @@ constexpr bool counts_as_capture(Route route, bool marks)
 void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter,
                  Route route);
 
+/** The number of a route, or of an entry into a tag: greater than that of all before it. */
+uint64_t next_order();
+
 } // namespace xseg_torch
 
 #endif

@@ -32,9 +32,31 @@ Tags &tags()
     return *the_tags;
 }
 
-thread_local std::vector<const Tag *> entered; /* by this thread, the innermost last */
+struct Entry {
+    const Tag *tag; /* nullptr: the tags before it are suspended */
+    uint64_t order; /* among the routes that are begun */
+};
+
+thread_local std::vector<Entry> entered; /* by this thread, the innermost last */
+
+/* The tag of a device that the calling thread is in; nullptr: none. */
+const Entry *innermost(DeviceIndex device)
+{
+    for (auto entry = entered.rbegin(); entry != entered.rend() && entry->tag != nullptr; ++entry) {
+        if (entry->tag->device == device) {
+            return &*entry;
+        }
+    }
+    return nullptr;
+}
 
 } // namespace
+
+uint64_t tag_order(DeviceIndex device)
+{
+    const Entry *entry = innermost(device);
+    return entry == nullptr ? 0 : entry->order;
+}
 
 static void refuse_fork(const Allocator *allocator)
 {
@@ -54,7 +76,11 @@ struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::
     return pool;
 }
 
-/* One route serves all threads that are in the tag: the filter asks in the thread that allocates. */
+/*
+ * One route serves all threads that are in the tag: the filter asks in the thread that allocates.  Routes of PyTorch's
+ * that were begun behind it are asked first, and leave the request to a tag that this thread entered later than they
+ * began: so the innermost counts.
+ */
 void enter_tag(Allocator *allocator, struct xseg_pool *pool)
 {
     refuse_fork(allocator);
@@ -62,22 +88,26 @@ void enter_tag(Allocator *allocator, struct xseg_pool *pool)
     Tag *tag = tags().by_pool.at(pool).get();
     if (tag->entered == 0) {
         begin_route(allocator, tag->device, tag->id,
-                    [tag](cudaStream_t) { return !entered.empty() && entered.back() == tag; }, Route::TAG);
+                    [tag](cudaStream_t) {
+                        const Entry *entry = innermost(tag->device);
+                        return entry != nullptr && entry->tag == tag;
+                    },
+                    Route::TAG);
     }
     tag->entered++;
-    entered.push_back(tag);
+    entered.push_back({tag, next_order()});
 }
 
 void leave_tag(Allocator *allocator)
 {
-    TORCH_CHECK(!entered.empty() && entered.back() != nullptr,
+    TORCH_CHECK(!entered.empty() && entered.back().tag != nullptr,
                 "xseg: this thread is in no tag, or its tags are suspended: leave xseg.torch.suspended() first");
     if (allocator->is_forked()) {
         entered.pop_back();
         return;
     }
     Held<std::mutex> lock(tags().mutex);
-    Tag *tag = tags().by_pool.at(entered.back()->pool).get();
+    Tag *tag = tags().by_pool.at(entered.back().tag->pool).get();
     entered.pop_back();
     if (--tag->entered == 0) {
         allocator->endAllocateToPool(tag->device, tag->id);
@@ -88,9 +118,9 @@ void leave_tag(Allocator *allocator)
 void suspend_tags(bool is_suspended)
 {
     if (is_suspended) {
-        entered.push_back(nullptr);
+        entered.push_back({nullptr, 0});
     } else {
-        TORCH_CHECK(!entered.empty() && entered.back() == nullptr, "xseg: tags of this thread are not suspended");
+        TORCH_CHECK(!entered.empty() && entered.back().tag == nullptr, "xseg: tags of this thread are not suspended");
         entered.pop_back();
     }
 }

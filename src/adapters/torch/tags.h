@@ -3,6 +3,7 @@
 #ifndef XSEG_ADAPTERS_TORCH_TAGS_H
 #define XSEG_ADAPTERS_TORCH_TAGS_H
 
+#include <cstdint>
 #include <string>
 
 #include "src/adapters/torch/interface.h"
@@ -20,6 +21,9 @@ void enter_tag(Allocator *allocator, struct xseg_pool *pool);
 
 /** Leave the tag that the calling thread entered last. */
 void leave_tag(Allocator *allocator);
+
+/** When the calling thread entered the tag of a device that it is in, by next_order(); 0: it is in none. */
+uint64_t tag_order(DeviceIndex device);
 
 /** Between true and false the calling thread allocates as if it were in no tag. */
 void suspend_tags(bool is_suspended);

@@ -172,7 +172,7 @@ def tag(name: str, device: Optional[int] = None) -> Iterator[Pool]:
     """While the with statement lasts, the calling thread allocates from the pool of this name.
 
     The pool is made at the first use, and stays.  It is the device's that is current at the start, or the one given.
-    Tags nest: the innermost counts.  Other threads are not affected.
+    The innermost counts of tags, torch.cuda.use_mem_pool() and captures.  Other threads are not affected.
     """
     torch.cuda.init()
     found = _tag_pool(name, torch.cuda.current_device() if device is None else device)
