@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import backends
 
@@ -106,6 +107,49 @@ class Compiles(unittest.TestCase):
             file = copy / "include/c10/cuda/CUDACachingAllocator.h"
             file.write_text(file.read_text(encoding="utf-8").replace("virtual void enable(", "virtual long enable("), encoding="utf-8")
             self.assertNotEqual(before, self.build.digest(copy))
+
+    def changed(self, folder, lines):
+        """A folder like PyTorch's, whose interface has these lines more."""
+        copy = pathlib.Path(folder, "torch")
+        shutil.copytree(self.folders["installed"] / "include/c10", copy / "include/c10")
+        file = copy / "include/c10/cuda/CUDACachingAllocator.h"
+        text, place = file.read_text(encoding="utf-8"), "  virtual std::string name() = 0;\n"
+        self.assertEqual(text.count(place), 1)
+        file.write_text(text.replace(place, place + lines), encoding="utf-8")
+        return copy
+
+    def test_what_is_needed_and_unknown(self):
+        """A method without a body of PyTorch's is refused with a sentence, however it is written; nothing is compiled."""
+        for line in ("virtual void newMethod() = 0;",
+                     "virtual void newMethod(std::vector<int> all = {}) = 0;",
+                     "virtual void newMethod(MempoolId_t id = {1, 2}, std::string text = \"a;)\") const noexcept = 0;",
+                     "virtual std::function<bool(std::pair<int, int>)> newMethod(\n    int (*)(char) = nullptr) =\n 0;",
+                     "[[nodiscard]] virtual auto newMethod(/* ; */ char mark = '}') -> decltype(1) = 0; // = {}",
+                     "C10_DEPRECATED_MESSAGE(\"no\")\n virtual DEPRECATED(1) std::map<int, std::map<int, std::vector<int>>> newMethod()=0;"):
+            with self.subTest(line=line), tempfile.TemporaryDirectory() as folder:
+                with unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder), self.assertRaises(self.build.Refused) as refused:
+                    self.build.load(self.changed(folder, f"  {line}\n"), "99.0", True)
+                self.assertIn("does not know: newMethod; install a newer xseg", str(refused.exception))
+                self.assertEqual(list(pathlib.Path(folder, "xseg").iterdir()), [])
+
+    def test_what_is_not_needed_and_unknown(self):
+        """Methods that have a body, here or elsewhere, are named by info(); what is no virtual method is not."""
+        with tempfile.TemporaryDirectory() as folder:
+            include = self.changed(folder, """
+  virtual void elsewhere(int);
+  virtual void braces(std::vector<int> all = {}) {}
+  virtual int within(int a = f({0, {1}})) const { if (a) { return 0; } return sizeof(";"); }
+  virtual void told() = delete;
+  // virtual void comment();
+  /* virtual void comments(); */
+  struct Inner { virtual void inner() = 0; };
+  int member = {1};
+  void plain(int = 0) {}
+  int name() override;
+#define virtual_macro virtual void macro(); \\
+  virtual void of_two_lines() = 0;
+""") / "include"
+            self.assertEqual(self.build.uncovered(include), ["braces", "elsewhere", "told", "within"])
 
     def test_headers_that_came_with_pytorch_are_first(self):
         """The environment's toolkit may be of another version of CUDA."""

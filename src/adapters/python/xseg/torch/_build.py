@@ -72,17 +72,42 @@ def headers(torch_folder: pathlib.Path) -> Tuple[pathlib.Path, pathlib.Path]:
                   "or set CUDA_HOME to a CUDA toolkit; looked in " + ", ".join(map(str, folders)))
 
 
+def bare(source: str) -> str:
+    """C++ without comments, texts, and lines of the preprocessor."""
+    found = re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', " ", source, flags=re.DOTALL)
+    return re.sub(r"^[ \t]*#(?:[^\n\\]|\\.)*", "", found, flags=re.MULTILINE | re.DOTALL)
+
+
+def members(text: str) -> List[str]:
+    """The declarations of a class, whose body the text begins with; what stands in brackets is (), bodies are left out."""
+    found, depth = [""], 0
+    for mark in text:
+        depth -= mark in ")}"
+        if depth < 0:
+            break
+        if depth == 0:
+            found[-1] += mark if mark not in "{}" else ""
+            if mark in ";}" and not found[-1].rstrip().endswith("="):
+                found.append("")
+        depth += mark in "({"
+    return found
+
+
 def methods(include: pathlib.Path) -> List[Tuple[str, bool]]:
     """The virtual methods of the interface, and whether each has to be overridden."""
     found = []
     for file, kind in (("c10/core/CachingDeviceAllocator.h", "DeviceAllocator"),
                        ("c10/cuda/CUDACachingAllocator.h", "CUDAAllocator")):
-        whole = (include / file).read_text(encoding="utf-8") if (include / file).exists() else ""
-        text = re.sub(r"//[^\n]*", "", whole)
-        match = re.search(rf"^(?:class|struct)[ \w]* {kind} : public .*?^}};", text, re.MULTILINE | re.DOTALL)
-        if match:
-            found += [(name, end == "= 0;") for name, end in
-                      re.findall(r"\bvirtual\b[^;{}]*?\b(\w+)\([^;{}]*?(?:\{0, 0\}[^;{}]*?)?\)[\w\s]*(= 0;|\{)", match[0])]
+        text = bare((include / file).read_text(encoding="utf-8")) if (include / file).exists() else ""
+        head = re.search(rf"^(?:class|struct)[ \w]* {kind}\b[^;{{]*{{", text, re.MULTILINE)
+        if head:
+            for each in members(text[head.end():]):
+                plain = each
+                for _ in range(each.count("<")):  # a type such as std::function<bool(int)> has brackets as well
+                    plain = re.sub(r"<[^<>]*>", "", plain)
+                name = re.search(r"\bvirtual\b.*?(?<!~)\b(?!(?:decltype|__\w+|[A-Z\d_]+)\b)(\w+)\s*\(\)", plain, re.DOTALL)
+                if name:
+                    found.append((name[1], bool(re.search(r"=\s*0\s*;", plain))))
         elif kind == "CUDAAllocator":
             raise Refused(f"{include / file} has no class {kind}: this version of PyTorch is not known to xseg; install a newer xseg")
     return found
