@@ -13,6 +13,7 @@ CASES = backends.HERE / "alike_cases.py"
 # Those of a line run in one process, one after another.
 NAMES = (
     "backend",
+    "capture_shortage",
     "children",
     "metadata max_entries segment_frames",
     "pool_ids pool_statistics",

@@ -220,6 +220,34 @@ def backend():
     del held
 
 
+def capture_shortage():
+    """Memory is short while a graph is captured: the error comes through, and capturing and allocating go on."""
+    kept = []
+
+    def capture(graph, work):
+        with torch.cuda.graph(graph):
+            kept.append(byte_tensor(20).fill_(1))
+            work()
+            kept.append(byte_tensor(4).fill_(2))
+
+    def now():
+        stats = torch.cuda.memory_stats()
+        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), stats["num_ooms"], torch.cuda.is_current_stream_capturing()
+
+    graphs = [torch.cuda.CUDAGraph() for _ in range(3)]
+    say("ends the capture", attempt(lambda: capture(graphs[0], lambda: byte_tensor(1 << 30))), now())
+    capture(graphs[1], lambda: say("is caught within", attempt(lambda: byte_tensor(1 << 30)), now()))
+    graphs[1].replay()
+    say("replayed", kept[-1][5].item(), kept[-2][5].item(), now())
+    capture(graphs[2], lambda: None)
+    say("the next", now())
+    kept.clear()
+    graphs.clear()
+    gc.collect()
+    torch.cuda.empty_cache()
+    say("gone", now())
+
+
 def actions():
     """What the events of a snapshot are, with the metadata that each carries."""
     return [(entry["action"], entry.get("user_metadata")) for entry in torch.cuda.memory._snapshot()["device_traces"][0]]

@@ -6,9 +6,11 @@ refusals.py DRIVER
 import concurrent.futures
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import backends
@@ -27,22 +29,52 @@ print("allocated", torch.empty(1, device="cuda").numel())
 """
 
 
-def attempt(before="", after="", is_whole=True, **variables):
-    """What a process prints that imports xseg.torch, with these variables; is_whole: and then allocates."""
+def start(code, **variables):
+    """A process that runs this, with these variables."""
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith(("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"))}
     environment.update({"PYTHONPATH": str(backends.ADAPTER), **variables})
-    ran = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", DRIVER, "run", "python", "-c",
-                          TRY.format(before=before) + after],
-                         env=environment, capture_output=True, text=True, check=False, timeout=300)
-    if ran.returncode and is_whole:
-        raise AssertionError(ran.stdout + ran.stderr)
-    return ran.stdout
+    return subprocess.Popen([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", DRIVER, "run", "python", "-c", code],
+                            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def attempt(before="", after="", is_whole=True, **variables):
+    """What a process prints that imports xseg.torch, with these variables; is_whole: and then allocates."""
+    with start(TRY.format(before=before) + after, **variables) as process:
+        printed, complaints = process.communicate(timeout=300)
+    if process.returncode and is_whole:
+        raise AssertionError(printed + complaints)
+    return printed
 
 
 def keep_in(folder):
     """A line of Python that names another folder for the adapter; the environment itself goes on using its own."""
     return f"import os; os.environ['XDG_CACHE_HOME'] = {folder!r}"
+
+
+def script(folder, *lines):
+    """The path of a compiler that does this."""
+    path = pathlib.Path(folder, "c++")
+    path.write_text("\n".join(("#!/bin/sh", *lines, "")), encoding="ascii")
+    path.chmod(0o755)
+    return str(path)
+
+
+def wait_for(is_so):
+    """For some seconds."""
+    ends = time.monotonic() + 100
+    while not is_so():
+        if time.monotonic() > ends:
+            raise AssertionError("it did not come about")
+        time.sleep(0.02)
+
+
+def has_ended(process):
+    """Also where nobody has asked how."""
+    try:
+        return " Z " in pathlib.Path(f"/proc/{process}/stat").read_text(encoding="ascii")
+    except OSError:
+        return True
 
 
 class Refusals(unittest.TestCase):
@@ -97,6 +129,45 @@ class Refusals(unittest.TestCase):
             compiler = compiler.rename(compiler.with_name("other"))
             self.assertNotIn("another process", attempt(keep_in(folder), CXX=str(compiler)))
             self.assertEqual(log.read_text(), "tried\ntried\n")
+
+    def test_a_compiler_that_is_killed(self):
+        """The sentence does not speak of another compiler, and the next process tries again at once."""
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder, "log")
+            for last in ("kill -KILL $$", "echo 'c++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1",
+                         "echo 'clang: error: unable to execute command: Killed' >&2; exit 1"):
+                compiler = script(folder, f"echo tried >> {log}", last)
+                for _ in range(2):
+                    printed = attempt(keep_in(folder), CXX=compiler)
+                    self.expect(printed, f"({compiler}) was ended by a signal (", "try again", "want of memory")
+                    self.assertNotIn("another", printed)
+            self.assertEqual(log.read_text(), 6 * "tried\n")
+
+    def interrupt(self, number, code):
+        """What a process that imports xseg.torch leaves to standard error when a signal comes while it compiles."""
+        with tempfile.TemporaryDirectory() as folder:
+            started = pathlib.Path(folder, "started")
+            compiler = script(folder, "sleep 300 &", f"echo $! > {started}.new; mv {started}.new {started}", "wait")
+            with start(f"{keep_in(folder)}\n{code}", CXX=compiler) as process:
+                wait_for(started.exists)
+                self.assertEqual(len(list(pathlib.Path(folder, "xseg").glob("build-*"))), 1)
+                process.send_signal(number)
+                _, complaints = process.communicate(timeout=100)
+            self.assertEqual(process.returncode, -number, complaints)
+            self.assertEqual(list(pathlib.Path(folder, "xseg").glob("build-*")), [])
+            wait_for(lambda: has_ended(int(started.read_text())))
+            return complaints
+
+    def test_interrupted(self):
+        """The compiler and what it has started end, its folder goes, and the last line is a sentence."""
+        for code in ("import xseg.torch", "import _xseg_torch_hook, torch"):
+            with self.subTest(code=code):
+                last = self.interrupt(signal.SIGINT, code).splitlines()[-1]
+                self.assertIn("KeyboardInterrupt: xseg's adapter for PyTorch was being built", last)
+
+    def test_terminated(self):
+        """The process ends by the signal, as without xseg."""
+        self.assertNotIn("Traceback", self.interrupt(signal.SIGTERM, "import xseg.torch"))
 
     def test_a_cache_that_is_read_only(self):
         """What is there is used; nothing needs to be written."""

@@ -15,10 +15,12 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 import time
-from typing import Iterator, List, Tuple
+from typing import Any, Iterator, List, Tuple
 
 from xseg import _library, _structs
 
@@ -44,6 +46,14 @@ COVERED = frozenset("""
 
 class Refused(ImportError):
     """xseg cannot serve PyTorch in this process; the text says why, and what to do."""
+
+
+class Killed(Refused):
+    """A signal has ended the compiler, which says nothing about the next try."""
+
+
+class Terminated(BaseException):
+    """SIGTERM came during a build."""
 
 
 def sources() -> pathlib.Path:
@@ -194,18 +204,61 @@ def command(scratch: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -
             "-L", str(torch_folder / "lib"), "-lc10", "-lc10_cuda", _library.path()]
 
 
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM, where it would end the process at once, does so once what is within has cleaned up."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield  # only the main thread can say what a signal does
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except Terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def run_compiler(words: List[str]) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end, or, where an exception comes, end it with the programs that it has started."""
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                          errors="replace", env={**os.environ, "LC_ALL": "C"}, start_new_session=True) as process:
+        try:
+            _, complaints = process.communicate()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, "", complaints)
+
+
+def check_made(made: "subprocess.CompletedProcess[str]", torch_folder: pathlib.Path) -> None:
+    """Refuse what a compiler has not made, and say why."""
+    if made.returncode == 0:
+        return
+    # The compiler runs programs, and says in its own words how these ended.
+    told = re.search(r"(\w+) signal terminated program|unable to execute command: (\w+)", made.stderr)
+    if made.returncode < 0 or told:
+        ended = (told[1] or told[2]) if told else signal.Signals(-made.returncode).name
+        raise Killed(f"the compiler of the adapter ({made.args[0]}) was ended by a signal ({ended}), usually for want of memory: "
+                     "try again, or while less is running")
+    first = next((line for line in made.stderr.splitlines() if "error" in line), made.stderr[:500])
+    raise Refused(f"the adapter does not compile against the headers of PyTorch in {torch_folder} "
+                  f"({made.args[0]} returned {made.returncode}): {first.strip()}; set CXX to another compiler, "
+                  "which has to know C++20 (GCC 11, Clang 14), or use the plain plug-in, which needs none")
+
+
 def build(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> None:
     """Compile into a folder beside the target, and rename: what is there under the name is whole."""
-    with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
+    with terminable(), tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         scratch = pathlib.Path(folder)
         shutil.copytree(sources(), scratch / "src/adapters/torch")
-        made = subprocess.run(command(scratch, torch_folder, is_cxx11), capture_output=True, text=True, check=False,
-                              errors="replace", env={**os.environ, "LC_ALL": "C"})
-        if made.returncode:
-            first = next((line for line in made.stderr.splitlines() if "error" in line), made.stderr[:500])
-            raise Refused(f"the adapter does not compile against the headers of PyTorch in {torch_folder} "
-                          f"({compiler()[0]} returned {made.returncode}): {first.strip()}; set CXX to another compiler, "
-                          "which has to know C++20 (GCC 11, Clang 14), or use the plain plug-in, which needs none")
+        check_made(run_compiler(command(scratch, torch_folder, is_cxx11)), torch_folder)
         made_digest = hashlib.sha256((scratch / "adapter.so").read_bytes()).hexdigest()
         (scratch / "digest").write_text(made_digest, encoding="ascii")
         os.replace(scratch / "digest", path.with_suffix(".sha256"))
@@ -263,6 +316,8 @@ def build_and_open(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: boo
         except OSError as refusal:
             raise Refused(f"what was built cannot be loaded: {refusal}; set CXX to the compiler that the system's C++ "
                           "library belongs to") from refusal
+    except Killed:
+        raise
     except Refused as refusal:
         failure(path).write_text(f"{tried}\n{refusal}", encoding="utf-8")
         raise
@@ -288,3 +343,6 @@ def load(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> ctypes.CDL
     except OSError as refusal:
         raise Refused(f"the adapter cannot be kept: {refusal}; set XDG_CACHE_HOME to a folder that can be written to, "
                       "on a disk with room") from refusal
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("xseg's adapter for PyTorch was being built, and nothing is left of that: the next import "
+                                "builds it") from None
