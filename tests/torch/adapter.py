@@ -15,6 +15,10 @@ else:
     import backends
 
 MIB = 1 << 20
+# What a case has in its environment.
+VARIABLES = {
+    "memory_saver_whole": {"XSEG_SIM_BYTES": "1"},
+}
 
 
 def byte_tensor(mib):
@@ -318,6 +322,51 @@ def case_memory_saver():
     del cache, beside, weights, after
 
 
+def case_memory_saver_whole():
+    """What else trainers call of torch_memory_saver: backups by region, pools of graphs, children; and what is not there."""
+    from xseg.torch.memory_saver import configure_subprocess, torch_memory_saver
+    saver, held = torch_memory_saver, []
+    for is_kept in (True, False):
+        with saver.region("weights", enable_cpu_backup=is_kept):
+            held.append(byte_tensor(20).copy_(torch.full((20 * MIB,), 5, dtype=torch.uint8)))
+    pool, graphs = torch.cuda.graph_pool_handle(), []
+
+    def capture(pool):
+        graphs.append(torch.cuda.CUDAGraph())
+        before = torch.cuda.memory_reserved()
+        with saver.cuda_graph(graphs[-1], pool=pool, tag="weights"):
+            byte_tensor(20)
+        expect(pool is None or graphs[-1].pool() == pool, "the pool is the graph's")
+        return (torch.cuda.memory_reserved() - before) // MIB
+
+    taken = [capture(pool), capture(pool), capture(torch.cuda.graph_pool_handle()), capture(None), capture(None)]
+    expect(taken == [20, 0, 20, 20, 0], taken)
+    reserved = torch.cuda.memory_reserved()
+    saver.pause("weights")
+    saver.pause("weights")
+    expect(torch.cuda.memory_reserved() == reserved - 100 * MIB, torch.cuda.memory_reserved())
+    saver.resume()
+    saver.resume("weights")
+    expect(torch.cuda.memory_reserved() == reserved, torch.cuda.memory_reserved())
+    expect([held[0][9].item(), held[1].numel()] == [5, 20 * MIB], "the backup of one")
+    before = os.environ.get("XSEG_TORCH")
+    for value in (None, "0", "1"):
+        os.environ.pop("XSEG_TORCH", None)
+        os.environ.update({"XSEG_TORCH": value} if value else {})
+        with configure_subprocess():
+            expect(os.environ["XSEG_TORCH"] == "1", "children are on xseg")
+        expect(os.environ.get("XSEG_TORCH") == value, "it is as it was")
+    os.environ.update({"XSEG_TORCH": before} if before else {})
+    saver.memory_margin_bytes = 0
+    for work, words in ((lambda: setattr(saver, "memory_margin_bytes", 1), "set_limits("),
+                        (lambda: saver.get_cpu_backup(held[0]), "resume()")):
+        try:
+            work()
+            expect(False, "it is not there")
+        except NotImplementedError as refusal:
+            expect(words in str(refusal), refusal)
+
+
 def case_control():
     """Limits, trim and explain by the library's own words."""
     allocator = xseg.torch.allocator()
@@ -488,7 +537,7 @@ def add(name, function):
     """A test for a case."""
 
     def test(self):
-        process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:" + name)
+        process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:" + name, **VARIABLES.get(name, {}))
         self.assertIn(f"case {name} done", backends.finish(process, "xseg"))
 
     test.__doc__ = function.__doc__

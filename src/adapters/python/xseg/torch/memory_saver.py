@@ -8,25 +8,41 @@
     torch_memory_saver.pause("weights")
     torch_memory_saver.resume("weights")
 
-No LD_PRELOAD is needed, and expandable segments stay on.
+No LD_PRELOAD is needed, and expandable segments stay on.  What is not here raises NotImplementedError, with a sentence.
 """
 import contextlib
-from typing import Any, Dict, Iterator, Optional, Set
+import os
+from typing import Dict, Iterator, Optional, Tuple
 
 import torch
 import xseg.torch
+from xseg._errors import ArgumentError, PausedError
 
 DEFAULT_TAG = "default"
-# What the tag of graphs is called, behind the tag that they are paused with.
+# What a tag of xseg is called behind the tag that it is paused with: that of graphs, and that whose contents are kept.
 OF_GRAPHS = "#graphs"
+KEPT = "#kept"
+
+
+@contextlib.contextmanager
+def configure_subprocess() -> Iterator[None]:
+    """Processes that start meanwhile are on xseg, too: XSEG_TORCH=1 is in the environment."""
+    before = os.environ.get("XSEG_TORCH")
+    os.environ["XSEG_TORCH"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["XSEG_TORCH"]
+        if before is not None:
+            os.environ["XSEG_TORCH"] = before
 
 
 class TorchMemorySaver:
     """One for the process: torch_memory_saver below."""
 
     def __init__(self) -> None:
-        self._keeps: Dict[str, bool] = {}
-        self._paused: Set[str] = set()
+        # By the name of a tag of xseg: the tag that it is paused with, and how.
+        self._tags: Dict[str, Tuple[str, str]] = {}
         #: Accepted for the sake of programmes that set it; there is one way here.
         self.hook_mode = "xseg"
 
@@ -35,31 +51,49 @@ class TorchMemorySaver:
         """Whether pause() frees memory: always, where this module could be imported."""
         return True
 
+    @property
+    def memory_margin_bytes(self) -> int:
+        """Not there but for 0."""
+        raise NotImplementedError("memory_margin_bytes cannot be read")
+
+    @memory_margin_bytes.setter
+    def memory_margin_bytes(self, value: int) -> None:
+        if value:
+            raise NotImplementedError("memory_margin_bytes: xseg keeps no margin; limit what it takes instead: "
+                                      "xseg.torch.allocator().set_limits(device, hard_bytes=BYTES)")
+
+    def get_cpu_backup(self, x: torch.Tensor) -> torch.Tensor:
+        """Not there."""
+        raise NotImplementedError("get_cpu_backup: xseg gives no view of contents that it keeps; resume() brings them back")
+
     @contextlib.contextmanager
     def region(self, tag: str = DEFAULT_TAG, enable_cpu_backup: bool = False) -> Iterator[None]:
         """What the calling thread allocates meanwhile can be paused by its tag.
 
-        enable_cpu_backup keeps contents in pinned memory over a pause.  It holds for a tag as a whole: regions of a tag
-        that differ in it are a ValueError.
+        enable_cpu_backup keeps contents in pinned memory over a pause.  Regions of a tag that differ in it have pools
+        of their own.
         """
-        if self._keeps.setdefault(tag, enable_cpu_backup) != enable_cpu_backup:
-            raise ValueError(f"the regions of tag {tag!r} differ in enable_cpu_backup: use two tags")
-        with xseg.torch.tag(tag):
+        with self._enter(tag, "", enable_cpu_backup):
             yield
 
     @contextlib.contextmanager
-    def cuda_graph(self, cuda_graph: torch.cuda.CUDAGraph, pool: Any = None, stream: Optional[torch.cuda.Stream] = None,
-                   capture_error_mode: str = "global", tag: str = DEFAULT_TAG,
+    def cuda_graph(self, cuda_graph: torch.cuda.CUDAGraph, pool: Optional[Tuple[int, int]] = None,
+                   stream: Optional[torch.cuda.Stream] = None, capture_error_mode: str = "global", tag: str = DEFAULT_TAG,
                    enable_cpu_backup: bool = False) -> Iterator[None]:
         """torch.cuda.graph() whose memory is paused and resumed with a tag.
 
-        It is a pool of its own: each replay writes to all of it, and what region() gives out must stay.
+        It is a pool of its own: each replay writes to all of it, and what region() gives out must stay.  Graphs of a tag
+        that name the same `pool` share it, and so do those that name none: replay these one after another.
         """
-        if pool is not None:
-            raise ValueError("pool: the memory of the graph is the tag's")
-        with torch.cuda.graph(cuda_graph, stream=stream, capture_error_mode=capture_error_mode), \
-                self.region(tag + OF_GRAPHS, enable_cpu_backup):
+        kind = OF_GRAPHS if pool is None else f"{OF_GRAPHS}{tuple(pool)}"
+        with torch.cuda.graph(cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode), \
+                self._enter(tag, kind, enable_cpu_backup):
             yield
+
+    def _enter(self, tag: str, kind: str, is_kept: bool) -> "contextlib.AbstractContextManager[xseg.Pool]":
+        name = tag + kind + (KEPT if is_kept else "")
+        self._tags[name] = tag, "host" if is_kept else "nothing"
+        return xseg.torch.tag(name)
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
@@ -68,23 +102,21 @@ class TorchMemorySaver:
             yield
 
     def pause(self, tag: Optional[str] = None) -> None:
-        """Free the memory of a tag, or of all that are not paused yet."""
-        for name in self._names(tag):
-            if name not in self._paused:
-                xseg.torch.pause(name, "host" if self._keeps.get(name) else "nothing")
-                self._paused.add(name)
+        """Free the memory of a tag, or of all, that is not paused yet."""
+        for name, keep in self._named(tag).items():
+            with contextlib.suppress(PausedError):
+                xseg.torch.pause(name, keep)
 
     def resume(self, tag: Optional[str] = None) -> None:
         """Bring it back, at the same addresses."""
-        for name in self._names(tag):
-            if name in self._paused:
+        for name in self._named(tag):
+            with contextlib.suppress(ArgumentError):  # it is not paused
                 xseg.torch.resume(name)
-                self._paused.remove(name)
 
-    @staticmethod
-    def _names(tag: Optional[str]) -> Set[str]:
-        names = {name for name, _ in xseg.torch.tags()}
-        return names if tag is None else names & {tag, tag + OF_GRAPHS}
+    def _named(self, tag: Optional[str]) -> Dict[str, str]:
+        """The tags of xseg that are paused with a tag, and how."""
+        found = {name: self._tags.get(name, (name, "nothing")) for name, _ in xseg.torch.tags()}
+        return {name: keep for name, (of_tag, keep) in found.items() if tag in (None, of_tag)}
 
 
 torch_memory_saver = TorchMemorySaver()
