@@ -18,6 +18,11 @@ MIB = 1 << 20
 # What a case has in its environment.
 VARIABLES = {
     "memory_saver_whole": {"XSEG_SIM_BYTES": "1"},
+    "own_string_is_expandable": {"XSEG_ALLOC_CONF": "idle_ms:2000", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"},
+    "own_string_is_classic": {"XSEG_ALLOC_CONF": "expandable_segments:False", "PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+    "older_string_is_classic": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
+    "newer_string_is_classic": {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"},
+    "newer_string_is_expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
 }
 
 
@@ -414,12 +419,42 @@ def case_no_caching():
     expect(torch.cuda.memory_allocated() == 0, torch.cuda.memory_allocated())
 
 
-def case_default_is_expandable():
-    """Without any string, PyTorch and xseg both have expandable segments."""
+def check_segments(is_expandable):
+    """PyTorch and xseg agree on it."""
     byte_tensor(1)
     taken = torch.cuda.memory._snapshot()
-    expect(taken["allocator_settings"]["expandable_segments"], taken["allocator_settings"])
-    expect(all(segment["is_expandable"] for segment in taken["segments"]), taken["segments"])
+    expect(taken["allocator_settings"]["expandable_segments"] == is_expandable, taken["allocator_settings"])
+    expect([segment["is_expandable"] for segment in taken["segments"]] == [is_expandable], taken["segments"])
+
+
+def case_default_is_expandable():
+    """Without any string."""
+    check_segments(True)
+
+
+def case_own_string_is_expandable():
+    """With a string for xseg that does not name the key."""
+    check_segments(True)
+
+
+def case_own_string_is_classic():
+    """With one that names it, whatever PyTorch's says."""
+    check_segments(False)
+
+
+def case_older_string_is_classic():
+    """With a string for PyTorch that does not name the key."""
+    check_segments(False)
+
+
+def case_newer_string_is_classic():
+    """With one in PyTorch's other variable."""
+    check_segments(False)
+
+
+def case_newer_string_is_expandable():
+    """With one there that names it."""
+    check_segments(True)
 
 
 def case_history_beside_pools():
