@@ -214,6 +214,61 @@ static bool choose_device(struct history *history, const struct pickle_value *tr
            reader_bad(history->reader, "the history has more entries than can be counted");
 }
 
+/* --- Causes. --- */
+
+/* A word that is not known is something that a later release of xseg does by itself. */
+static enum history_cause cause_of(const char *word)
+{
+    if (strcmp(word, "trim") == 0)
+        return HISTORY_CAUSE_OPEN;
+    return strcmp(word, "steal") == 0 ? HISTORY_CAUSE_STEAL : HISTORY_CAUSE_OWN;
+}
+
+/* A cause is a list of the place of its entry, from 0, and a word. */
+static bool read_causes(struct history *history, const struct pickle_value *list)
+{
+    const struct pickle *pickle = history->pickle;
+
+    if (count_of(list) == 0)
+        return true;
+    history->causes = calloc(history->count + 1, sizeof(*history->causes));
+    if (!history->causes)
+        return reader_no_memory(history->reader);
+    for (size_t i = 0; i < count_of(list); i++) {
+        const struct pickle_value *item = pickle_item(pickle, list, i);
+        const char *word;
+        uint64_t entry;
+
+        if (item->kind != PICKLE_LIST || pickle_count(item) < 2 ||
+            !pickle_number(pickle_item(pickle, item, 0), &entry) || entry >= history->count ||
+            !(word = pickle_string(pickle, pickle_item(pickle, item, 1))))
+            return reader_bad(history->reader, "%sa cause is no list of an entry and a word",
+                              history->where);
+        history->causes[entry] = (uint8_t)cause_of(word);
+    }
+    return true;
+}
+
+/* What xseg's own facts say of the device. */
+static bool find_causes(struct history *history)
+{
+    const struct pickle_value *own =
+        pickle_find(history->pickle, pickle_top(history->pickle), "xseg");
+    const struct pickle_value *devices = list_of(history->pickle, own, "devices");
+
+    (void)snprintf(history->where, sizeof(history->where), "xseg: ");
+    for (size_t i = 0; i < count_of(devices); i++) {
+        const struct pickle_value *device = pickle_item(history->pickle, devices, i);
+        uint64_t number;
+
+        if (!need(history, device, "device", &number))
+            return false;
+        if (number == history->device)
+            return read_causes(history, list_of(history->pickle, device, "causes"));
+    }
+    return true;
+}
+
 bool history_open(struct history *history, struct reader *reader, const struct pickle *pickle,
                   int device)
 {
@@ -225,13 +280,15 @@ bool history_open(struct history *history, struct reader *reader, const struct p
         return reader_bad(reader, "this pickle is no memory snapshot: there are no `segments`");
     if (!choose_device(history, list_of(pickle, top, "device_traces"), device))
         return false;
-    return find_spans(history);
+    return find_spans(history) && find_causes(history);
 }
 
 void history_close(struct history *history)
 {
     free(history->spans);
+    free(history->causes);
     history->spans = NULL;
+    history->causes = NULL;
 }
 
 /* --- Entries. --- */
@@ -268,6 +325,7 @@ bool history_entry(struct history *history, size_t number, struct history_entry 
 
     *out = (struct history_entry){.action = name ? action_of(name) : HISTORY_UNKNOWN};
     out->is_unmap = name && strcmp(name, "segment_unmap") == 0;
+    out->cause = history->causes ? history->causes[number - 1] : HISTORY_CAUSE_OPEN;
     history->reader->line = (uint32_t)number;
     history->where[0] = '\0';
     if (!name)
@@ -300,8 +358,9 @@ bool history_is_asked(const struct history *history, size_t number, bool *has_st
         const struct pickle_value *frame = pickle_item(pickle, frames, i);
         const char *name = pickle_string(pickle, pickle_find(pickle, frame, "name"));
 
-        /* As Python and as C++ call it. */
-        if (name && (strcmp(name, "empty_cache") == 0 || strstr(name, "emptyCache")))
+        /* As Python, C++ and xseg call it. */
+        if (name && (strcmp(name, "empty_cache") == 0 || strcmp(name, "xseg_trim") == 0 ||
+                     strstr(name, "emptyCache")))
             return true;
     }
     return false;

@@ -8,7 +8,7 @@
  * segments alone.  Keys that older releases do not write have defaults.  A block without `address`
  * follows the one before it.  A block without `requested_size` is as large as its request.  An entry
  * without `pool_id` lies in the pool of the segment that holds it at the end, if that segment has
- * been there since.
+ * been there since.  Of xseg's own facts (its key `xseg`) the causes are read.
  *
  * Locking: none; it belongs to one thread.
  */
@@ -29,9 +29,17 @@ enum history_action {
     HISTORY_UNKNOWN
 };
 
+/* Why memory goes back; only xseg's own snapshots tell. */
+enum history_cause {
+    HISTORY_CAUSE_OPEN,  /* the programme asked for it, or the allocator was short of memory */
+    HISTORY_CAUSE_STEAL, /* the allocator was short of memory */
+    HISTORY_CAUSE_OWN    /* the allocator did it by itself, short of memory or not */
+};
+
 struct history_entry {
     enum history_action action;
     bool is_unmap;    /* of HISTORY_RETURN: pages of a segment, not the whole of it */
+    uint8_t cause;    /* enum history_cause */
     uint64_t address; /* not of HISTORY_OOM */
     uint64_t bytes, stream;
     uint64_t pool;        /* a name for it; 0: the default pool */
@@ -58,6 +66,7 @@ struct history {
     size_t devices;                                /* that the snapshot has a history of */
     uint64_t device;
     uint64_t reserved; /* at the end */
+    uint8_t *causes;   /* [count]; NULL: none are told */
     struct history_span *spans;
     size_t span_count, span_capacity;
     char where[40]; /* what a fault is in, beside the reader's line */

@@ -28,6 +28,7 @@ struct snapshot {
     uint64_t reserved; /* where the history is */
     uint64_t capacity; /* most that could be reserved when a request failed */
     bool has_capacity; /* one did */
+    uint64_t limit;    /* that the configuration sets to what is reserved; UINT64_MAX: none */
     uint64_t time;     /* the latest that an entry had */
     uint64_t failed, unfreed, left_out;
 };
@@ -243,8 +244,9 @@ static bool release_pool(struct snapshot *snapshot, uint64_t name, size_t number
 /*
  * A run of entries that return memory.  Either the programme asked for it, or the allocator was short
  * of memory, which a replay sees to by itself where it has to.  The stack says which.  Where there is
- * no stack, the next entry does: a request that fails shows a shortage, and so does a growth that
- * would have gone beyond what could be reserved when a request failed.
+ * no stack, what comes next does: a request that fails shows a shortage, as a steal does, and so does
+ * a growth that would have gone beyond what could be reserved.  Entries of which xseg says that it did
+ * them by itself are in no run.
  */
 struct returns {
     bool is_under_way;
@@ -252,39 +254,71 @@ struct returns {
     uint64_t reserved_before;
 };
 
-static bool is_shortage(const struct snapshot *snapshot, const struct returns *returns,
-                        const struct history_entry *next)
+/* Bytes of the growths that follow each other from an entry on. */
+static bool measure_growth(struct snapshot *snapshot, size_t number, uint64_t *bytes)
 {
-    if (returns->has_stack)
-        return !returns->is_asked;
-    if (!next || next->action != HISTORY_GROWTH)
-        return next && next->action == HISTORY_OOM;
-    return snapshot->collects ||
-           (snapshot->has_capacity && returns->reserved_before + next->bytes > snapshot->capacity);
+    const size_t first = number;
+    struct history_entry entry;
+
+    for (*bytes = 0; number <= snapshot->history.count; number++) {
+        if (!history_entry(&snapshot->history, number, &entry))
+            return false;
+        if (entry.action != HISTORY_GROWTH)
+            break;
+        *bytes += entry.bytes;
+    }
+    snapshot->reader->line = (uint32_t)first;
+    return true;
+}
+
+/* Whether a run was for want of memory.  number, next: the entry behind it, NULL: there is none. */
+static bool judge(struct snapshot *snapshot, const struct returns *returns, size_t number,
+                  const struct history_entry *next, bool *is_shortage)
+{
+    uint64_t bytes;
+
+    *is_shortage = returns->has_stack
+                       ? !returns->is_asked
+                       : next && (next->action == HISTORY_OOM ||
+                                  (next->action == HISTORY_RETURN &&
+                                   next->cause == HISTORY_CAUSE_STEAL));
+    if (returns->has_stack || !next || next->action != HISTORY_GROWTH)
+        return true;
+    if (!measure_growth(snapshot, number, &bytes))
+        return false;
+    bytes += returns->reserved_before;
+    *is_shortage = snapshot->collects || bytes > snapshot->limit ||
+                   (snapshot->has_capacity && bytes > snapshot->capacity);
+    return true;
 }
 
 static bool play_return(struct snapshot *snapshot, struct returns *returns, size_t number,
                         const struct history_entry *entry)
 {
+    const uint64_t before = snapshot->reserved;
     bool has_stack;
 
+    snapshot->reserved -= entry->bytes;
+    if (entry->cause != HISTORY_CAUSE_OPEN)
+        return true;
     if (!returns->is_under_way)
-        *returns = (struct returns){.is_under_way = true, .reserved_before = snapshot->reserved};
+        *returns = (struct returns){.is_under_way = true, .reserved_before = before};
     returns->is_asked |= history_is_asked(&snapshot->history, number, &has_stack);
     returns->has_stack |= has_stack;
-    snapshot->reserved -= entry->bytes;
     return release_pool(snapshot, entry->pool, number);
 }
 
-static bool end_returns(struct snapshot *snapshot, struct returns *returns,
+static bool end_returns(struct snapshot *snapshot, struct returns *returns, size_t number,
                         const struct history_entry *next)
 {
     const struct fields fields = {.count = 1};
-    const bool is_under_way = returns->is_under_way;
+    bool is_shortage;
 
+    if (!returns->is_under_way)
+        return true;
     returns->is_under_way = false;
-    return !is_under_way || is_shortage(snapshot, returns, next) ||
-           reader_empty(snapshot->reader, &fields);
+    return judge(snapshot, returns, number, next, &is_shortage) &&
+           (is_shortage || reader_empty(snapshot->reader, &fields));
 }
 
 /* --- All of it. --- */
@@ -295,7 +329,9 @@ static bool play_entry(struct snapshot *snapshot, size_t number, struct returns 
 
     if (!history_entry(&snapshot->history, number, &entry))
         return false;
-    if (entry.action != HISTORY_RETURN && !end_returns(snapshot, returns, &entry))
+    /* Memory that goes by itself in the midst of a run does not end it. */
+    if ((entry.action != HISTORY_RETURN || entry.cause == HISTORY_CAUSE_STEAL) &&
+        !end_returns(snapshot, returns, number, &entry))
         return false;
     if (entry.time > snapshot->time)
         snapshot->time = entry.time;
@@ -329,7 +365,17 @@ static bool play(struct snapshot *snapshot)
     for (size_t number = 1; number <= snapshot->history.count; number++)
         if (!play_entry(snapshot, number, &returns))
             return false;
-    return end_returns(snapshot, &returns, NULL) && tell_time(snapshot, snapshot->time, 1);
+    return end_returns(snapshot, &returns, 0, NULL) && tell_time(snapshot, snapshot->time, 1);
+}
+
+/* What a configuration that xseg wrote limits the memory of a device to; UINT64_MAX: nothing. */
+static uint64_t limit_of(const char *config)
+{
+    static const char key[] = "hard_limit_mb:";
+    const char *at = strstr(config, key);
+    const uint64_t mib = at ? strtoull(at + sizeof(key) - 1, NULL, 10) : 0;
+
+    return mib > 0 && mib < UINT64_MAX >> 20 ? mib << 20 : UINT64_MAX;
 }
 
 /*
@@ -355,6 +401,7 @@ static bool take_config(struct snapshot *snapshot, const struct pickle *pickle)
                  adds ? "expandable_segments:True" : "") < 0)
         return reader_no_memory(snapshot->reader);
     snapshot->collects = strstr(whole, "garbage_collection_threshold") != NULL;
+    snapshot->limit = limit_of(whole);
     snapshot->reader->line = 0;
     fine = reader_config(snapshot->reader, whole);
     free(whole);
@@ -400,7 +447,7 @@ static bool turn(struct snapshot *snapshot, const struct pickle *pickle, int dev
 
 bool snapshot_read(struct reader *reader, struct input *input, int device)
 {
-    struct snapshot snapshot = {.reader = reader};
+    struct snapshot snapshot = {.reader = reader, .limit = UINT64_MAX};
     struct pickle_fault fault;
     struct pickle pickle;
     bool fine;

@@ -247,11 +247,21 @@ class Contents(Case):
             self.open().snapshot(self.folder / "none/file")
 
 
+def peaks_of(said):
+    """The peaks that a replay has."""
+    return said["peak_requested"], said["peak_allocated"], said["peak_reserved"]
+
+
 class Replayed(Case):
     """`xseg replay` of what was written comes to the peaks that the programme had."""
 
-    def expect_peaks(self, config, streams=()):
+    def replayed(self, path):
         tool = pathlib.Path(os.environ["XSEG_LIBRARY"]).parent / "xseg"
+        done = subprocess.run([tool, "replay", "--json", path], capture_output=True, text=True, check=False, timeout=100)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def expect_peaks(self, config, streams=()):
         allocator, draw, held = self.open(f"{config},history:all"), random.Random(5), []
         for _ in range(1500):
             if held and draw.random() < 0.5:
@@ -262,14 +272,57 @@ class Replayed(Case):
         path, stats = self.folder / "snapshot.pickle", allocator.statistics()
         allocator.snapshot(path)
         take_back.check(read(path))
-        done = subprocess.run([tool, "replay", "--json", path], capture_output=True, text=True, check=False, timeout=100)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        said = json.loads(done.stdout)
+        said = self.replayed(path)
         self.assertIn(config, said["config"])
-        self.assertEqual((said["peak_requested"], said["peak_allocated"], said["peak_reserved"]),
+        self.assertEqual(peaks_of(said),
                          (stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak, stats.reserved_bytes.all.peak))
         for block in held:
             block.free()
+
+    def expect_short(self, config, seed, streams, trims):
+        """As expect_peaks(), of a program that its hard limit leaves short of memory, and that goes on to its end."""
+        allocator, draw, held, short = self.open(f"{config},history:all"), random.Random(seed), [], 0
+        for number in range(600):
+            if trims and number % 50 == 49:
+                allocator.trim(wait=True)
+            if held and draw.random() < 0.52:
+                held.pop(draw.randrange(len(held))).free()
+                continue
+            size = draw.choice([1000, 70000, MIB, 5 * MIB, 33 * MIB, draw.randrange(1, 90 * MIB)])
+            try:
+                held.append(allocator.allocate(size, stream=draw.choice(streams)))
+            except MemoryError:
+                short += 1
+                held.pop(0).free()
+        path, stats = self.folder / f"{seed}.pickle", allocator.statistics()
+        allocator.snapshot(path)
+        causes = {cause for _, cause in read(path)["xseg"]["devices"][0]["causes"]}
+        said = self.replayed(path)
+        self.assertEqual(said["oom_at"], -1)
+        self.assertEqual(said.get("failed_served", 0), 0)
+        self.assertEqual(peaks_of(said), (stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak,
+                                          stats.reserved_bytes.all.peak))
+        for block in held:
+            block.free()
+        held.clear()
+        block = None  # the last of the loop
+        allocator.close()
+        return short, causes
+
+    def test_short_of_memory(self):
+        """What the allocator takes from other streams, or gives back to have room, no trim of the program is."""
+        streams = [machine.Stream() for _ in range(2)]
+        self.addCleanup(lambda: [stream.destroy() for stream in streams])
+        for config, trims in (("expandable_segments:True", False), ("expandable_segments:False", False),
+                              ("expandable_segments:True,history_stacks:all", False),
+                              ("expandable_segments:True,history_stacks:all", True)):
+            refusals, seen = 0, set()
+            for seed in range(8):
+                with self.subTest(config=config, trims=trims, seed=seed):
+                    short, causes = self.expect_short(f"{config},hard_limit_mb:700", seed, streams, trims)
+                    refusals, seen = refusals + short, seen | causes
+            self.assertGreater(refusals, 0)
+            self.assertIn("steal" if "True" in config else "trim", seen)
 
     def test_expandable(self):
         self.expect_peaks("expandable_segments:True")

@@ -175,6 +175,27 @@ class Histories(SnapshotTest):
         done = self.replay("--device-memory", "70MiB", path, exit_status=3)
         self.assertIn(f"{path}:2: out of memory", done.stderr)
 
+    def test_causes(self):
+        """What xseg did by itself is no `e`, which would unmap the rest: it is mapped anew for the last block then."""
+        gone = [entry("alloc", 0, 40 * MIB), entry("alloc", 40 * MIB, 40 * MIB), entry("free_completed", 0, 40 * MIB),
+                entry("segment_unmap", 0, 20 * MIB), entry("segment_map", 0, 20 * MIB), entry("alloc", 0, 40 * MIB)]
+
+        def maps(*causes):
+            said = snapshot(gone)
+            said["xseg"] = {"format": 1, "devices": [{"device": 1, "causes": [[9, "trim"]]},
+                                                     {"device": 0, "causes": list(causes)}]}
+            return self.figures(self.file(said))["driver_calls"]["cuMemUnmap"]
+
+        self.assertGreater(maps(), maps([3, "steal"]))
+        self.assertEqual(maps([3, "trim"]), maps())
+        for cause in ("decay", "pause", "of a later release"):
+            self.assertEqual(maps([3, cause]), maps([3, "steal"]))
+        for wrong in ([6, "steal"], [3], [3, 3], 3):
+            said = snapshot(gone)
+            said["xseg"] = {"devices": [{"device": 0, "causes": [wrong]}]}
+            done = self.replay(self.file(said), exit_status=2)
+            self.assertIn("xseg: a cause is no list of an entry and a word", done.stderr)
+
     def test_devices(self):
         path = self.file(snapshot([entry("alloc", 0, 100)],
                                   [entry("alloc", 0, 200), entry("alloc", 512, 300)]))
