@@ -277,7 +277,7 @@ bool history_open(struct history *history, struct reader *reader, const struct p
     *history = (struct history){.reader = reader, .pickle = pickle};
     history->segments = top->kind == PICKLE_LIST ? top : list_of(pickle, top, "segments");
     if (!history->segments)
-        return reader_bad(reader, "this pickle is no memory snapshot: there are no `segments`");
+        return reader_bad(reader, "this is no memory snapshot: there are no `segments`");
     if (!choose_device(history, list_of(pickle, top, "device_traces"), device))
         return false;
     return find_spans(history) && find_causes(history);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/json_pickle.h"
 #include "src/tools/traces.h"
 
 /* Numbers of devices are below this: no machine has so many. */
@@ -326,7 +327,7 @@ static bool read_all(struct reading *reading, struct traces *traces)
         top->kind == PICKLE_LIST ? top : reading_list(reading, top, "segments");
 
     if (!segments)
-        return reading_bad(reading, "this pickle is no memory snapshot: there are no `segments`");
+        return reading_bad(reading, "this is no memory snapshot: there are no `segments`");
     if (!read_segments(reading, segments) ||
         !read_traces(reading, traces, reading_list(reading, top, "device_traces")))
         return false;
@@ -344,16 +345,15 @@ static bool read_all(struct reading *reading, struct traces *traces)
 static bool read_pickle(struct reading *reading, struct traces *traces, struct input *input)
 {
     const struct pickle_taker taker = {traces, traces_take};
-    struct pickle_fault wrong;
+    char problem[176];
     struct pickle pickle;
     bool fine;
 
     reading->pickle = &pickle;
-    if (!pickle_read(input, &taker, &pickle, &wrong)) {
-        if (wrong.text[0])
+    if (!json_pickle_read(input, &taker, &pickle, problem, sizeof(problem))) {
+        if (problem[0])
             (void)snprintf(reading->fault->text, sizeof(reading->fault->text),
-                           "it cannot be read as a memory snapshot: byte %" PRIu64 ": %s",
-                           wrong.byte, wrong.text);
+                           "it cannot be read as a memory snapshot: %s", problem);
         return false;
     }
     fine = read_all(reading, traces);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "src/tools/history.h"
-#include "src/tools/pickle.h"
+#include "src/tools/json_pickle.h"
 
 /* Microseconds between two looks at the clock: a look takes longer than the event that it is for. */
 #define CLOCK_STEP 1000
@@ -277,11 +277,11 @@ static bool judge(struct snapshot *snapshot, const struct returns *returns, size
 {
     uint64_t bytes;
 
-    *is_shortage = returns->has_stack
-                       ? !returns->is_asked
-                       : next && (next->action == HISTORY_OOM ||
-                                  (next->action == HISTORY_RETURN &&
-                                   next->cause == HISTORY_CAUSE_STEAL));
+    *is_shortage =
+        returns->has_stack
+            ? !returns->is_asked
+            : next && (next->action == HISTORY_OOM ||
+                       (next->action == HISTORY_RETURN && next->cause == HISTORY_CAUSE_STEAL));
     if (returns->has_stack || !next || next->action != HISTORY_GROWTH)
         return true;
     if (!measure_growth(snapshot, number, &bytes))
@@ -448,13 +448,13 @@ static bool turn(struct snapshot *snapshot, const struct pickle *pickle, int dev
 bool snapshot_read(struct reader *reader, struct input *input, int device)
 {
     struct snapshot snapshot = {.reader = reader, .limit = UINT64_MAX};
-    struct pickle_fault fault;
+    char problem[sizeof(reader->fault->text)];
     struct pickle pickle;
     bool fine;
 
     reader->line = 0;
-    if (!pickle_read(input, NULL, &pickle, &fault))
-        return reader_bad(reader, "byte %" PRIu64 ": %s", fault.byte, fault.text);
+    if (!json_pickle_read(input, NULL, &pickle, problem, sizeof(problem)))
+        return reader_bad(reader, "%s", problem);
     reader->held += pickle.held;
     fine = turn(&snapshot, &pickle, device);
     if (fine) {

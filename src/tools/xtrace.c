@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/json_pickle.h"
 #include "src/tools/lines.h"
-#include "src/tools/pickle.h"
 #include "src/tools/reader.h"
 #include "src/tools/snapshot.h"
 
@@ -246,7 +246,8 @@ static bool read_head(struct reader *reader, const char *text)
     if (strncmp(text, "xtrace ", 7) == 0)
         return reader_bad(reader, "version '%s' of the format is not known; version 1 is",
                           reader_quote(text + 7).text);
-    return reader_bad(reader, "the first line must be `xtrace 1`");
+    return reader_bad(reader, "the first line must be `xtrace 1`; what is read are traces, tapes, "
+                              "and memory snapshots as pickle or JSON");
 }
 
 /* What must hold where the file ends. */
@@ -301,7 +302,7 @@ bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault
         reader->fault = fault;
         reader->trace.stream_count = 1;
         reader->trace.pool_count = 1;
-        reader->trace.is_snapshot = input_peek(input) == PICKLE_PROTO;
+        reader->trace.is_snapshot = json_pickle_begins(input_peek(input));
         fine = reader->trace.is_snapshot ? snapshot_read(reader, input, device)
                                          : read_lines(reader, input);
     } else {

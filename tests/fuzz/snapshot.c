@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a pickle of a memory snapshot; the first opcode is given, so that none is a trace.
+ * Any bytes as a pickle of a memory snapshot; the first opcode is given, so that none is a trace,
+ * unless they begin as JSON does.
  * Every value of a pickle that is accepted is in range, what it is as a trace can be replayed, what
  * its sites strand adds up, and its profile differs from itself by nothing.  It can be written as a trace,
  * and as a page.
@@ -8,7 +9,7 @@
 #include "src/tools/blame.h"
 #include "src/tools/compare.h"
 #include "src/tools/export_trace.h"
-#include "src/tools/pickle.h"
+#include "src/tools/json_pickle.h"
 #include "src/tools/view_model.h"
 #include "tests/fuzz/replayable.h"
 
@@ -153,7 +154,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (copy == NULL)
         return 0;
     memcpy(copy, data, size);
-    copy[0] = PICKLE_PROTO;
+    if (copy[0] != JSON_FIRST)
+        copy[0] = PICKLE_PROTO;
     read_pickle(copy, size);
     read_any(copy, size);
     read_recording(copy, size);

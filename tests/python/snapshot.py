@@ -9,6 +9,7 @@ import os
 import pathlib
 import pickle
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -334,6 +335,46 @@ class Replayed(Case):
         streams = [machine.Stream() for _ in range(3)]
         self.addCleanup(lambda: [stream.destroy() for stream in streams])
         self.expect_peaks("expandable_segments:True", streams)
+
+
+class AsJson(Case):
+    """The commands say of what is written as JSON what they say of the pickle with the same values."""
+
+    COMMANDS = (("replay", "--json"), ("advise",), ("blame",), ("compare", "file"), ("view", "-o", "-"),
+                ("export", "--perfetto", "-o", "-"))
+
+    def test_commands(self):
+        allocator, draw, held = self.open(f"{ALL},hard_limit_mb:700"), random.Random(9), []
+        for _ in range(300):
+            if held and draw.random() < 0.5:
+                held.pop(draw.randrange(len(held))).free()
+            else:
+                held.append(allocator.allocate(draw.choice([1000, 70000, MIB, 5 * MIB])))
+        allocator.snapshot(self.folder / "file", as_json=True)
+        with open(self.folder / "file", encoding="utf-8") as file:
+            value = json.load(file)
+        stacks = value["xseg"]["stacks"]
+        self.assertGreater(len(stacks), 1)
+
+        def placed(value):
+            if isinstance(value, dict):
+                return {key: ([[], *stacks][inner + 1] if key == "frames" and isinstance(inner, int) else placed(inner))
+                        for key, inner in value.items()}
+            return [placed(inner) for inner in value] if isinstance(value, list) else value
+
+        said = [self.say(*command) for command in self.COMMANDS]
+        (self.folder / "file").write_bytes(pickle.dumps(placed(value), 4))
+        for command, first in zip(self.COMMANDS, said):
+            self.assertEqual(self.say(*command), first, command)
+        for block in held:
+            block.free()
+
+    def say(self, *command):
+        """What a command prints of the file, without what it measures."""
+        tool = pathlib.Path(os.environ["XSEG_LIBRARY"]).parent / "xseg"
+        done = subprocess.run([tool, *command, "file"], cwd=self.folder, capture_output=True, check=False, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return re.sub(rb'("ns_per_event": )[0-9.]+', rb"\1", done.stdout)
 
 
 def torch_tool():
