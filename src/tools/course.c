@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/course_ranges.h"
 #include "src/tools/recording_names.h"
 
 #define QUANTUM 512u
@@ -11,6 +12,7 @@
 /* How an event is played. */
 enum plan {
     PLAIN,
+    SMALL_PAGES, /* memory comes that is known not to have large pages */
     LEFT_OUT,
     AT_ONCE /* a free whose completion is missing: the block goes with it */
 };
@@ -124,110 +126,6 @@ static uint64_t place_for(const struct course *course, uint64_t address, uint64_
     return bytes;
 }
 
-/* --- Ranges. --- */
-
-static uint32_t range_slot_at(const struct course *course, uint64_t address)
-{
-    const uint32_t slot = ordered_up_to(&course->ranges, address);
-
-    return slot != ORDERED_NONE && address < course->range[slot].end ? slot : ORDERED_NONE;
-}
-
-const struct course_range *course_range_at(const struct course *course, uint64_t address)
-{
-    const uint32_t slot = range_slot_at(course, address);
-
-    return slot == ORDERED_NONE ? NULL : &course->range[slot];
-}
-
-static uint64_t mapped(const struct course *course, uint64_t start, uint64_t end,
-                       bool only_expandable)
-{
-    uint64_t bytes = 0;
-
-    while (start < end) {
-        uint32_t slot = range_slot_at(course, start);
-
-        if (slot == ORDERED_NONE) {
-            slot = ordered_from(&course->ranges, start);
-            if (slot == ORDERED_NONE || course->range[slot].start >= end)
-                break;
-            start = course->range[slot].start;
-        }
-        const uint64_t stop = course->range[slot].end < end ? course->range[slot].end : end;
-        bytes += only_expandable && !course->range[slot].is_expandable ? 0 : stop - start;
-        start = stop;
-    }
-    return bytes;
-}
-
-uint64_t course_expandable_bytes(const struct course *course, uint64_t start, uint64_t end)
-{
-    return mapped(course, start, end, true);
-}
-
-static bool put_range(struct course *course, const struct course_range *range)
-{
-    const uint32_t slot = ordered_add(&course->ranges, range->start);
-
-    if (slot == ORDERED_NONE || !ordered_follow(&course->ranges, (void **)&course->range,
-                                                &course->range_room, sizeof(*range))) {
-        course->lacks_memory = true;
-        return false;
-    }
-    course->range[slot] = *range;
-    return true;
-}
-
-static bool joins(const struct course_range *left, const struct course_range *right)
-{
-    return left->is_expandable && right->is_expandable && left->end == right->start &&
-           left->stream == right->stream && left->pool == right->pool;
-}
-
-/* Add a range, and join it to those that it touches. */
-static bool add_range(struct course *course, const struct course_range *range)
-{
-    struct course_range whole = *range;
-    const uint32_t after = ordered_find(&course->ranges, range->end);
-    uint32_t before;
-
-    if (after != ORDERED_NONE && joins(&whole, &course->range[after])) {
-        whole.end = course->range[after].end;
-        ordered_remove(&course->ranges, range->end);
-    }
-    before = ordered_up_to(&course->ranges, range->start);
-    if (before != ORDERED_NONE && joins(&course->range[before], &whole))
-        course->range[before].end = whole.end;
-    else if (!put_range(course, &whole))
-        return false;
-    course->reserved += range->end - range->start;
-    if (course->watcher.range_comes)
-        course->watcher.range_comes(course->watcher.self, range);
-    return true;
-}
-
-/* Remove a part of one range, or all of it. */
-static bool remove_range(struct course *course, uint32_t slot, uint64_t start, uint64_t end)
-{
-    const struct course_range whole = course->range[slot];
-    struct course_range part = whole;
-
-    if (whole.start == start)
-        ordered_remove(&course->ranges, start);
-    else
-        course->range[slot].end = start;
-    part.start = end;
-    if (whole.end != end && !put_range(course, &part))
-        return false;
-    part.start = start;
-    part.end = end;
-    course->reserved -= end - start;
-    if (course->watcher.range_leaves)
-        course->watcher.range_leaves(course->watcher.self, &part);
-    return true;
-}
-
 /* --- The end. --- */
 
 static void load_block(struct course *course, const struct recording_segment *segment,
@@ -262,15 +160,21 @@ static bool is_range(uint64_t start, uint64_t bytes)
 static void load_segment(struct course *course, const struct recording *recording,
                          const struct recording_segment *segment)
 {
-    const struct course_range range = {segment->address, segment->address + segment->bytes,
-                                       segment->stream, segment->pool, segment->is_expandable};
+    const struct course_range range = {
+        .start = segment->address,
+        .end = segment->address + segment->bytes,
+        .stream = segment->stream,
+        .page = segment->is_expandable && segment->is_small ? COURSE_SMALL_PAGE : 0,
+        .pool = segment->pool,
+        .is_expandable = segment->is_expandable,
+    };
 
     if (!is_range(segment->address, segment->bytes) ||
-        mapped(course, range.start, range.end, false) > 0) {
+        course_ranges_mapped(course, range.start, range.end, false) > 0) {
         course->left_out++;
         return;
     }
-    if (!add_range(course, &range))
+    if (!course_ranges_add(course, &range))
         return;
     for (uint32_t i = 0; i < segment->count && !course->lacks_memory; i++)
         load_block(course, segment, &recording->blocks[segment->first + i]);
@@ -333,25 +237,12 @@ static enum plan undo_request(struct course *course, size_t number)
     return PLAIN;
 }
 
-/* Remove memory, of which all is there. */
-static bool remove_memory(struct course *course, uint64_t start, uint64_t end)
-{
-    while (start < end) {
-        const uint32_t slot = range_slot_at(course, start);
-        const uint64_t stop = course->range[slot].end < end ? course->range[slot].end : end;
-
-        if (!remove_range(course, slot, start, stop))
-            return false;
-        start = stop;
-    }
-    return true;
-}
-
 /* Mapped memory may be part of a range or several; a classic segment is a range. */
 static enum plan undo_arrival(struct course *course, const struct recording_event *event)
 {
     const uint64_t start = event->address, end = start + event->bytes;
     const struct course_range *range = course_range_at(course, start);
+    enum plan plan;
 
     if (!range || !is_range(start, event->bytes) || has_blocks(course, start, end))
         return LEFT_OUT;
@@ -359,24 +250,34 @@ static enum plan undo_arrival(struct course *course, const struct recording_even
             ? course_expandable_bytes(course, start, end) < event->bytes
             : range->is_expandable || range->start != start || range->end != end)
         return LEFT_OUT;
-    return remove_memory(course, start, end) ? PLAIN : LEFT_OUT;
+    plan = course_ranges_have_small(course, start, end) ? SMALL_PAGES : PLAIN;
+    return course_ranges_remove(course, start, end) ? plan : LEFT_OUT;
 }
 
-static struct course_range range_of(const struct recording_event *event)
+static struct course_range range_of(const struct recording_event *event, uint64_t page)
 {
+    const bool is_expandable =
+        event->action == RECORDING_SEGMENT_MAP || event->action == RECORDING_SEGMENT_UNMAP;
+
     return (struct course_range){
-        event->address, event->address + event->bytes, event->stream, event->pool,
-        event->action == RECORDING_SEGMENT_MAP || event->action == RECORDING_SEGMENT_UNMAP};
+        .start = event->address,
+        .end = event->address + event->bytes,
+        .stream = event->stream,
+        .page = is_expandable ? page : 0,
+        .pool = event->pool,
+        .is_expandable = is_expandable,
+    };
 }
 
 static enum plan undo_departure(struct course *course, const struct recording_event *event)
 {
-    const struct course_range range = range_of(event);
+    const bool is_small = course_ranges_page(course, event->bytes) == COURSE_SMALL_PAGE;
+    const struct course_range range = range_of(event, is_small ? COURSE_SMALL_PAGE : 0);
 
     if (!is_range(event->address, event->bytes) ||
-        mapped(course, range.start, range.end, false) > 0)
+        course_ranges_mapped(course, range.start, range.end, false) > 0)
         return LEFT_OUT;
-    return add_range(course, &range) ? PLAIN : LEFT_OUT;
+    return course_ranges_add(course, &range) ? PLAIN : LEFT_OUT;
 }
 
 static enum plan undo(struct course *course, size_t number)
@@ -459,12 +360,14 @@ static void play(struct course *course, size_t number)
         break;
     case RECORDING_SEGMENT_ALLOC:
     case RECORDING_SEGMENT_MAP:
-        range = range_of(event);
-        (void)add_range(course, &range);
+        range = range_of(event, course->plan[number] == SMALL_PAGES
+                                    ? COURSE_SMALL_PAGE
+                                    : course_ranges_page(course, event->bytes));
+        (void)course_ranges_add(course, &range);
         break;
     case RECORDING_SEGMENT_FREE:
     case RECORDING_SEGMENT_UNMAP:
-        (void)remove_memory(course, event->address, event->address + event->bytes);
+        (void)course_ranges_remove(course, event->address, event->address + event->bytes);
         break;
     case RECORDING_OOM:
     case RECORDING_OTHER:
@@ -505,11 +408,12 @@ bool course_step(struct course *course)
 
 /* --- Beginning and end. --- */
 
-bool course_init_at_end(struct course *course, const struct recording *recording,
-                        const struct recording_device *device)
+static bool load(struct course *course, const struct recording *recording,
+                 const struct recording_device *device)
 {
     memset(course, 0, sizeof(*course));
     course->device = device;
+    course->large_page = course_ranges_large_page(recording);
     ordered_init(&course->blocks);
     ordered_init(&course->ranges);
     for (size_t i = 0; i < device->segment_count && !course->lacks_memory; i++)
@@ -517,6 +421,15 @@ bool course_init_at_end(struct course *course, const struct recording *recording
     if (course->lacks_memory)
         course_fini(course);
     return !course->lacks_memory;
+}
+
+bool course_init_at_end(struct course *course, const struct recording *recording,
+                        const struct recording_device *device)
+{
+    if (!load(course, recording, device))
+        return false;
+    course_ranges_set_pages(course);
+    return true;
 }
 
 static bool has_requests(const struct recording_device *device)
@@ -552,7 +465,7 @@ void course_count_events(struct course *course)
 bool course_init(struct course *course, const struct recording *recording,
                  const struct recording_device *device)
 {
-    if (!course_init_at_end(course, recording, device))
+    if (!load(course, recording, device))
         return false;
     course->has_requests = has_requests(device);
     course->plan = malloc(device->event_count + 1);
@@ -565,6 +478,7 @@ bool course_init(struct course *course, const struct recording *recording,
         course_fini(course);
         return false;
     }
+    course_ranges_set_pages(course);
     set_clock(course, first_time(device));
     return true;
 }

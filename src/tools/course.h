@@ -7,8 +7,8 @@
  * so each event that is played finds what it changes.
  *
  * Terms:
- *   range  a run of addresses with memory: a classic segment, or all adjacent mapped memory of one stream and pool in
- *          expandable segments
+ *   range  a run of addresses with memory: a classic segment, or all adjacent mapped memory of one stream, pool and
+ *          page size in expandable segments
  *   block  live, or pending: freed by the user, and not by all streams
  *
  * COURSE-1  Ranges do not overlap.  Blocks do not overlap, and each lies in memory of one kind, expandable or classic.
@@ -16,6 +16,11 @@
  *
  * A block has the size that the segments say.  That of a block which was freed is in no file: it is what was asked for,
  * rounded up to 512 bytes, and ends where the next block begins.
+ *
+ * The page of expandable memory is what the driver maps and takes back as one piece, 2 MiB or a large one: 20 MiB, or
+ * large_segment_size_mb of the file's configuration.  No file names it, so it follows from sizes: memory has large pages
+ * if it came, or was there before the first event, as a multiple of them.  It has pages of 2 MiB in a segment that the
+ * file calls small, where a part of another size was unmapped, and everywhere with page_mb:small.
  *
  * Locking: none; a course belongs to one thread.
  */
@@ -36,6 +41,7 @@ struct course_block {
 
 struct course_range {
     uint64_t start, end, stream;
+    uint64_t page; /* bytes of each page, from the start on; 0: it is classic */
     uint32_t pool;
     bool is_expandable;
 };
@@ -64,6 +70,7 @@ struct course {
     struct course_watcher watcher;
     uint64_t reserved, live, pending; /* bytes now */
     uint64_t now_us;                  /* never goes back */
+    uint64_t large_page;              /* bytes */
     size_t at;                        /* events so far */
     size_t left_out;                  /* events and segments that do not fit the others */
     uint8_t *plan;                    /* of each event: how it is played */

@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPANDABLE UINT64_C(1) /* in the key of a page */
+#define CLASSIC (UINT64_C(1) << 63) /* in the key of a page */
 
 /* A page on which a block begins or ends, or both.  What lies between these is full: it has nothing cached. */
 struct stranded_page {
+    uint64_t bytes;                 /* of addresses; pages do not overlap */
     uint64_t mapped, live, pending; /* bytes on it */
     uint32_t live_count, pending_count;
     uint64_t since_us;  /* accounted for until then */
@@ -50,32 +51,77 @@ static void account(struct stranded *stranded, struct stranded_page *page)
     }
 }
 
-static uint64_t mapped_on(const struct stranded *stranded, uint64_t key)
+static uint64_t start_of(const struct stranded *stranded, uint32_t slot)
 {
-    const uint64_t start = key & ~EXPANDABLE;
-    const uint64_t end = start > UINT64_MAX - STRANDED_PAGE ? UINT64_MAX : start + STRANDED_PAGE;
-
-    if (key & EXPANDABLE)
-        return course_expandable_bytes(stranded->course, start, end);
-    return course_range_at(stranded->course, start)->end - start;
+    return ordered_key(&stranded->pages, slot) << 1;
 }
 
-/* The page of a key, made if it is new; ORDERED_NONE without host memory. */
-static uint32_t get_page(struct stranded *stranded, uint64_t key)
+static bool is_classic(const struct stranded *stranded, uint32_t slot)
 {
-    uint32_t slot = ordered_find(&stranded->pages, key);
+    return (ordered_key(&stranded->pages, slot) & CLASSIC) != 0;
+}
 
-    if (slot != ORDERED_NONE)
-        return slot;
-    slot = ordered_add(&stranded->pages, key);
+static void measure(struct stranded *stranded, uint32_t slot)
+{
+    struct stranded_page *page = &stranded->page[slot];
+    const uint64_t start = start_of(stranded, slot);
+
+    page->mapped = is_classic(stranded, slot)
+                       ? page->bytes
+                       : course_expandable_bytes(stranded->course, start, start + page->bytes);
+}
+
+/* Make a page.  Returns ORDERED_NONE without host memory. */
+static uint32_t make_page(struct stranded *stranded, uint64_t key, uint64_t bytes)
+{
+    const uint32_t slot = ordered_add(&stranded->pages, key);
+
     if (slot == ORDERED_NONE || !ordered_follow(&stranded->pages, (void **)&stranded->page,
                                                 &stranded->page_room, sizeof(*stranded->page))) {
         stranded->lacks_memory = true;
         return ORDERED_NONE;
     }
-    stranded->page[slot] =
-        (struct stranded_page){.mapped = mapped_on(stranded, key), .since_us = stranded->since_us};
+    stranded->page[slot] = (struct stranded_page){.bytes = bytes, .since_us = stranded->since_us};
+    measure(stranded, slot);
     return slot;
+}
+
+/* The page of expandable memory that holds an address, of those that there are. */
+static uint32_t page_at(const struct stranded *stranded, uint64_t address)
+{
+    const uint32_t slot = ordered_up_to(&stranded->pages, address / 2);
+
+    return slot != ORDERED_NONE && address - start_of(stranded, slot) < stranded->page[slot].bytes
+               ? slot
+               : ORDERED_NONE;
+}
+
+/* The page of expandable memory that holds an address, made if it is new.  A page with blocks stays as it is, also where
+ * the memory beside them is mapped anew with other pages; so a new one may be a part. */
+static uint32_t get_page(struct stranded *stranded, const struct course_range *range,
+                         uint64_t address)
+{
+    uint64_t start = address - (address - range->start) % range->page;
+    uint64_t end = range->end - start < range->page ? range->end : start + range->page;
+    uint32_t slot = page_at(stranded, address);
+
+    if (slot != ORDERED_NONE)
+        return slot;
+    slot = ordered_up_to(&stranded->pages, address / 2);
+    if (slot != ORDERED_NONE && start_of(stranded, slot) + stranded->page[slot].bytes > start)
+        start = start_of(stranded, slot) + stranded->page[slot].bytes;
+    slot = ordered_from(&stranded->pages, address / 2 + 1);
+    if (slot != ORDERED_NONE && !is_classic(stranded, slot) && start_of(stranded, slot) < end)
+        end = start_of(stranded, slot);
+    return make_page(stranded, start / 2, end - start);
+}
+
+static uint32_t get_classic(struct stranded *stranded, const struct course_range *range)
+{
+    const uint64_t key = range->start / 2 | CLASSIC;
+    const uint32_t slot = ordered_find(&stranded->pages, key);
+
+    return slot != ORDERED_NONE ? slot : make_page(stranded, key, range->end - range->start);
 }
 
 static void drop_page_if_empty(struct stranded *stranded, uint32_t slot)
@@ -90,16 +136,13 @@ static void drop_page_if_empty(struct stranded *stranded, uint32_t slot)
 static uint64_t bytes_on(const struct stranded *stranded, uint32_t slot,
                          const struct course_block *block)
 {
-    const uint64_t key = ordered_key(&stranded->pages, slot);
-    const uint64_t page = key & ~EXPANDABLE;
+    const uint64_t page = start_of(stranded, slot);
     uint64_t start = block->address, end = start + block->bytes;
 
-    if (!(key & EXPANDABLE))
-        return block->bytes;
     if (start < page)
         start = page;
-    if (end - page > STRANDED_PAGE)
-        end = page + STRANDED_PAGE;
+    if (end - page > stranded->page[slot].bytes)
+        end = page + stranded->page[slot].bytes;
     return end - start;
 }
 
@@ -121,13 +164,17 @@ static void find_pages(struct stranded *stranded, struct stranded_block *own,
                        const struct course_block *block)
 {
     const struct course_range *range = course_range_at(stranded->course, block->address);
-    const uint64_t first = block->address / STRANDED_PAGE * STRANDED_PAGE;
-    const uint64_t last = (block->address + block->bytes - 1) / STRANDED_PAGE * STRANDED_PAGE;
+    const uint64_t last = block->address + block->bytes - 1;
 
-    own->page[0] = get_page(stranded, range->is_expandable ? first | EXPANDABLE : range->start);
     own->page[1] = ORDERED_NONE;
-    if (range->is_expandable && last != first && !stranded->lacks_memory)
-        own->page[1] = get_page(stranded, last | EXPANDABLE);
+    if (!range->is_expandable) {
+        own->page[0] = get_classic(stranded, range);
+        return;
+    }
+    own->page[0] = get_page(stranded, range, block->address);
+    if (stranded->lacks_memory || page_at(stranded, last) == own->page[0])
+        return;
+    own->page[1] = get_page(stranded, course_range_at(stranded->course, last), last);
 }
 
 /* A live block begins to count. */
@@ -238,13 +285,12 @@ static void block_leaves(void *self, uint32_t slot, const struct course_block *b
 /* Pages are mapped whole; a file that says otherwise has some that are mapped in parts. */
 static void measure_page(struct stranded *stranded, uint64_t address)
 {
-    const uint64_t key = address / STRANDED_PAGE * STRANDED_PAGE | EXPANDABLE;
-    const uint32_t slot = ordered_find(&stranded->pages, key);
+    const uint32_t slot = page_at(stranded, address);
 
     if (slot == ORDERED_NONE)
         return;
     account(stranded, &stranded->page[slot]);
-    stranded->page[slot].mapped = mapped_on(stranded, key);
+    measure(stranded, slot);
 }
 
 static void range_changes(void *self, const struct course_range *range)

@@ -5,8 +5,7 @@
  * A watcher of a course adds up, for each site and over time, what its blocks strand.  A site is whatever the caller
  * makes of a block: a line of code, a label.
  *
- *   page      2 MiB of an expandable segment, or a whole classic segment.  Expandable segments of the large pool have
- *             larger pages, which a file does not tell
+ *   page      one of an expandable segment (course.h), or a whole classic segment
  *   stranded  the cached bytes of a page on which blocks are live.  These share it equally, large or small
  *   beside    the cached bytes of a page on which no block is live, but some are pending
  *   idle      all other cached bytes
@@ -24,8 +23,6 @@
 #define TOOLS_STRANDED_H
 
 #include "src/tools/course.h"
-
-#define STRANDED_PAGE ((uint64_t)2 << 20)
 
 /* Bytes times microseconds. */
 __extension__ typedef unsigned __int128 stranded_sum;
@@ -57,8 +54,7 @@ struct stranded {
         uint64_t reserved, live, time_us, version;
         size_t event; /* how many events came before it */
     } peak; /* the most that was reserved; of several such moments the one with most live */
-    struct ordered
-        pages; /* by where they begin; those of expandable segments with the lowest bit */
+    struct ordered pages; /* by half of where they begin; classic segments behind all others */
     struct stranded_page *page;
     uint32_t page_room;
     struct stranded_block *block; /* by the course's slots */

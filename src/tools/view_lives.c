@@ -44,7 +44,7 @@ static bool add_span(void *context, const struct view_range *part)
         .born = part->born,
         .died = pass->now,
         .pool = part->pool,
-        .is_classic = part->is_classic,
+        .page = part->page,
     };
     return true;
 }
@@ -58,7 +58,7 @@ static void range_comes(void *self, const struct course_range *range)
         .stream = range->stream,
         .pool = range->pool,
         .born = pass->now,
-        .is_classic = !range->is_expandable,
+        .page = range->page,
     };
 
     if (!view_ranges_add(&pass->mapped, &added))

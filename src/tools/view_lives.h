@@ -33,7 +33,7 @@ struct view_span {
     uint64_t address, bytes, stream;
     uint32_t born, died; /* moments */
     uint32_t pool;
-    bool is_classic; /* given back as a whole */
+    uint64_t page; /* bytes of each page; 0: classic, given back as a whole */
 };
 
 struct view_lives {

@@ -181,7 +181,7 @@ static void add_spans(struct model *model)
     for (size_t i = 0; i < count; i++)
         view_columns_add(columns, spans[i].pool);
     for (size_t i = 0; i < count; i++)
-        view_columns_add(columns, spans[i].is_classic);
+        view_columns_add(columns, spans[i].page);
 }
 
 static void add_ooms(struct model *model)

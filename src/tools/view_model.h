@@ -16,7 +16,7 @@
  *   lives    born, minus that of the one before; 0, or freed - born + 1; 0, or died - freed + 1; address, minus that of
  *            the one before (signed); bytes; stream; stack; stack of the free; pool; label
  *   spans    born (signed, minus that of the one before); died - born; address (as of lives); bytes; stream; pool;
- *            whether it is classic
+ *            bytes of its pages, 0 where it is classic
  *   ooms     moment, bytes asked for, bytes that the device had left
  *   pages    address, bytes, reason: of the state at the end
  *

@@ -48,7 +48,7 @@ static void erase(struct view_ranges *ranges, size_t at)
 /* Whether two ranges differ in their addresses alone.  A classic segment stays one. */
 static bool are_alike(const struct view_range *left, const struct view_range *right)
 {
-    return !left->is_classic && !right->is_classic && left->stream == right->stream &&
+    return left->page > 0 && left->page == right->page && left->stream == right->stream &&
            left->pool == right->pool && left->born == right->born;
 }
 

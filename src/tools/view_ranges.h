@@ -13,8 +13,8 @@
 
 struct view_range {
     uint64_t start, end, stream;
+    uint64_t page;       /* bytes; 0: a classic segment */
     uint32_t pool, born; /* since which moment */
-    bool is_classic;
 };
 
 struct view_ranges {

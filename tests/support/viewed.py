@@ -10,8 +10,10 @@ import random
 import re
 
 PAGE = 2 << 20
+LARGE = 20 << 20
 GRAIN = 512
 BASE = 0x7f0000000000
+LARGE_BASE = BASE + (1 << 39) + 3 * PAGE
 
 
 def rounded(size):
@@ -20,12 +22,12 @@ def rounded(size):
 
 
 class Programme:
-    """A random programme on one device: classic segments, an expandable segment, frees that wait."""
+    """A random programme on one device: classic segments, expandable segments with small and large pages, frees that wait."""
 
     def __init__(self, seed, events, early=0):
         self.random = random.Random(seed)
         self.trace, self.time = [], 10 ** 15
-        self.pages, self.classic = set(), {}  # of the expandable segment; address: size
+        self.pages, self.classic = {}, {}  # of expandable segments, and classic segments; address: size
         self.blocks, self.free = {}, {}
         self.states = [self.figures()]
         self.stacks = [[{"name": f"inner{i}", "filename": "/lib/site-packages/torch/nn.py", "line": i},
@@ -51,22 +53,20 @@ class Programme:
         used, whole = {}, 0
         for address, (size, _, _) in self.blocks.items():
             whole += rounded(size)
-            home = next((a for a, n in self.classic.items() if a <= address < a + n), None)
-            units = [home] if home is not None else range(address // PAGE, (address + rounded(size) - 1) // PAGE + 1)
-            for unit in units:
-                used[unit] = self.classic.get(unit, PAGE)
-        reserved = len(self.pages) * PAGE + sum(self.classic.values())
+            for units in (self.classic, self.pages):
+                used |= {a: n for a, n in units.items() if a < address + rounded(size) and address < a + n}
+        reserved = sum(self.pages.values()) + sum(self.classic.values())
         return {"live": live, "pending": pending, "reserved": reserved, "cached": reserved - whole,
                 "stranded": sum(used.values()) - whole, "blocks": len(self.blocks)}
 
     def room(self):
         """Ranges of mapped memory, for blocks."""
         ranges = [(a, n) for a, n in self.classic.items()]
-        for page in sorted(self.pages):
-            if ranges and ranges[-1][0] + ranges[-1][1] == page * PAGE and ranges[-1][0] not in self.classic:
-                ranges[-1] = (ranges[-1][0], ranges[-1][1] + PAGE)
+        for page, size in sorted(self.pages.items()):
+            if ranges and ranges[-1][0] + ranges[-1][1] == page and ranges[-1][0] not in self.classic:
+                ranges[-1] = (ranges[-1][0], ranges[-1][1] + size)
             else:
-                ranges.append((page * PAGE, PAGE))
+                ranges.append((page, size))
         return ranges
 
     def alloc(self):
@@ -91,15 +91,16 @@ class Programme:
             elif not any(address <= a < address + self.classic[address] for a in self.blocks):
                 self.note_after("segment_free", address, self.classic.pop(address))
             return
-        first, count = BASE // PAGE + self.random.randrange(40), self.random.randrange(1, 8)
-        run = set(range(first, first + count))
-        if not run & self.pages:
-            self.pages |= run
-            self.note("segment_map", first * PAGE, count * PAGE)
-        elif run <= self.pages and not any(a < (first + count) * PAGE and first * PAGE < a + rounded(n)
-                                           for a, (n, _, _) in self.blocks.items()):
-            self.pages -= run
-            self.note("segment_unmap", first * PAGE, count * PAGE)
+        base, size, most = self.random.choice([(BASE, PAGE, 40), (LARGE_BASE, LARGE, 6)])
+        first, count = base + self.random.randrange(most) * size, self.random.randrange(1, min(most, 8))
+        end, run = first + count * size, set(range(first, first + count * size, size))
+        if not run & self.pages.keys():
+            self.pages |= dict.fromkeys(run, size)
+            self.note("segment_map", first, end - first)
+        elif run <= self.pages.keys() and not any(a < end and first < a + rounded(n) for a, (n, _, _) in self.blocks.items()):
+            for page in run:
+                del self.pages[page]
+            self.note("segment_unmap", first, end - first)
 
     def note_after(self, action, address, size):
         """An entry of what is gone already."""
@@ -137,7 +138,8 @@ class Programme:
                 at = address + rounded(size)
             if at < start + length:
                 made.append({"address": at, "size": start + length - at, "requested_size": 0, "state": "inactive", "frames": []})
-            segments.append({"device": 0, "address": start, "total_size": length, "stream": 0, "segment_type": "large",
+            segments.append({"device": 0, "address": start, "total_size": length, "stream": 0,
+                             "segment_type": "small" if self.pages.get(start) == PAGE else "large",
                              "segment_pool_id": (0, 0), "is_expandable": start not in self.classic, "frames": [], "blocks": made})
         return {"segments": segments, "device_traces": [copy.copy(self.trace)], "external_annotations": [],
                 "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": True}}
@@ -147,7 +149,7 @@ class Model:
     """What a page was given of its file: the columns of src/tools/view_model.h."""
 
     LIFE = ("born", "freed", "died", "address", "bytes", "stream", "stack", "free_stack", "pool", "label")
-    SPAN = ("born", "died", "address", "bytes", "stream", "pool", "is_classic")
+    SPAN = ("born", "died", "address", "bytes", "stream", "pool", "page")
 
     def __init__(self, page, number=0):
         self.facts = json.loads(re.search(rf'id="facts-{number}">(.*?)</script>', page, re.S)[1])

@@ -16,6 +16,7 @@ import json_keys  # pylint: disable=wrong-import-position
 
 MIB = 1 << 20
 PAGE = 2 * MIB
+LARGE = 20 * MIB
 BASE = 0x7f0000000000
 
 
@@ -31,7 +32,7 @@ class Programme:
 
     def __init__(self, start=1_000_000):
         self.time, self.trace, self.states = start, [], []
-        self.ranges, self.blocks = {}, {}  # start: (end, expandable); address: [bytes, state, frames, label]
+        self.ranges, self.blocks = {}, {}  # start: (end, expandable, page); address: [bytes, state, frames, label]
         self.label = ""
 
     def event(self, action, addr, size, stack=None, **more):
@@ -43,12 +44,12 @@ class Programme:
         self.states.append((self.time, dict(self.ranges),
                             {address: tuple(block) for address, block in self.blocks.items()}))
 
-    def map(self, start, size, expandable=True):
-        self.ranges[start] = (start + size, expandable)
+    def map(self, start, size, expandable=True, page=PAGE):
+        self.ranges[start] = (start + size, expandable, page if expandable else size)
         self.event("segment_map" if expandable else "segment_alloc", start, size)
 
     def unmap(self, start):
-        end, expandable = self.ranges.pop(start)
+        end, expandable, _ = self.ranges.pop(start)
         self.event("segment_unmap" if expandable else "segment_free", start, end - start)
 
     def alloc(self, address, size, stack=None, label=""):
@@ -68,7 +69,7 @@ class Programme:
     def segments(self):
         """Runs of memory with their blocks, as they are now."""
         runs = []
-        for start, (end, expandable) in sorted(self.ranges.items()):
+        for start, (end, expandable, _) in sorted(self.ranges.items()):
             if runs and expandable and runs[-1][2] and runs[-1][1] == start:
                 runs[-1][1] = end
             else:
@@ -107,8 +108,7 @@ class Expected:
 
     def add(self, ranges, blocks, passed, name_of):
         pages = {}  # (start, end): [blocks, mapped]
-        for start, (end, expandable) in ranges.items():
-            step = PAGE if expandable else end - start
+        for start, (end, _, step) in ranges.items():
             for page in range(start, end, step):
                 pages[page, page + step] = ([], step)
         for (start, end), (there, mapped) in pages.items():
@@ -283,6 +283,58 @@ reserved 6.00 MiB on average, live 2.00 MiB on average; at the peak reserved 6.0
         self.assertTrue(self.said("-", given=data).startswith("standard input, device 0: 8 events"))
 
 
+class Pages(BlameTest):
+    def keep(self, size, **settings):
+        """A snapshot of so many MiB, mapped at once, of which every fifth 4 MiB are kept: blame of it with and without history."""
+        programme = Programme()
+        programme.map(BASE + 6 * MIB, size * MIB)
+        for at in range(6, size + 6, 20):
+            programme.alloc(BASE + (at + 2) * MIB, 4 * MIB, frames("keep"))
+        snapshot = programme.snapshot()
+        snapshot["allocator_settings"] |= settings.pop("settings", {})
+        for segment in snapshot["segments"]:
+            segment |= settings
+        with_history = self.blamed(self.file(snapshot))
+        snapshot["device_traces"] = []
+        found = [(one["stranded"] // MIB, one["idle"] // MIB) for one in (with_history, self.blamed(self.file(snapshot)))]
+        self.assertEqual(found[0], found[1])
+        return found[0]
+
+    def test_a_large_segment_has_large_pages(self):
+        self.assertEqual(self.keep(200), (160, 0))
+
+    def test_a_small_segment_has_small_ones(self):
+        self.assertEqual(self.keep(200, segment_type="small"), (0, 160))
+
+    def test_a_configuration_names_their_size(self):
+        text = "PYTORCH_CUDA_ALLOC_CONF"
+        self.assertEqual(self.keep(200, settings={text: "large_segment_size_mb:40"}), (160, 0))
+        self.assertEqual(self.keep(200, settings={text: "garbage_collection_threshold:0.8,large_segment_size_mb: 10"}), (60, 100))
+        self.assertEqual(self.keep(200, settings={text: "page_mb:small"}), (0, 160))
+        self.assertEqual(self.keep(200, settings={text: "page_mb:auto"}), (160, 0))
+        for wrong in ("13", "0", "-1", "x", "99999999999999999999", ""):
+            self.assertIn(self.keep(200, settings={text: f"large_segment_size_mb:{wrong}"}), ((160, 0), (0, 160)), wrong)
+
+    def test_what_is_no_multiple_of_them_has_small_ones(self):
+        self.assertEqual(self.keep(206)[0], 0)
+
+    def test_a_part_that_was_unmapped_was_a_page(self):
+        programme = Programme()
+        programme.map(BASE, LARGE)
+        programme.map(BASE + LARGE, LARGE)
+        for at in range(10):
+            programme.alloc(BASE + at * 4 * MIB, 4 * MIB if at % 5 else 512, frames("keep" if at % 5 == 0 else "scratch"))
+        for at in range(10):
+            if at % 5:
+                programme.free(BASE + at * 4 * MIB)
+        programme.ranges = {BASE: (BASE + 2 * MIB, True, PAGE), BASE + 2 * MIB: (BASE + LARGE, True, PAGE),
+                            BASE + LARGE: (BASE + 2 * LARGE, True, LARGE)}
+        programme.unmap(BASE + 2 * MIB)
+        found = self.blamed(self.file(programme.snapshot()))
+        self.assertEqual((found["stranded"], found["idle"]), (2 * MIB - 512 + LARGE - 512, 0))
+        self.assertEqual(found["peak"]["reserved"], 2 * LARGE)
+
+
 class Limits(BlameTest):
     def test_no_history(self):
         path = self.file(small().segments())
@@ -370,16 +422,17 @@ def play(seed):
     """A random programme."""
     draw = random.Random(seed)
     programme = Programme()
-    for _ in range(150):
+    for _ in range(200):
         programme.time += draw.choice((0, 1, 7, 1000))
-        action, place = draw.randrange(10), draw.randrange(12)
-        start = BASE + place * PAGE
+        action, place = draw.randrange(10), draw.randrange(15)
+        size = PAGE if place < 12 else LARGE
+        start = BASE + place * PAGE if place < 12 else BASE + (1 << 30) + place * LARGE
         mapped = [r for r in programme.ranges.items() if r[0] <= start < r[1][0]]
-        expandable = place < 6
+        expandable = place < 6 or place >= 12
         if action == 0 and not mapped:
-            programme.map(start, PAGE, expandable)
+            programme.map(start, size, expandable, size)
         elif action == 1 and mapped:
-            if not any(a < start + PAGE and a + b[0] > start for a, b in programme.blocks.items()):
+            if not any(a < start + size and a + b[0] > start for a, b in programme.blocks.items()):
                 programme.unmap(start)
         elif action < 6 and mapped:
             place_block(programme, draw, start, mapped)
@@ -392,11 +445,11 @@ def play(seed):
 
 def place_block(programme, draw, start, mapped):
     """A block at a random place; in expandable memory it may reach into the next pages."""
-    end, expandable = mapped[0][1]
+    end, expandable, page = mapped[0][1]
     while expandable and end in programme.ranges and programme.ranges[end][1]:
         end = programme.ranges[end][0]
-    address = start + 512 * draw.randrange(PAGE // 512)
-    size = min(512 * draw.randrange(1, 3 * PAGE // 512), end - address)
+    address = start + 512 * draw.randrange(page // 512)
+    size = min(512 * draw.randrange(1, 3 * page // 512), end - address)
     if not any(a < address + size and a + b[0] > address for a, b in programme.blocks.items()):
         line = draw.randrange(4)
         programme.alloc(address, size, frames("f", line), f"label {line}")

@@ -18,6 +18,7 @@ import tempfile
 import unittest
 
 KIB, MIB = 1 << 10, 1 << 20
+LARGE = 20 * MIB
 PROGRAMMES, FOUND = 20, 19
 
 
@@ -37,9 +38,9 @@ class Programme:
             return self.allocator.allocate(size)
 
     def begin(self):
-        """Weights, each as large as a segment, and what an optimizer keeps: long-lived, one beside the other."""
+        """Weights, each as large as pages of a large segment, and what an optimizer keeps: long-lived, one beside the other."""
         for _ in range(self.draw.randrange(4, 12)):
-            self.steady.append(self.alloc("weights", self.draw.randrange(10, 64) * MIB))
+            self.steady.append(self.alloc("weights", self.draw.randrange(1, 4) * LARGE))
         for _ in range(self.draw.randrange(20, 80)):
             self.steady.append(self.alloc("optimizer", self.draw.randrange(1, 200) * KIB))
 
@@ -78,22 +79,45 @@ def snapshot_of(seed, folder):
     with xseg.Allocator(config) as allocator:
         programme = Programme(allocator, seed)
         programme.run()
-        write = xseg._library.load().xseg_snapshot
-        write.argtypes, write.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p], ctypes.c_int
-        if write(allocator.handle, os.fsencode(path), None) != 0:
-            raise AssertionError(xseg._library.error_text())
+        write_snapshot(allocator, path)
         programme.end()
     return path
 
 
+def write_snapshot(allocator, path):
+    write = xseg._library.load().xseg_snapshot
+    write.argtypes, write.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p], ctypes.c_int
+    if write(allocator.handle, os.fsencode(path), None) != 0:
+        raise AssertionError(xseg._library.error_text())
+
+
+def trimmed(config, seed, path):
+    """Blocks come and go; what a trim then returned, and could not return for live blocks.  A snapshot is written before it."""
+    draw, blocks = random.Random(seed), []
+    with xseg.open(config, log=lambda *_: None) as allocator:
+        for _ in range(300):
+            blocks.append(allocator.allocate(draw.choice((512, 100 * KIB, 2 * MIB, 4 * MIB, 9 * MIB, 33 * MIB))))
+            while len(blocks) > 60:
+                blocks.pop(draw.randrange(len(blocks))).free()
+            if draw.random() < 0.03:
+                allocator.trim(wait=True)
+        for block in draw.sample(blocks, 45):
+            block.free()
+        write_snapshot(allocator, path)
+        done = allocator.trim(wait=True)
+        for block in blocks:
+            block.free()
+    return done
+
+
 def rewrite(path, by_stack):
-    """An event takes 100 us, however busy the machine is, and a pause 50 ms; by_stack: labels become call stacks."""
+    """An event takes 100 us, however busy the machine is, and a pause 100 ms; by_stack: labels become call stacks."""
     snapshot = pickle.loads(path.read_bytes())
     stacks, now = {}, 1_000_000
     for trace in snapshot["device_traces"]:
         for entry in trace:
             site = entry["user_metadata"]
-            now += 50_000 if (entry["action"], site) == ("alloc", "pause") else 100
+            now += 100_000 if (entry["action"], site) == ("alloc", "pause") else 100
             entry["time_us"] = now
             if by_stack:
                 entry["user_metadata"] = ""
@@ -138,6 +162,22 @@ class Culprit(unittest.TestCase):
     def test_idle_pages_have_the_reasons_of_the_library(self):
         blame = self.blamed(snapshot_of(2, self.folder), "--label")
         self.assertIn("policy", blame["idle_at_end"])
+
+    def test_at_the_end_it_says_what_a_trim_finds(self):
+        path = self.folder / "end.pickle"
+        for seed, pages in enumerate(("", "large_segment_size_mb:32", "large_segment_size_mb:12", "page_mb:small") * 3):
+            done = trimmed(f"expandable_segments:True,history:all,{pages}", seed, path)
+            self.assertGreater(min(done.returned, done.kept_partial), MIB)
+            snapshot = pickle.loads(path.read_bytes())
+            for trace in snapshot["device_traces"]:
+                for entry in trace:
+                    entry["time_us"] = 1  # so that it is the end that counts
+            snapshot["xseg"]["devices"][0]["causes"] = []
+            for device_traces in (snapshot["device_traces"], []):
+                path.write_bytes(pickle.dumps(snapshot | {"device_traces": device_traces}, 4))
+                blame = self.blamed(path)
+                self.assertEqual(blame["left_out"], 0)
+                self.assertEqual((int(blame["stranded"]), int(blame["idle"])), (done.kept_partial, done.returned), (pages, seed))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,9 @@ class ViewTest(unittest.TestCase):
                 self.assertTrue(model.whole)
                 self.assertEqual(model.facts["unmatched"], 0)
                 self.assertEqual(model.times, [entry["time_us"] for entry in programme.trace])
+                for span in model.spans:
+                    page = viewed.PAGE if span["address"] < viewed.LARGE_BASE else viewed.LARGE
+                    self.assertEqual(span["page"], 0 if span["address"] >= viewed.BASE + (1 << 40) else page)
                 for moment, state in enumerate(programme.states):
                     expected = {key: state[key] for key in ("live", "pending", "reserved", "blocks")}
                     self.assertEqual(model.figures(moment), expected, f"moment {moment}")

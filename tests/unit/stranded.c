@@ -152,6 +152,75 @@ static void a_block_over_pages_strands_the_outer_ones(void **state)
     assert_sum(stranded.idle, 2 * MIB * 8);
 }
 
+static void pages_are_counted_from_where_memory_came(void **state)
+{
+    struct programme *programme = ((struct scene *)*state)->programme;
+    struct stranded stranded;
+
+    programme_map(programme, BASE + 6 * MIB, 40 * MIB, true);
+    programme_map(programme, BASE + 46 * MIB, 2 * MIB, true);
+    programme_map(programme, BASE + 48 * MIB, 22 * MIB, true); /* no multiple of 20: of 2 each */
+    programme_alloc(programme, BASE + 26 * MIB, MIB, 1);       /* 26 to 46 */
+    programme_alloc(programme, BASE + 49 * MIB, MIB / 2, 2);   /* 48 to 50 */
+    programme->now_us += 10;
+    stranded = play(*state);
+    assert_sum(stranded.sites[1].stranded, 19 * MIB * 10);
+    assert_sum(stranded.sites[2].stranded, 3 * MIB / 2 * 10);
+    assert_sum(stranded.idle, (20 + 2 + 20) * MIB * 10);
+}
+
+static void a_block_over_large_pages_strands_the_outer_ones(void **state)
+{
+    struct programme *programme = ((struct scene *)*state)->programme;
+    struct stranded stranded;
+
+    programme_map(programme, BASE, 80 * MIB, true);
+    programme_alloc(programme, BASE + 15 * MIB, 30 * MIB, 1); /* 5 of the first, 5 of the third */
+    programme_alloc(programme, BASE + 59 * MIB, MIB, 2);      /* on the third, too */
+    programme->now_us += 2;
+    stranded = play(*state);
+    assert_sum(stranded.sites[1].stranded, 15 * MIB * 2 + 14 * MIB * 2 / 2);
+    assert_sum(stranded.sites[2].stranded, 14 * MIB * 2 / 2);
+    assert_sum(stranded.idle, 20 * MIB * 2);
+}
+
+static void what_is_unmapped_in_parts_has_small_pages(void **state)
+{
+    struct programme *programme = ((struct scene *)*state)->programme;
+    struct stranded stranded;
+
+    programme_map(programme, BASE, 20 * MIB, true);
+    programme_alloc(programme, BASE, MIB, 1);
+    programme->now_us += 3;
+    programme_unmap(programme, BASE + 8 * MIB, 2 * MIB);
+    programme->now_us += 1;
+    stranded = play(*state);
+    assert_sum(stranded.sites[1].stranded, MIB * 4);
+    assert_sum(stranded.idle, 18 * MIB * 3 + 16 * MIB);
+}
+
+/* No allocator does that, but a file may say so. */
+static void a_page_with_a_block_stays_one_whatever_is_mapped_anew(void **state)
+{
+    struct programme *programme = ((struct scene *)*state)->programme;
+    struct stranded stranded;
+
+    programme_map(programme, BASE, 40 * MIB, true);
+    programme_alloc(programme, BASE, MIB, 1);
+    programme_unmap(programme, BASE + 10 * MIB, 20 * MIB);
+    programme_alloc(programme, BASE + 8 * MIB, MIB, 2);
+    programme->now_us += 2; /* 8 MiB are cached on what is left of the page, 10 elsewhere */
+    programme_map(programme, BASE + 10 * MIB, 20 * MIB, true);
+    programme_alloc(programme, BASE + 12 * MIB, MIB, 3);
+    programme_alloc(programme, BASE + 22 * MIB, MIB, 0);
+    programme->now_us += 3; /* 17 MiB on the page, 9 from there to 30 MiB, 10 elsewhere */
+    stranded = play(*state);
+    assert_sum(stranded.stranded, 8 * MIB * 2 + (17 + 9) * MIB * 3);
+    assert_sum(stranded.sites[3].stranded, 17 * MIB);
+    assert_sum(stranded.sites[0].stranded, 9 * MIB * 3);
+    assert_sum(stranded.idle, 10 * MIB * 5);
+}
+
 static void of_a_classic_segment_the_segment_is_the_page(void **state)
 {
     struct programme *programme = ((struct scene *)*state)->programme;
@@ -238,6 +307,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_cannot_be_shared_is_not_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_block_over_pages_strands_the_outer_ones, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(pages_are_counted_from_where_memory_came, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_block_over_large_pages_strands_the_outer_ones, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(what_is_unmapped_in_parts_has_small_pages, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_page_with_a_block_stays_one_whatever_is_mapped_anew,
+                                        set_up, tear_down),
         cmocka_unit_test_setup_teardown(of_a_classic_segment_the_segment_is_the_page, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(pending_blocks_have_a_row_of_their_own, set_up, tear_down),

@@ -106,14 +106,16 @@ const Model = (() => {
     const born = reader.steps(new Uint32Array(count));
     const died = reader.column(new Uint32Array(count));
     for (let i = 0; i < count; i++) died[i] += born[i];
-    return {
+    const spans = {
       count, born, died,
       address: reader.steps(new Float64Array(count)),
       bytes: reader.column(new Float64Array(count)),
       stream: reader.column(new Uint8Array(count)),
       pool: reader.column(new Uint32Array(count)),
-      isClassic: reader.column(new Uint8Array(count)),
+      page: reader.column(new Float64Array(count)), // 0: all of it
     };
+    spans.isClassic = Uint8Array.from(spans.page, (page) => page === 0);
+    return spans;
   }
 
   // What each event was: of which life, or by how much mapped memory changed.

@@ -2,10 +2,10 @@
 // Pages over time: each row is some pages, by address; each column a moment.  A cell has the colour of what most of
 // its bytes are.  Addresses at which nothing was ever mapped have no row.
 //
-// A page is 2 MiB of an expandable segment, or a classic segment as a whole: what goes back to the device together.
-// Cached memory is stranded where a block lies on its page.
+// A page is what goes back to the device together: of an expandable segment as many bytes as its span says, or a classic
+// segment as a whole.  Cached memory is stranded where a block lies on its page.
 const Pages = (() => {
-  const PAGE = 2 * 1024 * 1024;
+  const GRANULE = 2 * 1024 * 1024; // addresses are closed up by these; a page of an expandable segment is some
   const GRAIN = 512; // blocks end at multiples of it
   const CLASSES = ["hole", "live", "pending", "stranded", "cached"];
   const rounded = (bytes) => Math.max(1, Math.ceil(bytes / GRAIN)) * GRAIN;
@@ -16,8 +16,8 @@ const Pages = (() => {
       this.start = [];
       this.end = [];
       for (const i of Array.from({ length: spans.count }, (_, i) => i).sort((a, b) => spans.address[a] - spans.address[b])) {
-        const start = Math.floor(spans.address[i] / PAGE) * PAGE;
-        const end = Math.ceil((spans.address[i] + spans.bytes[i]) / PAGE) * PAGE;
+        const start = Math.floor(spans.address[i] / GRANULE) * GRANULE;
+        const end = Math.ceil((spans.address[i] + spans.bytes[i]) / GRANULE) * GRANULE;
         const last = this.end.length - 1;
         if (last >= 0 && start <= this.end[last]) this.end[last] = Math.max(this.end[last], end);
         else { this.start.push(start); this.end.push(end); }
@@ -50,8 +50,11 @@ const Pages = (() => {
       this.moment = new Uint32Array(1024);
       this.offset = new Float64Array(1024);
       this.bytes = new Float64Array(1024);
-      this.used = new Float64Array(addresses.total / PAGE);
-      this.owner = new Int32Array(addresses.total / PAGE).fill(-1);
+      const granules = addresses.total / GRANULE;
+      this.used = new Float64Array(granules); // of the page that begins there
+      this.first = Uint32Array.from({ length: granules }, (_, i) => i); // of the page that a granule is of
+      this.behind = this.first.map((i) => i + 1); // that page
+      this.owner = new Int32Array(granules).fill(-1); // a classic segment
       this.usedOf = new Float64Array(model.spans.count);
       this.model = model;
       this.addresses = addresses;
@@ -70,12 +73,13 @@ const Pages = (() => {
       this.bytes[this.count++] = bytes;
     }
 
-    // A part of one page is used, or no more.
-    touch(moment, page, bytes) {
-      const before = this.used[page];
-      this.used[page] += bytes;
-      if (before === 0 && bytes > 0) this.note(moment, page * PAGE, PAGE);
-      if (this.used[page] === 0 && bytes < 0) this.note(moment, page * PAGE, -PAGE);
+    // A part of the page that begins at a granule is used, or no more.
+    touch(moment, first, bytes) {
+      const before = this.used[first];
+      this.used[first] += bytes;
+      const page = (this.behind[first] - first) * GRANULE;
+      if (before === 0 && bytes > 0) this.note(moment, first * GRANULE, page);
+      if (this.used[first] === 0 && bytes < 0) this.note(moment, first * GRANULE, -page);
     }
 
     touchClassic(moment, span, bytes) {
@@ -91,36 +95,54 @@ const Pages = (() => {
       const start = this.addresses.of(this.model.lives.address[life]);
       if (start < 0) return;
       const end = Math.min(start + bytes, this.addresses.total);
-      const first = Math.floor(start / PAGE);
-      const last = Math.floor((end - 1) / PAGE);
-      if (this.owner[first] >= 0) { this.touchClassic(moment, this.owner[first], sign * bytes); return; }
-      this.touch(moment, first, sign * (Math.min(end, (first + 1) * PAGE) - start));
+      const granule = Math.floor(start / GRANULE);
+      if (this.owner[granule] >= 0) { this.touchClassic(moment, this.owner[granule], sign * bytes); return; }
+      const first = this.first[granule];
+      const last = this.first[Math.floor((end - 1) / GRANULE)];
+      const behind = this.behind[first] * GRANULE;
+      this.touch(moment, first, sign * (Math.min(end, behind) - start));
       if (last === first) return;
-      if (last - first > 1) this.note(moment, (first + 1) * PAGE, sign * (last - first - 1) * PAGE);
-      this.touch(moment, last, sign * (end - last * PAGE));
+      if (last * GRANULE > behind) this.note(moment, behind, sign * (last * GRANULE - behind));
+      this.touch(moment, last, sign * (end - last * GRANULE));
+    }
+
+    // The granules of a span, from the first to the one behind the last.
+    granules(span) {
+      const { spans } = this.model;
+      const offset = this.addresses.of(spans.address[span]);
+      return [Math.floor(offset / GRANULE), Math.ceil((offset + spans.bytes[span]) / GRANULE)];
     }
 
     own(span, owner) {
-      const { spans } = this.model;
-      const first = Math.floor(this.addresses.of(spans.address[span]) / PAGE);
-      const last = Math.ceil((this.addresses.of(spans.address[span]) + spans.bytes[span]) / PAGE);
-      this.owner.fill(owner, first, last);
+      this.owner.fill(owner, ...this.granules(span));
       if (owner >= 0) this.usedOf[span] = 0;
+    }
+
+    // A span comes.
+    come(span) {
+      if (this.model.spans.isClassic[span]) { this.own(span, span); return; }
+      const page = Math.max(1, Math.floor(this.model.spans.page[span] / GRANULE));
+      const [first, end] = this.granules(span);
+      for (let at = first; at < end; at += page) {
+        const behind = Math.min(end, at + page);
+        this.first.fill(at, at, behind);
+        this.behind.fill(behind, at, behind);
+      }
     }
 
     make() {
       const { lives, spans, events, n } = this.model;
-      const classic = Array.from(spans.isClassic.keys()).filter((i) => spans.isClassic[i]);
-      const births = classic.slice().sort((a, b) => spans.born[a] - spans.born[b]);
-      const deaths = classic.slice().sort((a, b) => spans.died[a] - spans.died[b]);
+      const all = Array.from(spans.isClassic.keys());
+      const births = all.sort((a, b) => spans.born[a] - spans.born[b]);
+      const deaths = all.filter((i) => spans.isClassic[i]).sort((a, b) => spans.died[a] - spans.died[b]);
       let born = 0;
       let died = 0;
       const { ALLOC, DONE, FREE_DONE } = Model.KINDS;
-      for (; born < births.length && spans.born[births[born]] === 0; born++) this.own(births[born], births[born]);
+      for (; born < births.length && spans.born[births[born]] === 0; born++) this.come(births[born]);
       for (let i = 0; i < lives.count && lives.born[i] === 0; i++) this.block(0, i, 1);
       for (let m = 1; m <= n; m++) {
         for (; died < deaths.length && spans.died[deaths[died]] === m; died++) this.own(deaths[died], -1);
-        for (; born < births.length && spans.born[births[born]] === m; born++) this.own(births[born], births[born]);
+        for (; born < births.length && spans.born[births[born]] === m; born++) this.come(births[born]);
         const kind = events.kind[m];
         if (kind === ALLOC) this.block(m, events.life[m], 1);
         else if (kind === DONE || kind === FREE_DONE) this.block(m, events.life[m], -1);
@@ -225,5 +247,5 @@ const Pages = (() => {
     }
   }
 
-  return { PAGE, CLASSES, Addresses, Map: Map2, rounded };
+  return { CLASSES, Addresses, Map: Map2, rounded };
 })();

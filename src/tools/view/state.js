@@ -3,7 +3,7 @@
 const State = (() => {
   const ROWS = 6;
   const GAP = 4;
-  const { PAGE, rounded } = Pages;
+  const { rounded } = Pages;
 
   function order(numbers) {
     return Uint32Array.from(numbers.keys()).sort((a, b) => numbers[a] - numbers[b]);
@@ -55,24 +55,30 @@ const State = (() => {
       const { lives, spans } = this.model;
       const used = new Map();
       let blocks = 0;
-      const touch = (key, bytes) => used.set(key, (used.get(key) || 0) + bytes);
-      const forPages = (start, end, visit) => {
-        for (let page = Math.floor(start / PAGE); page * PAGE < end; page++)
-          visit(page, Math.min(end, (page + 1) * PAGE) - Math.max(start, page * PAGE));
+      // Pages between two addresses of a span, by where they begin, with their bytes that are mapped.
+      const forPages = (i, start, end, visit) => {
+        const base = spans.address[i];
+        const page = spans.page[i] || spans.bytes[i];
+        for (let at = base + Math.floor((start - base) / page) * page; at < end; at += page)
+          visit(at, Math.min(page, base + spans.bytes[i] - at));
       };
       state.lives.forEach((i, at) => {
         const span = state.spanOf[at];
         if (span < 0) return;
         const bytes = rounded(lives.bytes[i]);
         blocks += bytes;
-        if (spans.isClassic[state.spans[span]]) touch(-1 - span, bytes);
-        else forPages(lives.address[i], lives.address[i] + bytes, touch);
+        // A block may lie in several expandable spans.
+        const end = lives.address[i] + bytes;
+        let start = lives.address[i];
+        for (let s = span; s < state.spans.length && start < end && start >= spans.address[state.spans[s]]; s++) {
+          const stop = spans.address[state.spans[s]] + spans.bytes[state.spans[s]];
+          forPages(state.spans[s], start, Math.min(end, stop), (page, mapped) => used.set(page, mapped));
+          if (spans.isClassic[state.spans[s]]) break;
+          start = stop;
+        }
       });
       let held = 0;
-      state.spans.forEach((i, span) => {
-        if (spans.isClassic[i]) held += used.has(-1 - span) ? spans.bytes[i] : 0;
-        else forPages(spans.address[i], spans.address[i] + spans.bytes[i], (page, bytes) => { held += used.has(page) ? bytes : 0; });
-      });
+      for (const mapped of used.values()) held += mapped;
       state.stranded = Math.max(0, held - blocks);
       state.cached = state.reserved - blocks;
     }
