@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The adapter as it is built for a PyTorch that does not tell captures from routes, before 2.15, on the one that is installed.
+"""The adapter as it is built for a PyTorch that does not tell captures from routes, before 2.15, on the one that is installed;
+and as Clang builds it, which makes no unique symbols: settings of PyTorch's are in its library and not in the adapter.
 
 older.py DRIVER
 """
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,21 +44,45 @@ print("in the end", reserved())
 """
 
 
+SETTINGS = """
+import os
+import torch
+os.environ["XDG_CACHE_HOME"] = {folder!r}
+import xseg.torch
+
+print(torch.arange(1000).pin_memory().to("cuda").numel(), len(torch.cuda.memory._snapshot()["segments"]))
+torch._C._accelerator_setAllocatorSettings("backend:native,pinned_num_register_threads:2")
+print(torch.cuda.memory._snapshot()["allocator_settings"]["pinned_num_register_threads"])
+try:
+    torch._C._accelerator_setAllocatorSettings("backend:cudaMallocAsync")
+except RuntimeError as refusal:
+    print("cudaMallocAsync != native" in str(refusal))
+"""
+
+
+def run(programme, compiler, **variables):
+    """What a programme prints with an adapter that is built for it."""
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith(("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"))}
+    environment.update(PYTHONPATH=str(backends.ADAPTER), CXX=compiler, **variables)
+    environment.setdefault("XSEG_LIBRARY", str(pathlib.Path(sys.argv[1]).parent / "libxseg.so"))
+    with tempfile.TemporaryDirectory() as folder:
+        ran = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", sys.argv[1], "run", "python", "-c",
+                              programme.format(folder=folder)], env=environment, capture_output=True, text=True, check=False)
+    print(ran.stdout, ran.stderr)
+    return ran.stdout.split()
+
+
 def main():
-    """The tag gives memory back, the capture does not."""
+    """The tag gives memory back, the capture does not; and settings arrive."""
     backends.require(sys.argv[1])
     if "xseg" not in backends.BACKENDS:
         print("the adapter is not in this tree")
         return backends.SKIPPED
-    environment = {name: value for name, value in os.environ.items()
-                   if not name.startswith(("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"))}
-    environment.update(PYTHONPATH=str(backends.ADAPTER), CXX="c++ -DXSEG_TORCH_WITHOUT_MARKS")
-    environment.setdefault("XSEG_LIBRARY", str(pathlib.Path(sys.argv[1]).parent / "libxseg.so"))
-    with tempfile.TemporaryDirectory() as folder:
-        ran = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", sys.argv[1], "run", "python", "-c",
-                              PROGRAMME.format(folder=folder)], env=environment, capture_output=True, text=True, check=False)
-    print(ran.stdout, ran.stderr)
-    return 0 if ran.stdout.split() == "tag 20 capture 60 afterwards 40 in the end 20".split() else 1
+    is_right = run(PROGRAMME, "c++ -DXSEG_TORCH_WITHOUT_MARKS") == "tag 20 capture 60 afterwards 40 in the end 20".split()
+    if shutil.which("clang++"):
+        is_right &= run(SETTINGS, "clang++", PYTORCH_CUDA_ALLOC_CONF="backend:native") == "1000 1 2 True".split()
+    return 0 if is_right else 1
 
 
 if __name__ == "__main__":

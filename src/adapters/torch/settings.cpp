@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -138,13 +139,27 @@ class Parsing {
     Parsing &operator=(const Parsing &) = delete;
 };
 
+/* Of settings that only CUDA has, such as those of pinned memory. */
+template <class Any>
+std::function<void(const std::string &)> parser_of_pytorch()
+{
+    if constexpr (requires { Any::getConfigParserHook(); }) {
+        return Any::getConfigParserHook();
+    } else {
+        return [](const std::string &) {};
+    }
+}
+
+/* Config is inline: where the adapter's compiler makes no unique symbols (Clang), the one that is seen here is a copy. */
 void hear_of_changes()
 {
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
-    c10::CachingAllocator::AcceleratorAllocatorConfig::registerDeviceConfigParserHook(
-        [](const std::string &settings) {
+    using Any = c10::CachingAllocator::AcceleratorAllocatorConfig;
+    Any::registerDeviceConfigParserHook(
+        [parse = parser_of_pytorch<Any>()](const std::string &settings) {
             {
                 Parsing parsing;
+                parse(settings);
                 Config::instance().parseArgs(settings);
             }
             follow_settings(settings);
@@ -207,6 +222,7 @@ void agree_on_settings()
     bool is_own_string = std::strcmp(source, "XSEG_ALLOC_CONF") == 0;
     bool is_expandable = keys.at("expandable_segments").value == "True";
     /* PyTorch reads its variable here at the latest, while its own allocator has the name that `backend:` gives. */
+    (void)Config::instance();
     bool is_other = is_own_string || Config::expandable_segments() != is_expandable;
     caching::setAllocatorSettings(is_other ? for_pytorch(keys, is_own_string) : last_settings<Config>());
     note_fraction(keys);
