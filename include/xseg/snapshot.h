@@ -47,7 +47,7 @@ struct xseg_snapshot_options {
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE: the sentence has the system's reason, and
  *          there is no new file; XSEG_ERR_FORKED
  * Cost:    a stream query for each stream with idle memory; cuMemGetInfo with device_free_min_mb.  A walk over all
- *          blocks, an arena's lock held for all of its own; misses wait for the walk, not for the file.  40 bytes of
+ *          blocks, for which hits on the device wait; misses wait for the walk, not for the file.  40 bytes of
  *          host memory for each block, 200 for each page, and what host_bytes says
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_snapshot(struct xseg_allocator *allocator,

@@ -3,19 +3,21 @@
 
 #include "src/base/barrier.h"
 
-#if XSEG_BIASED_LOCK_IS_MUTEX
+#if XSEG_BIASED_LOCK_IS_PLAIN
+
+#include <sched.h>
 
 void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank rank)
 {
     XSEG_ASSERT(rank >= XSEG_RANK_DRIVER && rank < XSEG_RANK_COUNT);
-    (void)pthread_mutex_init(&lock->os, NULL);
+    atomic_init(&lock->taken, 0);
     lock->rank = rank;
 }
 
 void xseg_biased_lock_fini(struct xseg_biased_lock *lock)
 {
     XSEG_ASSERT(xseg_biased_lock_is_free(lock));
-    (void)pthread_mutex_destroy(&lock->os);
+    (void)lock;
 }
 
 bool xseg_biased_lock_barrier(const struct xseg_biased_lock *lock)
@@ -24,12 +26,21 @@ bool xseg_biased_lock_barrier(const struct xseg_biased_lock *lock)
     return true;
 }
 
-bool xseg_biased_lock_is_free(struct xseg_biased_lock *lock) XSEG_UNCHECKED
+/* It is taken for that, so that the next holder sees what the caller wrote before. */
+bool xseg_biased_lock_is_free(struct xseg_biased_lock *lock)
 {
-    if (pthread_mutex_trylock(&lock->os) != 0)
+    unsigned taken = 0;
+
+    if (!atomic_compare_exchange_strong(&lock->taken, &taken, 1))
         return false;
-    (void)pthread_mutex_unlock(&lock->os);
+    atomic_store_explicit(&lock->taken, 0, memory_order_release);
     return true;
+}
+
+void xseg_biased_lock_take_plain(struct xseg_biased_lock *lock)
+{
+    while (atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) != 0)
+        (void)sched_yield();
 }
 
 #else

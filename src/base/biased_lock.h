@@ -14,7 +14,8 @@
  * kernel has no such call, no biased lock has an owner, and a give is an exchange, too; where the kernel refuses
  * a later call, barrier.h has other ways.
  *
- * ThreadSanitizer understands pthread mutexes, but not this protocol: with it a biased lock is a mutex.
+ * ThreadSanitizer does not understand this protocol: with it a biased lock is one word that is exchanged.  A pthread
+ * mutex would not do, since it looks at no more than 64 of them that a thread holds at a time.
  */
 #ifndef XSEG_BASE_BIASED_LOCK_H
 #define XSEG_BASE_BIASED_LOCK_H
@@ -27,18 +28,19 @@
 #include "src/base/lock.h"
 #include "src/base/word.h"
 
-#define XSEG_BIASED_LOCK_IS_MUTEX XSEG_HAS_THREAD_SANITIZER
+/* Whether it has no owner, ever. */
+#define XSEG_BIASED_LOCK_IS_PLAIN XSEG_HAS_THREAD_SANITIZER
 
 struct XSEG_CAPABILITY xseg_biased_lock {
-#if XSEG_BIASED_LOCK_IS_MUTEX
-    pthread_mutex_t os;
+#if XSEG_BIASED_LOCK_IS_PLAIN
+    atomic_uint taken;
 #else
     /* Members that hardly ever change: their cache line stays with each thread that takes the lock in turn. */
     atomic_uintptr_t owner; /* a thread; 0: none so far; XSEG_BIASED_LOCK_NOBODYS: none any more */
     bool has_barrier;       /* the kernel's */
 #endif
     enum xseg_lock_rank rank;
-#if !XSEG_BIASED_LOCK_IS_MUTEX
+#if !XSEG_BIASED_LOCK_IS_PLAIN
     atomic_uint held;     /* the owner holds the lock; only the owner writes this */
     atomic_uint as_owner; /* the holder took the lock as its owner; only the holder writes this */
     atomic_uint taken, sleepers;
@@ -48,7 +50,7 @@ struct XSEG_CAPABILITY xseg_biased_lock {
 #define XSEG_BIASED_LOCK_NOBODYS ((uintptr_t)1)
 
 /* A biased lock is best laid across two cache lines: the second begins here, with the members that holders write. */
-#if !XSEG_BIASED_LOCK_IS_MUTEX
+#if !XSEG_BIASED_LOCK_IS_PLAIN
 #define XSEG_BIASED_LOCK_BORDER offsetof(struct xseg_biased_lock, held)
 
 _Static_assert(sizeof(atomic_uint) == 4, "the kernel sleeps on words of 32 bits");
@@ -72,7 +74,9 @@ static inline bool xseg_biased_lock_is_held(struct xseg_biased_lock *lock)
     return !xseg_biased_lock_is_free(lock);
 }
 
-#if !XSEG_BIASED_LOCK_IS_MUTEX
+#if XSEG_BIASED_LOCK_IS_PLAIN
+void xseg_biased_lock_take_plain(struct xseg_biased_lock *lock);
+#else
 
 /* Take a lock that another thread holds: spin, then sleep. */
 void xseg_biased_lock_wait(struct xseg_biased_lock *lock);
@@ -142,14 +146,12 @@ static inline void xseg_biased_lock_give_shared(struct xseg_biased_lock *lock)
 
 #endif
 
-static inline void xseg_biased_lock_take(struct xseg_biased_lock *lock)
+/* Take a lock of which the rank is noted. */
+static inline void xseg_biased_lock_take_noted(struct xseg_biased_lock *lock)
     XSEG_ACQUIRES(*lock) XSEG_UNCHECKED
 {
-#if XSEG_CHECKS >= 1
-    xseg_lock_note_rank_taken(lock->rank);
-#endif
-#if XSEG_BIASED_LOCK_IS_MUTEX
-    (void)pthread_mutex_lock(&lock->os);
+#if XSEG_BIASED_LOCK_IS_PLAIN
+    xseg_biased_lock_take_plain(lock);
 #else
     const uintptr_t self = xseg_biased_lock_self();
 
@@ -158,12 +160,31 @@ static inline void xseg_biased_lock_take(struct xseg_biased_lock *lock)
 #endif
 }
 
+static inline void xseg_biased_lock_take(struct xseg_biased_lock *lock)
+    XSEG_ACQUIRES(*lock) XSEG_UNCHECKED
+{
+#if XSEG_CHECKS >= 1
+    xseg_lock_note_rank_taken(lock->rank);
+#endif
+    xseg_biased_lock_take_noted(lock);
+}
+
+/* Take a lock beside others of its rank: lock.h says where that is allowed. */
+static inline void xseg_biased_lock_take_beside(struct xseg_biased_lock *lock)
+    XSEG_ACQUIRES(*lock) XSEG_UNCHECKED
+{
+#if XSEG_CHECKS >= 1
+    xseg_lock_note_rank_taken_beside(lock->rank);
+#endif
+    xseg_biased_lock_take_noted(lock);
+}
+
 /* Take a lock if the calling thread is its owner.  Either function below gives it back. */
 static inline bool xseg_biased_lock_try_own(struct xseg_biased_lock *lock)
     XSEG_TRIES(*lock) XSEG_UNCHECKED
 {
-#if XSEG_BIASED_LOCK_IS_MUTEX
-    (void)pthread_mutex_lock(&lock->os);
+#if XSEG_BIASED_LOCK_IS_PLAIN
+    xseg_biased_lock_take_plain(lock);
 #else
     if (__builtin_expect(!xseg_biased_lock_take_own(lock, xseg_biased_lock_self()), 0))
         return false;
@@ -178,8 +199,8 @@ static inline bool xseg_biased_lock_try_own(struct xseg_biased_lock *lock)
 static inline void xseg_biased_lock_give_own(struct xseg_biased_lock *lock)
     XSEG_RELEASES(*lock) XSEG_UNCHECKED
 {
-#if XSEG_BIASED_LOCK_IS_MUTEX
-    (void)pthread_mutex_unlock(&lock->os);
+#if XSEG_BIASED_LOCK_IS_PLAIN
+    atomic_store_explicit(&lock->taken, 0, memory_order_release);
 #else
     XSEG_ASSERT(atomic_load_explicit(&lock->held, memory_order_relaxed) == 1);
     atomic_store_explicit(&lock->held, 0, memory_order_release);
@@ -193,8 +214,8 @@ static inline void xseg_biased_lock_give(struct xseg_biased_lock *lock)
     XSEG_RELEASES(*lock) XSEG_UNCHECKED
 {
     XSEG_ASSERT(xseg_biased_lock_is_held(lock));
-#if XSEG_BIASED_LOCK_IS_MUTEX
-    (void)pthread_mutex_unlock(&lock->os);
+#if XSEG_BIASED_LOCK_IS_PLAIN
+    atomic_store_explicit(&lock->taken, 0, memory_order_release);
 #else
     if (__builtin_expect(atomic_load_explicit(&lock->as_owner, memory_order_relaxed) != 0, 1))
         atomic_store_explicit(&lock->held, 0, memory_order_release);

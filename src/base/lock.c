@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/base/lock.h"
 
-/* How many locks of each rank the calling thread holds: 0 or 1, since ranks rise. */
+/* How many locks of each rank the calling thread holds: 0 or 1, since ranks rise, but for locks that are taken beside
+ * others. */
 static _Thread_local unsigned held[XSEG_RANK_COUNT];
 
 void xseg_lock_init(struct xseg_lock *lock, enum xseg_lock_rank rank)
@@ -15,12 +16,23 @@ void xseg_lock_fini(struct xseg_lock *lock)
     (void)pthread_mutex_destroy(&lock->os);
 }
 
-void xseg_lock_note_rank_taken(enum xseg_lock_rank rank)
+/* Note a lock of a rank, while none from another rank on is held. */
+static void note_taken_below(enum xseg_lock_rank rank, unsigned from)
 {
-    for (unsigned above = rank; above < XSEG_RANK_COUNT; above++)
+    for (unsigned above = from; above < XSEG_RANK_COUNT; above++)
         if (held[above] != 0)
             xseg_die(__FILE__, __LINE__, "lock order", "a lock of this rank or above is held");
     held[rank]++;
+}
+
+void xseg_lock_note_rank_taken(enum xseg_lock_rank rank)
+{
+    note_taken_below(rank, rank);
+}
+
+void xseg_lock_note_rank_taken_beside(enum xseg_lock_rank rank)
+{
+    note_taken_below(rank, rank + 1u);
 }
 
 void xseg_lock_note_rank_given(enum xseg_lock_rank rank)

@@ -3,7 +3,7 @@
  * A mutex with a rank, and the one table of lock order.
  *
  * A thread may take a lock only if its rank is above every rank that it already holds; builds with
- * checks >= 1 enforce that as it runs.
+ * checks >= 1 enforce that as it runs.  Of ARENA alone a thread may take several, see device.h.
  *
  * The user's clock may be read under any of these; it must not call the library.
  *
@@ -15,7 +15,8 @@
  *          Held across: event create, record, query.  Never across a wait.  While blocks are
  *          pending, every allocation on the device takes it for a look at their events.
  * ARENA    one per arena, a lock (biased_lock.h).  The hot-path lock: guards blocks, free index and counters of one arena.
- *          No driver call, no callback, no log output under it.
+ *          No driver call, no callback, no log output under it.  Whoever holds GROWTH may take those of all arenas of
+ *          the device, in any order: nobody else waits for one while it has another.
  * TABLE    one per device: guards insertion of streams, arenas and pools.  One per allocator: guards
  *          insertion into the page map, and its host memory.  Held across: questions about a stream.
  * STATS    one per device.  Guards peaks.  Leaf.
@@ -69,6 +70,8 @@ void xseg_lock_fini(struct xseg_lock *lock);
 
 /* Rank bookkeeping of the calling thread; the lock functions below and those of biased_lock.h call them. */
 void xseg_lock_note_rank_taken(enum xseg_lock_rank rank);
+void xseg_lock_note_rank_taken_beside(
+    enum xseg_lock_rank rank); /* others of this rank may be held */
 void xseg_lock_note_rank_given(enum xseg_lock_rank rank);
 void xseg_lock_note_taken(const struct xseg_lock *lock);
 void xseg_lock_note_given(const struct xseg_lock *lock);

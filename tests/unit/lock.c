@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Lock ranks: the order is kept, and breaking it ends the process with a sentence. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/lock.h"
@@ -61,12 +62,40 @@ static void a_rank_below_or_the_same_is_fatal(void **state)
     assert_string_equal(said, "");
 }
 
+/* Two arenas' locks at once, and then one that a third rank is before. */
+static void take_beside(const void *of_stats)
+{
+    xseg_lock_note_rank_taken(XSEG_RANK_GROWTH);
+    xseg_lock_note_rank_taken_beside(XSEG_RANK_ARENA);
+    if (of_stats != NULL)
+        xseg_lock_note_rank_taken(XSEG_RANK_STATS);
+    xseg_lock_note_rank_taken_beside(XSEG_RANK_ARENA);
+    xseg_lock_note_rank_given(XSEG_RANK_ARENA);
+    if (!xseg_lock_is_held(XSEG_RANK_ARENA))
+        abort();
+    xseg_lock_note_rank_given(XSEG_RANK_ARENA);
+    if (xseg_lock_is_held(XSEG_RANK_ARENA))
+        abort();
+    xseg_lock_note_rank_given(XSEG_RANK_GROWTH);
+}
+
+static void locks_of_a_rank_are_taken_beside_each_other(void **state)
+{
+    char said[2048];
+
+    (void)state;
+    assert_int_equal(child_run(take_beside, NULL, said, sizeof(said)), 0);
+    assert_true(child_aborted(child_run(take_beside, "with STATS", said, sizeof(said))));
+    assert_non_null(strstr(said, "broken: lock order a lock of this rank or above is held"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_rise),
         cmocka_unit_test(what_was_given_may_be_taken_again),
         cmocka_unit_test(a_rank_below_or_the_same_is_fatal),
+        cmocka_unit_test(locks_of_a_rank_are_taken_beside_each_other),
     };
 
     return cmocka_run_group_tests_name("lock", tests, NULL, NULL);

@@ -11,7 +11,7 @@
 #include "tests/support/scene.h"
 
 /* ThreadSanitizer delivers no signal in between, and locks are mutexes there. */
-#if defined(__x86_64__) && !XSEG_BIASED_LOCK_IS_MUTEX
+#if defined(__x86_64__) && !XSEG_BIASED_LOCK_IS_PLAIN
 
 #include <pthread.h>
 #include <sched.h>

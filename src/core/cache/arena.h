@@ -83,6 +83,7 @@ struct xseg_arena {
     uint32_t fills;       /* new blocks that are being written or checked; guarded by the lock */
     uint32_t quarantined; /* of a guarded arena: segments that ended; guarded by GROWTH */
     uint32_t misses; /* requests that are being served by way of the driver; guarded by GROWTH */
+    struct xseg_arena *held_next; /* see xseg_device_hold_arenas(); guarded by GROWTH */
     /* Sums of the arena's increases and decreases when it came to its pool from another one, or when the pool's
      * totals were reset; without those of lent blocks. */
     uint64_t up_before[XSEG_COUNTS], down_before[XSEG_COUNTS];
@@ -91,7 +92,7 @@ struct xseg_arena {
     uint32_t pool_number;           /* of `pool`, for notes; 0: the default pool */
 };
 
-#if !XSEG_BIASED_LOCK_IS_MUTEX
+#if !XSEG_BIASED_LOCK_IS_PLAIN
 _Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_BORDER) % 64 == 0 &&
                    offsetof(struct xseg_arena, counts.row[XSEG_COUNT_SEGMENT]) % 64 == 0 &&
                    offsetof(struct xseg_arena, counts.limit) % 64 == 0 &&

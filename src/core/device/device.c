@@ -16,6 +16,31 @@ void xseg_device_visit_arenas(struct xseg_device *device,
     xseg_retire_end_visit(device);
 }
 
+static void hold_arena(void *self, struct xseg_arena *arena) XSEG_UNCHECKED
+{
+    struct xseg_arena **first = self;
+
+    xseg_biased_lock_take_beside(&arena->lock);
+    arena->held_next = *first;
+    *first = arena;
+}
+
+struct xseg_arena *xseg_device_hold_arenas(struct xseg_device *device)
+{
+    struct xseg_arena *first = NULL;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    xseg_device_visit_arenas(device, hold_arena, &first);
+    return first;
+}
+
+void xseg_device_let_arenas_go(struct xseg_arena *first) XSEG_UNCHECKED
+{
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    for (struct xseg_arena *arena = first; arena != NULL; arena = arena->held_next)
+        xseg_arena_unlock(arena);
+}
+
 uint64_t xseg_device_limit(const struct xseg_device *device)
 {
     const uint64_t hard = xseg_bounds_hard(&device->bounds);

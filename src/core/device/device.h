@@ -98,4 +98,16 @@ xseg_status xseg_device_memory(struct xseg_device *device, uint64_t *free, uint6
 void xseg_device_visit_arenas(struct xseg_device *device,
                               void (*visit)(void *self, struct xseg_arena *arena), void *self);
 
+/*
+ * Take the locks of all arenas of the device, so that what is read of them is of one moment.  GROWTH is held, and no
+ * other lock.  Hits wait meanwhile.
+ *
+ * Returns: the first arena; the others follow by `held_next`.  An arena that is made meanwhile is not among them, and
+ *          has no memory
+ */
+struct xseg_arena *xseg_device_hold_arenas(struct xseg_device *device);
+
+/* Give these locks.  The arenas can be gone through until GROWTH is given. */
+void xseg_device_let_arenas_go(struct xseg_arena *first);
+
 #endif

@@ -15,55 +15,56 @@
 
 #define UNKNOWN_AGE UINT64_MAX
 
-/* The state of explaining one device. */
-struct look {
-    struct xseg_device *device;
-    const struct xseg_config *config;
-    struct xseg_reasons *reasons;
-    uint64_t now;         /* time of decay, in nanoseconds; 0: ages of pages are not known */
-    uint64_t origins_now; /* time of origins.h */
-    bool asks;            /* the driver may be asked */
-    uint64_t stranded;    /* so far; struct xseg_device has it, too */
-};
-
 /* --- Room for reasons, made before the lock of an arena is taken. --- */
+
+struct room {
+    size_t pages, arenas;
+};
 
 static void count_pages(void *self, struct xseg_arena *arena)
 {
-    size_t *pages = self;
+    struct room *room = self;
 
+    room->arenas += !xseg_list_is_empty(&arena->extents);
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_segment *segment =
             &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
         const uint64_t mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
 
-        *pages += xseg_segment_is_expandable(segment) ? mapped / segment->granule_bytes : 1;
+        room->pages += xseg_segment_is_expandable(segment) ? mapped / segment->granule_bytes : 1;
     }
 }
 
-static xseg_status make_room(struct xseg_device *device, struct xseg_reasons *reasons)
+static xseg_status make_room(struct xseg_explaining *look)
 {
-    size_t pages = 0;
+    struct xseg_reasons *reasons = look->reasons;
+    struct room room = {0, 0};
     struct xseg_reason *list;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && reasons->count <= reasons->capacity);
-    xseg_device_visit_arenas(device, count_pages, &pages);
-    if (pages <= reasons->capacity - reasons->count)
+    xseg_device_visit_arenas(look->device, count_pages, &room);
+    look->arenas = malloc((room.arenas + 1) * sizeof(*look->arenas));
+    look->room = room.arenas;
+    if (look->arenas != NULL && room.pages <= reasons->capacity - reasons->count)
         return XSEG_OK;
-    list = realloc(reasons->list, (reasons->count + pages) * sizeof(*list));
-    if (list == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to explain %zu pages", pages);
+    list = look->arenas == NULL
+               ? NULL
+               : realloc(reasons->list, (reasons->count + room.pages) * sizeof(*list));
+    if (list == NULL) {
+        free(look->arenas);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to explain %zu pages", room.pages);
+    }
     reasons->list = list;
-    reasons->capacity = reasons->count + pages;
+    reasons->capacity = reasons->count + room.pages;
     return XSEG_OK;
 }
 
 /* --- One page. --- */
 
 /* The reason of a page or a classic segment, before its blocks are looked at. */
-static struct xseg_reason begin_reason(const struct look *look, const struct xseg_extent *extent,
-                                       uint64_t base, uint64_t bytes, uint64_t since)
+static struct xseg_reason begin_reason(const struct xseg_explaining *look,
+                                       const struct xseg_extent *extent, uint64_t base,
+                                       uint64_t bytes, uint64_t since)
 {
     const struct xseg_arena *arena = extent->arena;
     struct xseg_reason reason = {.struct_bytes = sizeof(reason), .kind = XSEG_REASON_POLICY};
@@ -194,7 +195,7 @@ static void note_held(struct xseg_reason *page, const struct xseg_segment *segme
 }
 
 /* Note the age of the block that the reason names. */
-static void note_age(const struct look *look, const struct xseg_extent *extent,
+static void note_age(const struct xseg_explaining *look, const struct xseg_extent *extent,
                      struct xseg_reason *page)
 {
     if (page->block != NULL)
@@ -202,7 +203,8 @@ static void note_age(const struct look *look, const struct xseg_extent *extent,
             xseg_origins_age(extent, (uint64_t)(uintptr_t)page->block, look->origins_now);
 }
 
-static void look_at_pages(struct look *look, const struct xseg_extent *extent, size_t first)
+static void look_at_pages(struct xseg_explaining *look, const struct xseg_extent *extent,
+                          size_t first)
 {
     const struct xseg_segment *segment = &extent->segment;
     struct xseg_part part = xseg_walk_first(extent);
@@ -224,7 +226,7 @@ static void look_at_pages(struct look *look, const struct xseg_extent *extent, s
     }
 }
 
-static void look_at_segment(struct look *look, const struct xseg_extent *extent)
+static void look_at_segment(struct xseg_explaining *look, const struct xseg_extent *extent)
 {
     const struct xseg_segment *segment = &extent->segment;
 
@@ -245,7 +247,7 @@ static void look_at_segment(struct look *look, const struct xseg_extent *extent)
 /* --- Why idle memory stays. --- */
 
 /* Why the idle memory of an arena stays; DECAY is weighed further by weigh_decay(). */
-static enum xseg_reason_kind keeper_of(const struct look *look, struct xseg_arena *arena)
+static enum xseg_reason_kind keeper_of(const struct xseg_explaining *look, struct xseg_arena *arena)
 {
     bool idle = false;
 
@@ -264,15 +266,15 @@ static enum xseg_reason_kind keeper_of(const struct look *look, struct xseg_aren
 }
 
 /* Cached bytes of an arena whose memory may go back, on pages that blocks in use share. */
-static uint64_t stranded_bytes(const struct look *look, const struct xseg_arena *arena,
-                               size_t first)
+static uint64_t stranded_bytes(const struct xseg_explaining *look, const struct xseg_arena *arena,
+                               size_t first, size_t end)
 {
     uint64_t bytes = 0;
 
     if (!xseg_pool_may_shrink(arena->pool) || xseg_pool_has_own_memory(arena->pool) ||
         arena->is_guarded)
         return 0;
-    for (size_t i = first; i < look->reasons->count; i++) {
+    for (size_t i = first; i < end; i++) {
         const struct xseg_reason *reason = &look->reasons->list[i];
 
         bytes += reason->kind <= XSEG_REASON_BUSY ? reason->cached_bytes : 0;
@@ -280,25 +282,26 @@ static uint64_t stranded_bytes(const struct look *look, const struct xseg_arena 
     return bytes;
 }
 
-static void look_at_arena(void *self, struct xseg_arena *arena)
+/* Say why the idle memory of an arena stays, of which the reasons from one on up to another are. */
+static void name_keeper(struct xseg_explaining *look, struct xseg_arena *arena, size_t first,
+                        size_t end)
 {
-    struct look *look = self;
-    const size_t first = look->reasons->count;
     bool has_idle = false;
 
-    xseg_arena_lock(arena);
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        look_at_segment(look, XSEG_CONTAINER(node, struct xseg_extent, link));
-    }
-    xseg_arena_unlock(arena);
-    for (size_t i = first; i < look->reasons->count; i++)
+    for (size_t i = first; i < end; i++)
         has_idle |= look->reasons->list[i].kind == XSEG_REASON_POLICY;
-    look->stranded += stranded_bytes(look, arena, first);
+    look->stranded += stranded_bytes(look, arena, first, end);
     const enum xseg_reason_kind keeper = has_idle ? keeper_of(look, arena) : XSEG_REASON_POLICY;
-    for (size_t i = first; i < look->reasons->count; i++)
+    for (size_t i = first; i < end; i++)
         if (look->reasons->list[i].kind == XSEG_REASON_POLICY)
             look->reasons->list[i].kind = keeper;
+}
+
+static void name_keepers(struct xseg_explaining *look)
+{
+    for (size_t i = 0; i < look->count; i++)
+        name_keeper(look, look->arenas[i].arena, look->arenas[i].first,
+                    i + 1 < look->count ? look->arenas[i + 1].first : look->reasons->count);
 }
 
 /* --- The stream that a pending block waits for. --- */
@@ -346,7 +349,7 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
     return count;
 }
 
-static xseg_status name_streams(struct look *look, size_t first)
+static xseg_status name_streams(struct xseg_explaining *look, size_t first)
 {
     struct xseg_pending *pending = look->device->pending;
     const size_t most = xseg_pending_count(pending);
@@ -383,7 +386,7 @@ static int compare_ages(const void *left, const void *right)
     return (a->base > b->base) - (a->base < b->base);
 }
 
-static xseg_status weigh_decay(struct look *look, size_t first)
+static xseg_status weigh_decay(struct xseg_explaining *look, size_t first)
 {
     struct xseg_reasons *reasons = look->reasons;
     const size_t count = reasons->count - first;
@@ -410,38 +413,63 @@ static xseg_status weigh_decay(struct look *look, size_t first)
     return XSEG_OK;
 }
 
-xseg_status xseg_explain_locked(struct xseg_device *device, const struct xseg_config *config,
-                                uint64_t origins_now, bool asks, struct xseg_reasons *reasons)
+xseg_status xseg_explain_begin(struct xseg_explaining *look)
 {
-    struct look look = {.device = device,
-                        .config = config,
-                        .reasons = reasons,
-                        .origins_now = origins_now,
-                        .asks = asks};
-    const size_t first = reasons->count;
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(look->reasons->count <= look->reasons->capacity);
+    look->first = look->reasons->count;
+    look->now = look->config->decays ? xseg_decay_now(look->device) : 0;
+    return make_room(look);
+}
 
-    XSEG_ASSERT(reasons->count <= reasons->capacity);
-    xseg_status status = make_room(device, reasons);
-    if (status == XSEG_OK) {
-        look.now = config->decays ? xseg_decay_now(device) : 0;
-        xseg_device_visit_arenas(device, look_at_arena, &look);
-        xseg_dated_note(&device->stranded, xseg_clock_coarse(&device->allocator->clock),
-                        look.stranded);
-        status = name_streams(&look, first);
+void xseg_explain_look(struct xseg_explaining *look, struct xseg_arena *arena)
+{
+    if (xseg_list_is_empty(&arena->extents))
+        return;
+    XSEG_ASSERT(look->count < look->room);
+    look->arenas[look->count++] = (struct xseg_explained_arena){arena, look->reasons->count};
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        look_at_segment(look, XSEG_CONTAINER(node, struct xseg_extent, link));
     }
+}
+
+xseg_status xseg_explain_end(struct xseg_explaining *look)
+{
+    struct xseg_device *device = look->device;
+
+    name_keepers(look);
+    free(look->arenas);
+    xseg_dated_note(&device->stranded, xseg_clock_coarse(&device->allocator->clock),
+                    look->stranded);
+    const xseg_status status = name_streams(look, look->first);
     /* What device_free_min_mb demands only the driver knows. */
-    if (status != XSEG_OK || (!asks && config->device_free_min_bytes != 0))
+    if (status != XSEG_OK || (!look->asks && look->config->device_free_min_bytes != 0))
         return status;
-    return weigh_decay(&look, first);
+    return weigh_decay(look, look->first);
+}
+
+static void look_at_arena(void *self, struct xseg_arena *arena)
+{
+    xseg_arena_lock(arena);
+    xseg_explain_look(self, arena);
+    xseg_arena_unlock(arena);
 }
 
 xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_config *config,
                                 struct xseg_reasons *reasons)
 {
-    XSEG_ASSERT(device->allocator != NULL && reasons->count <= reasons->capacity);
-    const uint64_t origins_now = xseg_origins_now_by(&device->allocator->clock, config);
+    struct xseg_explaining look = {
+        .device = device, .config = config, .reasons = reasons, .asks = true};
+
+    XSEG_ASSERT(device->allocator != NULL);
+    look.origins_now = xseg_origins_now_by(&device->allocator->clock, config);
     xseg_lock_take(&device->growth_lock);
-    const xseg_status status = xseg_explain_locked(device, config, origins_now, true, reasons);
+    xseg_status status = xseg_explain_begin(&look);
+    if (status == XSEG_OK) {
+        xseg_device_visit_arenas(device, look_at_arena, &look);
+        status = xseg_explain_end(&look);
+    }
     xseg_lock_give(&device->growth_lock);
     return status;
 }

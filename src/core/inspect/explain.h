@@ -20,6 +20,26 @@ struct xseg_reasons {
     size_t count, capacity;
 };
 
+/* Where the reasons of an arena begin in the list. */
+struct xseg_explained_arena {
+    struct xseg_arena *arena;
+    size_t first;
+};
+
+/* The state of explaining one device. */
+struct xseg_explaining {
+    struct xseg_device *device;
+    const struct xseg_config *config;
+    struct xseg_reasons *reasons;
+    struct xseg_explained_arena *arenas; /* [count], in the order of their reasons */
+    size_t count, room;
+    size_t first;         /* reasons that were there before */
+    uint64_t now;         /* time of decay, in nanoseconds; 0: ages of pages are not known */
+    uint64_t origins_now; /* time of origins.h */
+    bool asks;            /* the driver may be asked */
+    uint64_t stranded;    /* so far; struct xseg_device has it, too */
+};
+
 /*
  * Add the reasons for all memory of a device.  No lock is held; the list is the caller's to free, also
  * after an error.
@@ -30,14 +50,17 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
                                 struct xseg_reasons *reasons);
 
 /*
- * As xseg_explain_device(), with GROWTH held.
+ * As xseg_explain_device(), in steps, between which GROWTH is held: begin; look at each arena, with its lock held; end,
+ * with no other lock held.  Only what was begun is ended, and always.
  *
- * origins_now: time of origins.h
- * asks:        whether the driver may be asked.  If not, no page has the reason STREAM, and none FLOOR where the floor
- *              depends on the device's free memory
+ * explaining: `device`, `config`, `reasons`, `origins_now` and `asks` are set, the rest is 0.  Unless it asks, no page has
+ *             the reason STREAM, and none FLOOR where the floor depends on the device's free memory
+ *
+ * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_explain_locked(struct xseg_device *device, const struct xseg_config *config,
-                                uint64_t origins_now, bool asks, struct xseg_reasons *reasons);
+xseg_status xseg_explain_begin(struct xseg_explaining *explaining);
+void xseg_explain_look(struct xseg_explaining *explaining, struct xseg_arena *arena);
+xseg_status xseg_explain_end(struct xseg_explaining *explaining);
 
 /*
  * Blocks of an arena from an address on, at most `most`; *cursor moves on behind the last one.  No lock

@@ -11,11 +11,6 @@
 /* Addresses that blocks and runs may take: enough for 2^28 of them. */
 #define RESERVED_BYTES ((size_t)16 << 30)
 
-struct looking {
-    struct xseg_picture *picture;
-    bool has_room;
-};
-
 /* --- One segment. --- */
 
 /* Whether the page at an address is evicted. */
@@ -106,18 +101,14 @@ static bool look_at_segment(struct xseg_picture *picture, const struct xseg_exte
     return true;
 }
 
-static void look_at_arena(void *self, struct xseg_arena *arena)
+static bool look_at_arena(struct xseg_picture *picture, const struct xseg_arena *arena)
 {
-    struct looking *looking = self;
-
-    xseg_arena_lock(arena);
     XSEG_LIST_FOR(node, &arena->extents)
     {
-        looking->has_room &=
-            look_at_segment(looking->picture, XSEG_CONTAINER(node, struct xseg_extent, link));
+        if (!look_at_segment(picture, XSEG_CONTAINER(node, struct xseg_extent, link)))
+            return false;
     }
-    xseg_device_history_cut(arena);
-    xseg_arena_unlock(arena);
+    return true;
 }
 
 /* --- All of them. --- */
@@ -144,22 +135,35 @@ static bool sort_runs(struct xseg_picture *picture)
     return picture->list != NULL;
 }
 
-static bool look(struct xseg_device *device, struct xseg_picture *picture)
-{
-    struct looking looking = {picture, true};
-
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    xseg_device_history_begin_cut(device, &picture->ends);
-    xseg_device_visit_arenas(device, look_at_arena, &looking);
-    const bool has_ends = xseg_device_history_list_ends(device, &picture->ends);
-    return looking.has_room && has_ends && sort_runs(picture);
-}
-
-xseg_status xseg_picture_take(struct xseg_device *device, struct xseg_picture *picture)
+static bool begin(struct xseg_picture *picture)
 {
     memset(picture, 0, sizeof(*picture));
-    if (xseg_bump_init(&picture->blocks, RESERVED_BYTES) &&
-        xseg_bump_init(&picture->runs, RESERVED_BYTES) && look(device, picture))
+    return xseg_bump_init(&picture->blocks, RESERVED_BYTES) &&
+           xseg_bump_init(&picture->runs, RESERVED_BYTES);
+}
+
+/* A block that one thread gives up and another takes is in one arena at a time only if nothing goes on in any of them. */
+static bool look(struct xseg_device *device, struct xseg_picture *picture,
+                 struct xseg_explaining *explaining)
+{
+    bool has_room = begin(picture);
+
+    struct xseg_arena *first = xseg_device_hold_arenas(device);
+    xseg_device_history_begin_cut(device, &picture->ends);
+    for (struct xseg_arena *arena = first; arena != NULL; arena = arena->held_next) {
+        has_room = has_room && look_at_arena(picture, arena);
+        xseg_explain_look(explaining, arena);
+        xseg_device_history_cut(arena);
+    }
+    xseg_device_let_arenas_go(first);
+    return xseg_device_history_list_ends(device, &picture->ends) && has_room && sort_runs(picture);
+}
+
+xseg_status xseg_picture_take(struct xseg_device *device, struct xseg_picture *picture,
+                              struct xseg_explaining *explaining)
+{
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    if (look(device, picture, explaining))
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a picture of device %d",
                      device->context.ordinal);

@@ -2,20 +2,21 @@
 /*
  * A picture: all blocks of a device at one moment, and where the history ends at that moment.
  *
- * GROWTH is held meanwhile, so no memory comes, goes or moves.  Each arena is copied under its lock, and its ring
- * is cut there: what the ring has had up to the cut leads to exactly the blocks that were copied.
+ * GROWTH is held meanwhile, so no memory comes, goes or moves.  All arenas are copied under their locks, held together,
+ * and their rings are cut there: what the rings have had up to the cut leads to exactly the blocks that were copied.
  *
  * Terms:
  *   run   memory without a hole that lies in one segment: what PyTorch's snapshots call a segment
  *   away  the run's memory has gone, since its pool is paused; its blocks keep their addresses
  *
- * Locking: GROWTH is held while a picture is taken, ARENA is taken inside.  A picture belongs to one thread.
+ * Locking: GROWTH is held while a picture is taken, ARENA of all arenas is taken inside.  A picture belongs to one thread.
  */
 #ifndef XSEG_CORE_PICTURE_H
 #define XSEG_CORE_PICTURE_H
 
 #include "src/base/bump.h"
 #include "src/core/inspect/device_history.h"
+#include "src/core/inspect/explain.h"
 
 struct xseg_picture_block {
     uint64_t base, bytes;
@@ -45,12 +46,14 @@ struct xseg_picture {
 /*
  * Take a picture of a device.  GROWTH is held.
  *
- * picture: filled in, also on failure; the caller ends it with xseg_picture_fini()
+ * picture:    filled in, also on failure; the caller ends it with xseg_picture_fini()
+ * explaining: begun; it looks at the same moment
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
- * Cost:    no driver call; a walk over all blocks, each arena's lock held for all of its own
+ * Cost:    no driver call; two walks over all blocks, for which hits wait
  */
-xseg_status xseg_picture_take(struct xseg_device *device, struct xseg_picture *picture);
+xseg_status xseg_picture_take(struct xseg_device *device, struct xseg_picture *picture,
+                              struct xseg_explaining *explaining);
 
 void xseg_picture_fini(struct xseg_picture *picture);
 

@@ -58,15 +58,24 @@ static xseg_status look_locked(struct writing *writing, struct view *view)
 {
     struct xseg_device *device = view->device;
     const struct xseg_config *config = xseg_allocator_config(writing->allocator);
-    const uint64_t origins_now = xseg_origins_now_by(&writing->allocator->clock, config);
+    struct xseg_explaining explaining = {
+        .device = device,
+        .config = config,
+        .reasons = &view->reasons,
+        .origins_now = xseg_origins_now_by(&writing->allocator->clock, config),
+        .asks = writing->plan->asks,
+    };
     const struct xseg_history_store *store = &writing->allocator->history;
 
     xseg_lock_take(&device->growth_lock);
     const uint64_t settings = xseg_history_store_settings(store);
-    xseg_status status = xseg_picture_take(device, &view->picture);
-    if (status == XSEG_OK)
-        status =
-            xseg_explain_locked(device, config, origins_now, writing->plan->asks, &view->reasons);
+    xseg_status status = xseg_explain_begin(&explaining);
+    if (status == XSEG_OK) {
+        const xseg_status taken = xseg_picture_take(device, &view->picture, &explaining);
+
+        status = xseg_explain_end(&explaining);
+        status = taken != XSEG_OK ? taken : status;
+    }
     view->reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
     view->page_cache = xseg_pages_bytes(&device->pages);
     view->stuck = xseg_leftovers_bytes(&device->leftovers);
