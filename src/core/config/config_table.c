@@ -444,7 +444,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .acts = true,
             .accepts = "a whole number of milliseconds from 1 to 3600000",
             .sentence = "How long the snapshot of a refused request, or at a signal, may take; the "
-                        "oldest events are left out for that.",
+                        "oldest events are left out for that. Live and cached blocks are always "
+                        "written, all of them.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOTS] =
         {
@@ -465,7 +466,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepts = ANY_MIB,
             .sentence =
                 "How large the snapshot of a refused request, or at a signal, is at the most; the "
-                "oldest events are left out for that.",
+                "oldest events are left out for that. Live and cached blocks are always written, "
+                "all of them: some 30 bytes each.",
         },
     [XSEG_CONFIG_SNAPSHOT_SIGNAL] =
         {
