@@ -109,6 +109,24 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
+/* How many entries of events a file has, which is JSON. */
+static unsigned long count_entries(const char *path)
+{
+    const char wanted[] = "\"action\":";
+    FILE *file = fopen(path, "rb");
+    unsigned long count = 0;
+    size_t at = 0;
+
+    for (int byte; file != NULL && (byte = getc_unlocked(file)) != EOF;) {
+        at = byte == wanted[at] ? at + 1 : (byte == wanted[0]);
+        count += at == sizeof(wanted) - 1;
+        at = at == sizeof(wanted) - 1 ? 0 : at;
+    }
+    if (file != NULL)
+        (void)fclose(file);
+    return count;
+}
+
 /* Write a few, and print the median time, the host memory of the first, and the size. */
 static void measure(struct xseg_allocator *allocator, const char *name, bool as_json,
                     bool without_events)
@@ -129,6 +147,8 @@ static void measure(struct xseg_allocator *allocator, const char *name, bool as_
         more = i == 0 ? peak_mib() - peak : more;
     }
     (void)stat(path, &found);
+    if (as_json)
+        printf("%lu events of %u are in the file\n", count_entries(path), EVENTS / 3 * 3);
     (void)unlink(path);
     qsort(seconds, ROUNDS, sizeof(*seconds), compare);
     printf("%-36s %9.1f ms %9.1f MiB of host memory %9.1f MiB file\n", name,

@@ -72,7 +72,7 @@ xseg_status xseg_history_walk(struct xseg_allocator *allocator, int device,
     if (status == XSEG_OK)
         sum_up(allocator, &reading, summary);
     while (status == XSEG_OK && (event = xseg_history_merge_next(&reading.merge)) != NULL) {
-        xseg_device_history_describe(allocator, &reading.moment, event, &entry);
+        xseg_device_history_describe(allocator, &reading.moment, event, reading.merge.user, &entry);
         if (!visit(context, &entry))
             break;
     }
@@ -104,7 +104,7 @@ xseg_status xseg_history_copy(struct xseg_allocator *allocator, int device,
     while (status == XSEG_OK && (event = xseg_history_merge_next(&reading.merge)) != NULL) {
         if (left-- > room)
             continue;
-        xseg_device_history_describe(allocator, &reading.moment, event, &entry);
+        xseg_device_history_describe(allocator, &reading.moment, event, reading.merge.user, &entry);
         entry.struct_bytes = entry_bytes;
         memcpy((char *)entries + entry_bytes * copied++, &entry, entry_bytes);
     }

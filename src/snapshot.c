@@ -32,7 +32,7 @@ xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
         .format = chosen.as_json ? XSEG_DOCUMENT_JSON : XSEG_DOCUMENT_PICKLE,
         .has_history = !chosen.without_events,
         .asks = true,
-        .host_bytes = chosen.host_bytes == 0 ? XSEG_SNAPSHOT_HOST_BYTES : chosen.host_bytes,
+        .host_bytes = chosen.host_bytes,
         .most_bytes = UINT64_MAX,
         .deadline_ns = xseg_snapshot_deadline(chosen.most_ms),
     };

@@ -23,8 +23,9 @@ struct xseg_snapshot_options {
     size_t struct_bytes; /* sizeof(struct xseg_snapshot_options) */
     bool as_json; /* JSON instead of a pickle; a stack is its place in the list `stacks` then */
     bool without_events; /* segments and blocks alone */
-    /* Host memory for copies of events, which are 72 bytes each; what does not fit is left out, the oldest first, and
-     * counted in the file.  0: 64 MiB. */
+    /* Host memory for copies of events, which are 64 bytes each; what does not fit is left out, the oldest first, and
+     * counted in the file.  0: so much that all that the snapshot takes is 64 MiB, and 64 bytes for each live block above
+     * 10^5; blocks and pages come first. */
     uint64_t host_bytes;
     /* The file is to be complete after so many milliseconds: the oldest events are left out for that, and counted.
      * 0: whenever. */

@@ -459,6 +459,81 @@ static void threads_go_on_and_are_refused_together(void **state)
     assert_in_range(take_files(NULL), 2, 6);
 }
 
+/* --- Host memory. --- */
+
+/* Bytes of host memory that the process has, by a key of its status. */
+static uint64_t host_bytes(const char *key)
+{
+    FILE *file = fopen("/proc/self/status", "r");
+    unsigned long long kib = 0;
+    char line[256];
+
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        if (strncmp(line, key, strlen(key)) == 0)
+            kib = strtoull(line + strlen(key), NULL, 10);
+    assert_int_equal(fclose(file), 0);
+    assert_true(kib > 0);
+    return (uint64_t)kib << 10;
+}
+
+/* The peak of host memory begins anew with what there is now. */
+static bool forget_peak(void)
+{
+    const int file = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+    const bool done = file >= 0 && write(file, "5", 1) == 1;
+
+    return (file < 0 || close(file) == 0) && done;
+}
+
+/* Sanitizers have memory of their own for each piece. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED true
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define IS_SANITIZED true
+#endif
+#endif
+#ifndef IS_SANITIZED
+#define IS_SANITIZED false
+#endif
+
+#define LIVE   150000u
+#define EVENTS 1200000u
+
+/* With full rings, and 10^5 live blocks and then half as many more. */
+static void host_memory_is_bounded(void **state)
+{
+    static void *held[LIVE];
+    char path[128];
+
+    (void)state;
+    if (IS_SANITIZED || !forget_peak())
+        skip();
+    struct xseg_allocator *allocator =
+        scene_open("expandable_segments:True,history:all,history_events:1200000");
+    (void)snprintf(path, sizeof(path), "%s/asked", folder);
+    for (unsigned i = 0; i < LIVE; i++)
+        held[i] = scene_alloc(allocator, 4096, NULL);
+    for (unsigned i = 0; i < EVENTS / 3; i++)
+        scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    for (unsigned live = LIVE; live >= 100000; live -= LIVE - 100000) {
+        const uint64_t before = host_bytes("VmRSS:");
+
+        assert_true(forget_peak());
+        assert_int_equal(xseg_snapshot(allocator, path, NULL), XSEG_OK);
+        const uint64_t more = host_bytes("VmHWM:") - before;
+        print_message("# %u live: %llu bytes\n", live, (unsigned long long)more);
+        assert_in_range(more, 48 * MIB, 64 * MIB + (uint64_t)(live - 100000) * 64);
+        for (unsigned i = live; i > 100000; i--)
+            scene_free(allocator, held[i - 1]);
+    }
+    for (unsigned i = 0; i < 100000; i++)
+        scene_free(allocator, held[i]);
+    assert_int_equal(take_files(NULL), 1);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -474,6 +549,7 @@ int main(void)
         cmocka_unit_test(number_and_size_are_bounded),
         cmocka_unit_test(a_request_that_is_refused_meanwhile_writes_none),
         cmocka_unit_test(threads_go_on_and_are_refused_together),
+        cmocka_unit_test(host_memory_is_bounded),
     };
 
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

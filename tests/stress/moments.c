@@ -50,7 +50,7 @@ static char *write_snapshot(struct xseg_allocator *allocator)
     struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
 
     options.as_json = true;
-    options.host_bytes = (uint64_t)EVENTS * 72;
+    options.host_bytes = (uint64_t)EVENTS * 64;
     assert_int_equal(xseg_snapshot(allocator, path, &options), XSEG_OK);
     FILE *file = fopen(path, "rb");
     assert_non_null(file);

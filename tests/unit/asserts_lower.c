@@ -238,7 +238,7 @@ static void merge_nothing(void)
     struct xseg_history_merge merge;
 
     xseg_history_merge_init(&merge);
-    (void)xseg_history_merge_add(&merge, NULL, 0);
+    (void)xseg_history_merge_add(&merge, NULL, NULL, 0);
 }
 
 static void begin_a_merge_twice(void)

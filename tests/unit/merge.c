@@ -50,7 +50,7 @@ static struct xseg_history_merge begin(const struct programme *p)
 
         assert_non_null(copy);
         memcpy(copy, p->event[ring], p->count[ring] * sizeof(*copy));
-        assert_true(xseg_history_merge_add(&merge, copy, p->count[ring]));
+        assert_true(xseg_history_merge_add(&merge, copy, NULL, p->count[ring]));
     }
     assert_true(xseg_history_merge_begin(&merge));
     return merge;

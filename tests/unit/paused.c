@@ -81,7 +81,7 @@ static void find(struct trace *trace)
     assert_non_null(copy);
     memcpy(copy, trace->events, trace->count * sizeof(*copy));
     xseg_history_merge_init(&trace->merge);
-    assert_true(xseg_history_merge_add(&trace->merge, copy, trace->count));
+    assert_true(xseg_history_merge_add(&trace->merge, copy, NULL, trace->count));
     assert_true(xseg_history_merge_begin(&trace->merge));
     assert_true(xseg_snapshot_paused_init(&trace->paused, &trace->merge, &trace->picture));
 }

@@ -33,18 +33,23 @@ static struct xseg_history_event event_of(uint64_t number)
         .frames = (uint32_t)(spread >> 16),
         .label = (uint32_t)~spread,
         .thread = (uint32_t)(~spread >> 32),
-        .user = spread * 3,
         .flags = (uint16_t)(spread >> 40 & ~(uint64_t)XSEG_HISTORY_HAS_USER),
         .action = (uint8_t)(spread >> 48),
     };
 }
 
+static uint64_t user_of(uint64_t number)
+{
+    return event_of(number).base * 3;
+}
+
 /* Whether an event is that of a number; its `user` is 0 in a ring that has no users. */
-static bool is_event(const struct xseg_history_event *event, uint64_t number, bool has_users)
+static bool is_event(const struct xseg_history_event *event, uint64_t user, uint64_t number,
+                     bool has_users)
 {
     const struct xseg_history_event wanted = event_of(number);
 
-    return event->user == (has_users ? wanted.user : 0) && event->time == wanted.time &&
+    return user == (has_users ? user_of(number) : 0) && event->time == wanted.time &&
            event->base == wanted.base && event->requested == wanted.requested &&
            event->stream == wanted.stream && event->size == wanted.size &&
            event->order == wanted.order && event->pool == wanted.pool &&
@@ -112,7 +117,7 @@ static void an_event_is_what_its_words_say(void **state)
         for (size_t k = 0; k < XSEG_HISTORY_EVENT_WORDS; k++)
             copy[k] = atomic_load(&words[k]);
         const struct xseg_history_event back = xseg_history_event_read(copy);
-        assert_true(is_event(&back, number, false));
+        assert_true(is_event(&back, 0, number, false));
     }
 }
 
@@ -120,9 +125,10 @@ static void an_event_is_what_its_words_say(void **state)
 static void note(struct xseg_history_ring *ring, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++) {
-        const struct xseg_history_event event = event_of(atomic_load(&ring->noted));
+        const uint64_t number = atomic_load(&ring->noted);
+        const struct xseg_history_event event = event_of(number);
 
-        xseg_history_ring_note_with(ring, &event);
+        xseg_history_ring_note_with(ring, &event, user_of(number));
     }
 }
 
@@ -132,14 +138,14 @@ static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, ui
 {
     struct xseg_finding finding = {0};
     struct xseg_history_event event;
-    uint64_t is_first = UINT64_MAX, is_end = UINT64_MAX;
+    uint64_t is_first = UINT64_MAX, is_end = UINT64_MAX, user = 0;
 
     xseg_history_ring_range(ring, &is_first, &is_end);
     assert_int_equal(is_first, first);
     assert_int_equal(is_end, end);
     for (uint64_t number = first; number < end; number++) {
-        assert_true(xseg_history_ring_read(ring, number, &event));
-        assert_true(is_event(&event, number, ring->users != NULL));
+        assert_true(xseg_history_ring_read_with(ring, number, &event, &user));
+        assert_true(is_event(&event, user, number, ring->users != NULL));
     }
     assert_int_equal(xseg_history_ring_lost(ring, first), lost);
     if (!xseg_history_ring_audit(ring, &finding))
@@ -189,7 +195,7 @@ static void the_overwritten_are_not_read(void **state)
         assert_false(xseg_history_ring_read(ring, number, &event));
     for (uint64_t number = 7; number < 11; number++)
         assert_true(xseg_history_ring_read(ring, number, &event) &&
-                    is_event(&event, number, false));
+                    is_event(&event, 0, number, false));
     xseg_history_ring_destroy(ring);
 }
 
@@ -257,29 +263,29 @@ static void users_begin_with_the_next_event(void **state)
 {
     struct xseg_history_ring *ring = make(9, false);
     struct xseg_history_event event;
+    uint64_t user = 0;
 
     (void)state;
     note(ring, 5);
     assert_true(xseg_history_ring_add_users(ring));
     note(ring, 4);
     for (uint64_t number = 0; number < 9; number++) {
-        assert_true(xseg_history_ring_read(ring, number, &event));
-        assert_true(is_event(&event, number, number >= 5));
+        assert_true(xseg_history_ring_read_with(ring, number, &event, &user));
+        assert_true(is_event(&event, user, number, number >= 5));
     }
     assert_true(xseg_history_ring_resize(ring, 6));
     for (uint64_t number = 3; number < 9; number++) {
-        assert_true(xseg_history_ring_read(ring, number, &event));
-        assert_true(is_event(&event, number, number >= 5));
+        assert_true(xseg_history_ring_read_with(ring, number, &event, &user));
+        assert_true(is_event(&event, user, number, number >= 5));
     }
     for (uint64_t number = 9; number < 30; number++) {
         event = event_of(number);
-        event.user = number % 2 != 0 ? 0 : event.user;
-        if (event.user == 0)
-            xseg_history_ring_note_with(ring, &event);
+        if (number % 2 != 0)
+            xseg_history_ring_note_with(ring, &event, 0);
         else
             xseg_history_ring_note(ring, &event);
-        assert_true(xseg_history_ring_read(ring, number, &event));
-        assert_true(is_event(&event, number, false));
+        assert_true(xseg_history_ring_read_with(ring, number, &event, &user));
+        assert_true(is_event(&event, user, number, false));
     }
     xseg_history_ring_destroy(ring);
 }
@@ -360,7 +366,7 @@ static void *write_on(void *self)
                 t->torn++;
             (void)pthread_mutex_unlock(&t->history);
         }
-        xseg_history_ring_note_with(t->ring, &event);
+        xseg_history_ring_note_with(t->ring, &event, user_of(number));
     }
     return NULL;
 }
@@ -369,14 +375,14 @@ static void *write_on(void *self)
 static void look(struct together *t)
 {
     struct xseg_history_event event;
-    uint64_t first = 0, end = 0;
+    uint64_t first = 0, end = 0, user = 0;
 
     (void)pthread_mutex_lock(&t->history);
     xseg_history_ring_range(t->ring, &first, &end);
     for (uint64_t number = first; number < end; number++) {
-        if (xseg_history_ring_read(t->ring, number, &event)) {
+        if (xseg_history_ring_read_with(t->ring, number, &event, &user)) {
             t->reads++;
-            t->torn += !is_event(&event, number, t->ring->users != NULL);
+            t->torn += !is_event(&event, user, number, t->ring->users != NULL);
         } else {
             t->misses++;
             /* It was not to be had only if so many came after it. */

@@ -112,9 +112,8 @@ static __attribute__((noinline)) void note_rare(const struct noting *noting,
         return;
     }
     event = event_of(noting, action, block, order, pool);
-    event.user = user_of(noting, action, block->base);
     xseg_history_note_with(noting->arena->history, &noting->arena->ring, noting->settings,
-                           noting->context, &event);
+                           noting->context, &event, user_of(noting, action, block->base));
 }
 
 /* The pool that users see as a block's holder. */

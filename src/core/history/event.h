@@ -3,7 +3,7 @@
  * An event: one thing that happened to a block or a segment.
  *
  * A ring (ring.h) keeps an event as eight words, 64 bytes, which a reader may copy while a writer overwrites them.  The
- * word of a block's request is none of these: a ring keeps it beside them where it is asked for.
+ * word of a block's request, `user`, is none of these: rings and readers keep it beside them where it is asked for.
  */
 #ifndef XSEG_CORE_HISTORY_EVENT_H
 #define XSEG_CORE_HISTORY_EVENT_H
@@ -43,13 +43,12 @@ struct xseg_history_event {
     uint32_t frames; /* as the user's hook numbered its own frames; 0: none */
     uint32_t label;  /* of the thread, see labels.h; 0: none */
     uint32_t thread; /* the kernel's number of the thread */
-    uint64_t user;   /* word of the request; 0: none.  Not among the eight words */
 };
 
-_Static_assert(sizeof(struct xseg_history_event) == 8 * XSEG_HISTORY_EVENT_WORDS + 8,
-               "a copy of an event takes as much as the event and its word");
+_Static_assert(sizeof(struct xseg_history_event) == 8 * XSEG_HISTORY_EVENT_WORDS,
+               "a copy of an event takes as much as the event in its ring");
 
-/* Write an event as words; all but `user`. */
+/* Write an event as words. */
 static inline void xseg_history_event_write(const struct xseg_history_event *event,
                                             atomic_uint_fast64_t *words)
 {
@@ -69,7 +68,7 @@ static inline void xseg_history_event_write(const struct xseg_history_event *eve
                           memory_order_relaxed);
 }
 
-/* The event that a copy of its words says, with `user` 0. */
+/* The event that a copy of its words says. */
 static inline struct xseg_history_event
 xseg_history_event_read(const uint64_t words[XSEG_HISTORY_EVENT_WORDS])
 {

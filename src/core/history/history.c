@@ -53,7 +53,7 @@ struct xseg_history_ring *xseg_history_fit_ring(struct xseg_history *history,
 
 void xseg_history_note_with(struct xseg_history *history, struct xseg_history_ring **ring,
                             uint64_t settings, const struct xseg_history_context *context,
-                            struct xseg_history_event *event)
+                            struct xseg_history_event *event, uint64_t user)
 {
     const uint64_t capacity = atomic_load_explicit(&history->store->capacity, memory_order_relaxed);
 
@@ -62,13 +62,13 @@ void xseg_history_note_with(struct xseg_history *history, struct xseg_history_ri
         (void)xseg_history_fit_ring(history, ring, capacity);
     if (*ring == NULL)
         return;
-    if ((*ring)->users == NULL && event->user != 0) {
+    if ((*ring)->users == NULL && user != 0) {
         xseg_lock_take(&history->store->lock);
         (void)xseg_history_ring_add_users(*ring);
         xseg_lock_give(&history->store->lock);
     }
     xseg_history_fill_in(history, settings, context, event);
-    xseg_history_ring_note_with(*ring, event);
+    xseg_history_ring_note_with(*ring, event, user);
 }
 
 bool xseg_history_note_aside(struct xseg_history *history, uint64_t capacity, uint64_t settings,

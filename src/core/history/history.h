@@ -110,7 +110,7 @@ static inline void xseg_history_note(struct xseg_history *history, struct xseg_h
  * second action; else as xseg_history_note().  Without host memory for the array the event has no `user`. */
 void xseg_history_note_with(struct xseg_history *history, struct xseg_history_ring **ring,
                             uint64_t settings, const struct xseg_history_context *context,
-                            struct xseg_history_event *event);
+                            struct xseg_history_event *event, uint64_t user);
 
 /* Note an event that is about no arena, in a ring of so many events.  GROWTH is held.  Returns false without host
  * memory. */

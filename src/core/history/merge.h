@@ -24,9 +24,11 @@
 
 struct xseg_history_run {
     struct xseg_history_event *events; /* [count], owned by the merge */
+    uint64_t *users; /* [count], owned by the merge; NULL: no event has a `user` */
     size_t count;
-    size_t next;    /* the first that was not merged yet */
-    uint32_t order; /* the last number among the events before `next` */
+    size_t numbered; /* while times are raised: the next event that drew a number */
+    size_t next;     /* the first that was not merged yet */
+    uint32_t order;  /* the last number among the events before `next` */
 };
 
 struct xseg_history_merge {
@@ -34,14 +36,16 @@ struct xseg_history_merge {
     size_t count, capacity;
     size_t *heap; /* runs that have events left, the one with the first event at the top */
     size_t heap_count;
+    uint64_t user; /* of the event that came last; 0: none */
 };
 
 void xseg_history_merge_init(struct xseg_history_merge *merge);
 void xseg_history_merge_fini(struct xseg_history_merge *merge);
 
-/* Add a run of events, which the merge frees; before it begins.  Returns false without host memory; the events are freed then, too. */
+/* Add a run of events, and their users or NULL, which the merge frees; before it begins.  Their numbers rise.  Returns
+ * false without host memory; the arrays are freed then, too. */
 bool xseg_history_merge_add(struct xseg_history_merge *merge, struct xseg_history_event *events,
-                            size_t count);
+                            uint64_t *users, size_t count);
 
 /* All runs are there.  Once.  Returns false without host memory. */
 bool xseg_history_merge_begin(struct xseg_history_merge *merge);

@@ -53,14 +53,14 @@ void xseg_history_ring_destroy(struct xseg_history_ring *ring)
 }
 
 void xseg_history_ring_note_with(struct xseg_history_ring *ring,
-                                 const struct xseg_history_event *event)
+                                 const struct xseg_history_event *event, uint64_t user)
 {
     struct xseg_history_event with = *event;
 
-    if (ring->users != NULL && event->user != 0) {
+    if (ring->users != NULL && user != 0) {
         /* As in xseg_history_ring_note(), of which this is a part. */
         atomic_thread_fence(memory_order_release);
-        atomic_store_explicit(&ring->users[ring->place], event->user, memory_order_relaxed);
+        atomic_store_explicit(&ring->users[ring->place], user, memory_order_relaxed);
         with.flags |= XSEG_HISTORY_HAS_USER;
     }
     xseg_history_ring_note(ring, &with);
@@ -127,21 +127,28 @@ bool xseg_history_ring_resize(struct xseg_history_ring *ring, uint64_t capacity)
 bool xseg_history_ring_read(const struct xseg_history_ring *ring, uint64_t number,
                             struct xseg_history_event *out)
 {
+    uint64_t user;
+
+    return xseg_history_ring_read_with(ring, number, out, &user);
+}
+
+bool xseg_history_ring_read_with(const struct xseg_history_ring *ring, uint64_t number,
+                                 struct xseg_history_event *out, uint64_t *user)
+{
     const atomic_uint_fast64_t *words = *xseg_history_ring_place(ring, number);
     uint64_t copy[XSEG_HISTORY_EVENT_WORDS];
 
     for (unsigned i = 0; i < XSEG_HISTORY_EVENT_WORDS; i++)
         copy[i] = atomic_load_explicit(&words[i], memory_order_relaxed);
-    const uint64_t user = ring->users == NULL
-                              ? 0
-                              : atomic_load_explicit(&ring->users[number % (ring->capacity + 1)],
-                                                     memory_order_relaxed);
+    *user = ring->users == NULL ? 0
+                                : atomic_load_explicit(&ring->users[number % (ring->capacity + 1)],
+                                                       memory_order_relaxed);
     atomic_thread_fence(memory_order_acquire);
     const uint64_t noted = atomic_load_explicit(&ring->noted, memory_order_relaxed);
     XSEG_ASSERT(number < noted);
     *out = xseg_history_event_read(copy);
-    if ((out->flags & XSEG_HISTORY_HAS_USER) != 0)
-        out->user = user;
+    if ((out->flags & XSEG_HISTORY_HAS_USER) == 0)
+        *user = 0;
     /* The writer may be at event `noted`, in the place of the event so many before it. */
     return (noted < ring->capacity + 1 || number > noted - (ring->capacity + 1)) &&
            number >= atomic_load_explicit(&ring->dropped, memory_order_relaxed);

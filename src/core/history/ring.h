@@ -77,7 +77,7 @@ static inline atomic_uint_fast64_t (*xseg_history_ring_place(
     return &ring->events[number % (ring->capacity + 1)];
 }
 
-/* Note an event, without its `user`. */
+/* Note an event without a `user`. */
 static inline void xseg_history_ring_note(struct xseg_history_ring *ring,
                                           const struct xseg_history_event *event)
 {
@@ -93,9 +93,9 @@ static inline void xseg_history_ring_note(struct xseg_history_ring *ring,
     atomic_store_explicit(&ring->noted, number + 1, memory_order_release);
 }
 
-/* Note an event with its `user`, if the ring has users. */
+/* Note an event with its `user`, if the ring has users; 0: none. */
 void xseg_history_ring_note_with(struct xseg_history_ring *ring,
-                                 const struct xseg_history_event *event);
+                                 const struct xseg_history_event *event, uint64_t user);
 
 /* The first and the number behind the last event that a reader can have now.  HISTORY is held. */
 void xseg_history_ring_range(const struct xseg_history_ring *ring, uint64_t *first, uint64_t *end);
@@ -103,6 +103,10 @@ void xseg_history_ring_range(const struct xseg_history_ring *ring, uint64_t *fir
 /* Copy an event.  Returns false if it has been overwritten, or went as the ring was resized.  HISTORY is held. */
 bool xseg_history_ring_read(const struct xseg_history_ring *ring, uint64_t number,
                             struct xseg_history_event *out);
+
+/* The same with its `user`, 0 if it has none. */
+bool xseg_history_ring_read_with(const struct xseg_history_ring *ring, uint64_t number,
+                                 struct xseg_history_event *out, uint64_t *user);
 
 /* Forget all events up to a number. */
 void xseg_history_ring_clear(struct xseg_history_ring *ring, uint64_t end);

@@ -104,25 +104,46 @@ static void follow_stream(const struct xseg_history_end *of, struct xseg_history
             events[i].stream = of->stream;
 }
 
-/* Copy a ring's events from of->first on, which is raised behind those that were overwritten meanwhile. */
-static struct xseg_history_event *copy_ring(struct xseg_history_end *of, int device, size_t *count)
+/* Copies of a ring's events. */
+struct copy {
+    struct xseg_history_event *events; /* [count] */
+    uint64_t *users;                   /* [count], or NULL */
+    size_t count;
+};
+
+/* Make room for a ring's events.  Returns false without host memory, with nothing allocated. */
+static bool make_room(const struct xseg_history_end *of, bool has_users, struct copy *copy)
 {
-    struct xseg_history_event *events = malloc((of->end - of->first + 1) * sizeof(*events));
+    const size_t most = (size_t)(of->end - of->first) + 1;
 
-    *count = 0;
-    for (uint64_t number = of->first; events != NULL && number < of->end; number++) {
-        struct xseg_history_event *event = &events[*count];
+    has_users = has_users && of->ring->users != NULL;
+    copy->events = malloc(most * sizeof(*copy->events));
+    copy->users = has_users ? malloc(most * sizeof(*copy->users)) : NULL;
+    if (copy->events != NULL && (copy->users != NULL || !has_users))
+        return true;
+    free(copy->events);
+    free(copy->users);
+    return false;
+}
 
-        if (!xseg_history_ring_read(of->ring, number, event)) {
+/* Copy a ring's events from of->first on, which is raised behind those that were overwritten meanwhile. */
+static void copy_ring(struct xseg_history_end *of, int device, struct copy *copy)
+{
+    uint64_t user;
+
+    for (uint64_t number = of->first; number < of->end; number++) {
+        struct xseg_history_event *event = &copy->events[copy->count];
+
+        if (!xseg_history_ring_read_with(of->ring, number, event,
+                                         copy->users == NULL ? &user : &copy->users[copy->count])) {
             /* A writer has come round meanwhile: what was copied so far is older, and gone, too. */
             of->first = number + 1;
-            *count = 0;
+            copy->count = 0;
             continue;
         }
         event->flags |= (uint16_t)((unsigned)device << XSEG_HISTORY_DEVICE_SHIFT);
-        ++*count;
+        copy->count++;
     }
-    return events;
 }
 
 /* Find where each ring begins.  HISTORY is held. */
@@ -137,27 +158,30 @@ static void find_first(struct xseg_history_end *of)
 /*
  * Copy the events of a ring.
  *
- * latest: the time up to which they count
+ * latest:    the time up to which they count
+ * has_users: their users, too
  */
 static bool read_ring(struct xseg_device *device, struct xseg_history_end *of, uint64_t latest,
-                      struct xseg_history_reading *reading)
+                      bool has_users, struct xseg_history_reading *reading)
 {
     struct xseg_history_store *store = device->history.store;
     const uint64_t wanted = of->first;
-    size_t count = 0;
+    struct copy copy = {.count = 0};
 
     xseg_lock_take(&store->lock);
-    struct xseg_history_event *events = copy_ring(of, device->context.ordinal, &count);
+    const bool has_room = make_room(of, has_users, &copy);
+    if (has_room)
+        copy_ring(of, device->context.ordinal, &copy);
     reading->lost += xseg_history_ring_lost(of->ring, of->first);
     xseg_lock_give(&store->lock);
-    if (events == NULL)
+    if (!has_room)
         return false;
-    count = until(events, count, latest);
-    follow_stream(of, events, count);
-    reading->count += count;
+    copy.count = until(copy.events, copy.count, latest);
+    follow_stream(of, copy.events, copy.count);
+    reading->count += copy.count;
     if (of->first != wanted)
-        reading->since = xseg_max(reading->since, count == 0 ? latest : events[0].time);
-    return xseg_history_merge_add(&reading->merge, events, count);
+        reading->since = xseg_max(reading->since, copy.count == 0 ? latest : copy.events[0].time);
+    return xseg_history_merge_add(&reading->merge, copy.events, copy.users, copy.count);
 }
 
 static xseg_status fail_to_copy(void)
@@ -182,7 +206,7 @@ xseg_status xseg_device_history_read(struct xseg_device *device,
     for (size_t i = 0; has_room && i < ends.count; i++)
         ends.list[i].has_stream = false; /* events are told as they were */
     for (size_t i = 0; has_room && i < ends.count; i++)
-        has_room = read_ring(device, &ends.list[i], ends.moment.ticks, reading);
+        has_room = read_ring(device, &ends.list[i], ends.moment.ticks, true, reading);
     reading->moment = ends.moment;
     xseg_device_history_end(&ends);
     return has_room ? XSEG_OK : fail_to_copy();
@@ -193,9 +217,10 @@ xseg_status xseg_device_history_read(struct xseg_device *device,
 /* Ticks by which the clocks of two processors may differ. */
 #define SKEW ((uint64_t)1 << 20)
 
-/* The first event of a ring that is not older than `since`; the ring's end, if all are.  HISTORY is held. */
+/* The first event of a ring that has to be copied to have all since then; the ring's end, if none has.  HISTORY is held. */
 static uint64_t find_since(const struct xseg_history_end *of, uint64_t since)
 {
+    const uint64_t oldest = since - xseg_min(since, SKEW);
     struct xseg_history_event event;
     uint64_t first = of->first, end = of->end;
 
@@ -203,7 +228,7 @@ static uint64_t find_since(const struct xseg_history_end *of, uint64_t since)
         const uint64_t middle = first + (end - first) / 2;
 
         /* What was overwritten meanwhile is older than what is there. */
-        if (!xseg_history_ring_read(of->ring, middle, &event) || event.time < since)
+        if (!xseg_history_ring_read(of->ring, middle, &event) || event.time < oldest)
             first = middle + 1;
         else
             end = middle;
@@ -265,7 +290,7 @@ static uint64_t begin_since(const struct xseg_history_store *store, struct xseg_
     for (size_t i = 0; i < ends->count; i++) {
         const uint64_t first = ends->list[i].first;
 
-        ends->list[i].first = find_since(&ends->list[i], since < SKEW ? 0 : since - SKEW);
+        ends->list[i].first = find_since(&ends->list[i], since);
         *left_out += ends->list[i].first - first;
     }
     return since;
@@ -282,7 +307,7 @@ xseg_status xseg_device_history_copy(struct xseg_device *device, struct xseg_his
     reading->since = begin_since(store, ends, most, &reading->left_out);
     xseg_lock_give(&store->lock);
     for (size_t i = 0; has_room && i < ends->count; i++)
-        has_room = read_ring(device, &ends->list[i], UINT64_MAX, reading);
+        has_room = read_ring(device, &ends->list[i], UINT64_MAX, false, reading);
     /* xseg_history_ring_lost() counts what is left out, too: all events before the first one that is copied. */
     reading->lost -= has_room ? xseg_min(reading->left_out, reading->lost) : 0;
     reading->moment = ends->moment;
@@ -303,7 +328,7 @@ void xseg_device_history_clear(struct xseg_device *device)
 
 void xseg_device_history_describe(struct xseg_allocator *allocator,
                                   const struct xseg_history_moment *moment,
-                                  const struct xseg_history_event *event,
+                                  const struct xseg_history_event *event, uint64_t user,
                                   struct xseg_history_entry *out)
 {
     *out = (struct xseg_history_entry){
@@ -322,7 +347,7 @@ void xseg_device_history_describe(struct xseg_allocator *allocator,
         .frames = event->frames,
         .thread = (int)event->thread,
         .label = xseg_history_labels_text(&allocator->history.labels, event->label),
-        .user = (void *)(uintptr_t)event->user, /* NOLINT(performance-no-int-to-ptr) */
+        .user = (void *)(uintptr_t)user, /* NOLINT(performance-no-int-to-ptr) */
     };
     xseg_pool_ids_find(&allocator->history, event->pool, out->pool_id);
 }

@@ -46,7 +46,7 @@ bool xseg_device_history_list_ends(struct xseg_device *device, struct xseg_histo
 void xseg_device_history_end(struct xseg_history_ends *ends);
 
 /*
- * Copy the newest events up to the ends, about so many.  From reading->since on they are all that was noted; what is
+ * Copy the newest events up to the ends, at most so many.  From reading->since on they are all that was noted; what is
  * older may have gaps, and the caller leaves it out.
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
@@ -68,7 +68,7 @@ void xseg_device_history_clear(struct xseg_device *device);
 /* Describe an event for users. */
 void xseg_device_history_describe(struct xseg_allocator *allocator,
                                   const struct xseg_history_moment *moment,
-                                  const struct xseg_history_event *event,
+                                  const struct xseg_history_event *event, uint64_t user,
                                   struct xseg_history_entry *out);
 
 /* Note a text of the user's. */

@@ -169,6 +169,12 @@ xseg_status xseg_picture_take(struct xseg_device *device, struct xseg_picture *p
                      device->context.ordinal);
 }
 
+uint64_t xseg_picture_host_bytes(const struct xseg_picture *picture)
+{
+    return xseg_bump_resident(&picture->blocks) + xseg_bump_resident(&picture->runs) +
+           picture->count * sizeof(*picture->list);
+}
+
 void xseg_picture_fini(struct xseg_picture *picture)
 {
     xseg_device_history_end(&picture->ends);

@@ -55,6 +55,9 @@ struct xseg_picture {
 xseg_status xseg_picture_take(struct xseg_device *device, struct xseg_picture *picture,
                               struct xseg_explaining *explaining);
 
+/* What it takes of host memory. */
+uint64_t xseg_picture_host_bytes(const struct xseg_picture *picture);
+
 void xseg_picture_fini(struct xseg_picture *picture);
 
 #endif

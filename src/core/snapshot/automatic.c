@@ -24,7 +24,7 @@ void xseg_automatic_write(struct xseg_allocator *allocator, const char *path,
         .format = XSEG_DOCUMENT_PICKLE,
         .has_history = true,
         .asks = false,
-        .host_bytes = XSEG_SNAPSHOT_HOST_BYTES,
+        .host_bytes = 0,
         .most_bytes = config->oom_snapshot_bytes,
         .deadline_ns = xseg_snapshot_deadline(config->oom_snapshot_ms),
     };

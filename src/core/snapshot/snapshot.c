@@ -22,6 +22,13 @@
 
 #define CONFIG_BYTES ((size_t)4096)
 
+/* What a snapshot takes of host memory at the most, unless host_bytes says otherwise: so much, and so much for each live
+ * block above so many.  OTHER_BYTES of it are for call stacks, names and output. */
+#define MOST_BYTES  ((uint64_t)64 << 20)
+#define BLOCK_BYTES 64u
+#define BLOCKS      100000u
+#define OTHER_BYTES ((uint64_t)2 << 20)
+
 /* Entries between two looks at the clock and at the file's size. */
 #define STEP 1024u
 
@@ -96,15 +103,31 @@ static void count_whole(struct view *view)
         view->whole += event->time >= view->reading.since;
 }
 
+/* How many events of a device may be copied beside its state. */
+static uint64_t count_room(const struct writing *writing, const struct view *view)
+{
+    const uint64_t live = view->picture.live_blocks;
+    uint64_t bytes = writing->plan->host_bytes / writing->count;
+
+    if (writing->plan->host_bytes == 0) {
+        const uint64_t state = xseg_picture_host_bytes(&view->picture) +
+                               view->reasons.count * sizeof(struct xseg_reason);
+
+        bytes = (MOST_BYTES - OTHER_BYTES) / writing->count +
+                (live - xseg_min(live, BLOCKS / writing->count)) * BLOCK_BYTES;
+        bytes -= xseg_min(bytes, state);
+    }
+    return bytes / sizeof(struct xseg_history_event);
+}
+
 static xseg_status look(struct writing *writing, struct view *view)
 {
-    const uint64_t most =
-        writing->plan->host_bytes / sizeof(struct xseg_history_event) / writing->count;
     xseg_status status = look_locked(writing, view);
 
     xseg_history_merge_init(&view->reading.merge);
     if (status == XSEG_OK && view->has_trace)
-        status = xseg_device_history_copy(view->device, &view->picture.ends, most, &view->reading);
+        status = xseg_device_history_copy(view->device, &view->picture.ends,
+                                          count_room(writing, view), &view->reading);
     if (status == XSEG_OK && !xseg_history_merge_begin(&view->reading.merge))
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to put the history in order");
     if (status == XSEG_OK)

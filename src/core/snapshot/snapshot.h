@@ -13,14 +13,12 @@
 #include "src/base/document.h"
 #include "src/core/device/allocator.h"
 
-/* Host bytes for copies of events, if nothing else is said. */
-#define XSEG_SNAPSHOT_HOST_BYTES ((uint64_t)64 << 20)
-
 struct xseg_snapshot_plan {
     enum xseg_document_format format;
-    bool has_history;    /* with the events */
-    bool asks;           /* the driver may be asked */
-    uint64_t host_bytes; /* for copies of events, over all devices */
+    bool has_history; /* with the events */
+    bool asks;        /* the driver may be asked */
+    uint64_t
+        host_bytes; /* for copies of events, over all devices; 0: what the state leaves of 64 MiB */
     uint64_t most_bytes; /* of the file, about, if it is a regular one; UINT64_MAX: any */
     uint64_t
         deadline_ns; /* of CLOCK_MONOTONIC: a regular file is to be complete by then; UINT64_MAX: whenever */

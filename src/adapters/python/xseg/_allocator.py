@@ -212,8 +212,8 @@ class Allocator:
                  host_bytes: int = 0, most_ms: int = 0) -> None:
         """Write where all memory is, and what led to it, in the format of torch.cuda.memory._dump_snapshot().
 
-        events=False leaves out what led to it.  `host_bytes` bounds the host memory for copies of events, 0: 64 MiB;
-        `most_ms` the time, 0: any.  The oldest events are left out for both.  Other threads go on meanwhile.
+        events=False leaves out what led to it.  `host_bytes` bounds the host memory for copies of events, 0: what blocks and
+        pages leave of 64 MiB; `most_ms` the time, 0: any.  The oldest events are left out for both.  Other threads go on meanwhile.
 
         FileError: the file cannot be written; a file that was there before still is.
         """
