@@ -103,7 +103,8 @@ struct xseg_history_summary {
  * @param context  its first argument
  * @param summary  NULL, or from XSEG_HISTORY_SUMMARY_INIT
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY: a copy takes 72 bytes an event; XSEG_ERR_FORKED
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY: a copy takes 64 bytes an event, 72 with block_user;
+ *          XSEG_ERR_FORKED
  * Cost:    no driver call.  Takes GROWTH and each arena's lock for a moment.
  */
 XSEG_API XSEG_NODISCARD xseg_status
