@@ -148,7 +148,7 @@ static void measure(struct xseg_allocator *allocator, const char *name, bool as_
     }
     (void)stat(path, &found);
     if (as_json)
-        printf("%lu events of %u are in the file\n", count_entries(path), EVENTS / 3 * 3);
+        printf("%lu events are in the file, from rings of %u each\n", count_entries(path), EVENTS);
     (void)unlink(path);
     qsort(seconds, ROUNDS, sizeof(*seconds), compare);
     printf("%-36s %9.1f ms %9.1f MiB of host memory %9.1f MiB file\n", name,
