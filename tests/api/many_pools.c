@@ -23,18 +23,6 @@ static uint64_t host_bytes(struct xseg_allocator *allocator)
     return scene_stats(allocator).host_bytes;
 }
 
-/* Sanitizers have memory of their own for each piece. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define IS_SANITIZED true
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define IS_SANITIZED true
-#endif
-#endif
-#ifndef IS_SANITIZED
-#define IS_SANITIZED false
-#endif
-
 static uint64_t resident_bytes(void)
 {
     unsigned long all = 0, resident = 0;
@@ -149,7 +137,7 @@ static void empty_ones_do_as_well(void **state)
 static void cached_memory_takes_little(void **state)
 {
     /* Meson has the heap filled, which touches what nobody would.  A sanitizer's heap knows no such mode. */
-    assert_true(mallopt(M_PERTURB, 0) == 1 || IS_SANITIZED);
+    assert_true(mallopt(M_PERTURB, 0) == 1 || SCENE_IS_SANITIZED);
     struct xseg_allocator *allocator = open_small(NULL, 0);
 
     (void)state;
@@ -162,7 +150,7 @@ static void cached_memory_takes_little(void **state)
     assert_int_equal(reserved(allocator), 3100 * 2 * MIB);
     assert_in_range(host_bytes(allocator), 0, before + 3000 * 1024 + CHUNK_BYTES);
     /* The simulator's records are in there as well, but little of its tables on a device that large. */
-    if (!IS_SANITIZED)
+    if (!SCENE_IS_SANITIZED)
         assert_in_range(resident_bytes(), 0, resident + 3000 * 8192);
     scene_empty_cache(allocator);
     assert_int_equal(reserved(allocator), 0);

@@ -486,18 +486,6 @@ static bool forget_peak(void)
     return (file < 0 || close(file) == 0) && done;
 }
 
-/* Sanitizers have memory of their own for each piece. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define IS_SANITIZED true
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define IS_SANITIZED true
-#endif
-#endif
-#ifndef IS_SANITIZED
-#define IS_SANITIZED false
-#endif
-
 #define LIVE   150000u
 #define EVENTS 1200000u
 
@@ -508,7 +496,7 @@ static void host_memory_is_bounded(void **state)
     char path[128];
 
     (void)state;
-    if (IS_SANITIZED || !forget_peak()) {
+    if (SCENE_IS_SANITIZED || !forget_peak()) {
         print_message("# not looked at: a sanitizer, or the kernel, does not let it be measured\n");
         return;
     }

@@ -19,6 +19,18 @@
 #include "xseg/sim.h"
 #include "xseg/xseg.h"
 
+/* Sanitizers have host memory of their own for each piece: figures of it say nothing with them. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SCENE_IS_SANITIZED true
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SCENE_IS_SANITIZED true
+#endif
+#endif
+#ifndef SCENE_IS_SANITIZED
+#define SCENE_IS_SANITIZED false
+#endif
+
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 #define GIB ((size_t)1 << 30)

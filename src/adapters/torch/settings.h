@@ -29,7 +29,7 @@ void stop_following();
 /** Apply a string that torch.cuda.memory._set_allocator_settings() was given, and PyTorch has applied. */
 void follow_settings(const std::string &settings);
 
-/** The same where PyTorch does not tell the adapter: PyTorch applies it here. */
+/** Let PyTorch apply such a string, and follow it: for versions of PyTorch that do not tell the adapter of strings. */
 void set_settings(const std::string &settings);
 
 /** The configuration as snapshots have it. */
