@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/json_pickle.h"
-#include "src/tools/recording.h"
+#include "src/tools/files/json_pickle.h"
+#include "src/tools/recording/recording.h"
 #include "tests/fuzz/holds.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

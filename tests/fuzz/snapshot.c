@@ -6,11 +6,11 @@
  * its sites strand adds up, and its profile differs from itself by nothing.  It can be written as a trace,
  * and as a page.
  */
-#include "src/tools/blame.h"
-#include "src/tools/compare.h"
-#include "src/tools/export_trace.h"
-#include "src/tools/json_pickle.h"
-#include "src/tools/view_model.h"
+#include "src/tools/blame/blame.h"
+#include "src/tools/export/export_trace.h"
+#include "src/tools/files/json_pickle.h"
+#include "src/tools/ranks/compare.h"
+#include "src/tools/view/view_model.h"
 #include "tests/fuzz/replayable.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -127,7 +127,7 @@ def files_are_complete(tree, root, version, is_whole=True):
                  "share/bash-completion/completions/xseg",
                  "share/fish/vendor_completions.d/xseg.fish", "share/zsh/site-functions/_xseg"}
         want |= {f"share/man/man1/xseg-{path.stem.partition('_')[2]}.1"
-                 for path in (root / "src/tools").glob("command_*.c")}
+                 for path in (root / "src/tools").rglob("command_*.c")}
     else:
         want -= {"include/xseg/sim.h"}
     have = set()

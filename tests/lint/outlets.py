@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Only src/tools/complain.c writes to standard error, where it shows bytes that cannot be printed."""
+"""Only src/tools/text/complain.c writes to standard error, where it shows bytes that cannot be printed."""
 import re
 
 import tree
 
 FOLDER = "src/tools"
-OUTLET = "src/tools/complain.c"
+OUTLET = "src/tools/text/complain.c"
 # A call of the C library that writes there, by itself or to a stream that it is given.
 CALL = re.compile(r"\b(?:v?fprintf\s*\(\s*stderr|(?:fputs|fputc|putc|fwrite)\s*\([^;]*?\bstderr\s*\)|"
                   r"(?:v?dprintf|write)\s*\(\s*(?:STDERR_FILENO|2)\b|(?:perror|warnx?|errx?|psignal|error)\s*\()")

@@ -170,7 +170,7 @@ CASES = [
     ("sentences beside complain.c", outlets.check,
      {"src/tools/a.c": 'fprintf(\n    stderr, "a");\nfputs("b",\n stderr);\nputc(c, stderr);\nperror(d);\n'
                        "replays->out = stderr;\nhelp_print(stderr, e);\ndprintf(STDERR_FILENO, f);\n",
-      "src/tools/complain.c": 'fputs("a", stderr);\n', "src/b.c": "perror(a);\n"},
+      "src/tools/text/complain.c": 'fputs("a", stderr);\n', "src/b.c": "perror(a);\n"},
      ["src/tools/a.c:1: ", "src/tools/a.c:3: ", "src/tools/a.c:5: ", "src/tools/a.c:6: ",
       "src/tools/a.c:9: "]),
     ("facts in one place only", facts.check,

@@ -59,7 +59,7 @@ class Sources(unittest.TestCase):
         """Two places of one line are one site; without lines they are two of one function."""
         named = self.sites([(TOOL, self.address + 1, self.build_id)])
         if self.has_lines:
-            self.assertRegex(named[0], r"src/tools/main\.c:\d+ main$")
+            self.assertRegex(named[0], r"src/tools/main/main\.c:\d+ main$")
             self.assertEqual(self.sites(*([(TOOL, self.address + more, self.build_id)] for more in (1, 2))), named)
         else:
             self.assertEqual(named, [f"main ({TOOL}+{self.address + 1:#x})"])
@@ -79,7 +79,7 @@ class Sources(unittest.TestCase):
         """A library without debug information says less than who has called it."""
         stack = [("/lib/libother.so", 5, "abcd"), (TOOL, self.address + 1, self.build_id)]
         if self.has_lines:
-            self.assertRegex(self.sites(stack)[0], r"src/tools/main\.c:\d+ main$")
+            self.assertRegex(self.sites(stack)[0], r"src/tools/main/main\.c:\d+ main$")
         else:
             self.assertEqual(self.sites(stack), ["?? (/lib/libother.so+0x5)"])
 

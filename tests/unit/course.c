@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/course.h"
+#include "src/tools/course/course.h"
 #include "tests/support/draw.h"
 #include "tests/support/programme.h"
 

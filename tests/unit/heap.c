@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/heap.h"
+#include "src/tools/export/heap.h"
 
 #define COUNT 2000u
 

@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "src/tools/published.h"
-#include "src/tools/top_table.h"
+#include "src/tools/top/published.h"
+#include "src/tools/top/top_table.h"
 
 static struct xseg_published file, head;
 static struct xseg_published_frame frame;

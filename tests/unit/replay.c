@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/replay.h"
+#include "src/tools/player/replay.h"
 
 #define CALL       100     /* nanoseconds: an allocation, a free, ... */
 #define TICK       7000    /* xseg_tick() */

@@ -10,9 +10,9 @@
 #include <cmocka.h>
 #include <zstd.h>
 
-#include "src/tools/idmap.h"
-#include "src/tools/lines.h"
-#include "src/tools/xtrace.h"
+#include "src/tools/files/idmap.h"
+#include "src/tools/files/lines.h"
+#include "src/tools/trace/xtrace.h"
 
 #define HEAD "xtrace 1\n"
 

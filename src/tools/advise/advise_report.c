@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/advise/advise_report.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/advise/advise_why.h"
+#include "src/tools/text/amount.h"
+#include "src/tools/text/printable.h"
+#include "src/tools/text/style.h"
+
+#define LABEL_WIDTH  26
+#define COLUMN_WIDTH 16
+#define HEAD_WIDTH   15
+#define COLUMNS      3
+#define AMOUNT       32
+#define PAIR_WIDTH   12 /* of a column of the table of ranks */
+
+/* --- Memory that ran out. --- */
+
+/* "a device of 26.10 GiB, 2.10 GiB more" */
+static void put_enough(FILE *out, const struct advice *advice, const struct advise_string *with)
+{
+    if (!with->figures.has_enough) {
+        (void)fputs("no device is large enough", out);
+        return;
+    }
+    (void)fputs("a device of ", out);
+    amount_print_bytes(out, with->figures.enough);
+    if (!advice_is_of_ranks(advice) && with->figures.enough > advice_target(advice)) {
+        (void)fputs(", ", out);
+        amount_print_bytes(out, with->figures.enough - advice_target(advice));
+        (void)fputs(" more", out);
+    }
+}
+
+static void put_least(FILE *out, const struct advice *advice)
+{
+    if (advice->least.config && advice->least.changes == 0) {
+        (void)fputs("none", out);
+        return;
+    }
+    if (advice->least.config) {
+        (void)fputs("only ", out);
+        if (advice->advised.config && strcmp(advice->advised.config, advice->least.config) == 0)
+            (void)fputs("this string", out);
+        else
+            printable_print(out, advice->least.config);
+        (void)fputs("; or, with the string in force, ", out);
+        put_enough(out, advice, &advice->in_force);
+        return;
+    }
+    if (advice->advised.config && advice->advised.figures.has_enough &&
+        (!advice->in_force.figures.has_enough ||
+         !amount_is_alike(advice->advised.figures.enough, advice->in_force.figures.enough))) {
+        put_enough(out, advice, &advice->advised);
+        (void)fputs(", with the advised string; with the string in force ", out);
+    }
+    put_enough(out, advice, &advice->in_force);
+}
+
+static void print_head(FILE *out, const char *head)
+{
+    (void)fprintf(out, "%-*s", HEAD_WIDTH, head);
+}
+
+/* "rank 5, rank 2"; "none" */
+static void put_short(FILE *out, const struct advice *advice, const struct advise_string *with)
+{
+    const char *between = "";
+
+    for (size_t i = 0; i < advice->trials->count; i++)
+        if (!with->of[i].serves) {
+            (void)fprintf(out, "%s%s", between, advice->trials->programmes[i].name);
+            between = ", ";
+        }
+    if (!between[0])
+        (void)fputs("none", out);
+}
+
+static void print_short_ranks(FILE *out, const struct advice *advice)
+{
+    print_head(out, "out of memory");
+    put_short(out, advice, &advice->in_force);
+    (void)fputs(" with the string in force", out);
+    if (advice->advised.config) {
+        (void)fputs("; ", out);
+        put_short(out, advice, &advice->advised);
+        (void)fputs(" with this one", out);
+    }
+    (void)fputc('\n', out);
+}
+
+static void print_shortage(FILE *out, const struct advice *advice)
+{
+    const struct trial_figures *in_force = &advice->in_force.figures;
+
+    if (advice_is_of_ranks(advice)) {
+        print_short_ranks(out, advice);
+        return;
+    }
+    print_head(out, "out of memory");
+    if (in_force->failed > 0)
+        (void)fprintf(out, "%" PRIu64 " request%s failed in the file; ", in_force->failed,
+                      in_force->failed == 1 ? "" : "s");
+    (void)fputs("on ", out);
+    amount_print_bytes(out, advice_target(advice));
+    if (in_force->serves)
+        (void)fputs(" a replay completes with the string in force", out);
+    else if (advice->advised.config && advice->advised.figures.serves)
+        (void)fputs(in_force->failed > 0 ? " it would have completed with this string"
+                                         : " it completes with this string",
+                    out);
+    else
+        (void)fprintf(out, " it completes with none of %zu configurations", advice->replayed);
+    (void)fputc('\n', out);
+}
+
+/* --- The table. --- */
+
+enum row { PEAK, SMALLEST, DRIVER_TIME, COMPLETES, ROWS };
+
+static void cell(enum row row, const struct advise_string *string, char *text, size_t bytes)
+{
+    const struct trial_figures *figures = &string->figures;
+    const double ns = (double)figures->driver_ns;
+
+    (void)snprintf(text, bytes, "none");
+    if (row == PEAK)
+        amount_bytes(figures->peak_reserved, text, bytes);
+    else if (row == SMALLEST && figures->has_min_device)
+        amount_bytes(figures->min_device, text, bytes);
+    else if (row == DRIVER_TIME)
+        amount_in_unit(amount_unit_for(amount_units_of_time, ns), ns, text, bytes);
+    else if (row == COMPLETES)
+        (void)snprintf(text, bytes, "%s", figures->serves ? "yes" : "no");
+}
+
+static void print_cells(FILE *out, enum row row, const char *label,
+                        const struct advise_string *const *columns)
+{
+    (void)fprintf(out, "  %-*s", LABEL_WIDTH - 2, label);
+    for (unsigned i = 0; i < COLUMNS; i++) {
+        char text[AMOUNT];
+
+        if (!columns[i]->config)
+            continue;
+        cell(row, columns[i], text, sizeof(text));
+        (void)fprintf(out, "%*s", COLUMN_WIDTH, text);
+    }
+    (void)fputc('\n', out);
+}
+
+static void print_table(FILE *out, const struct advice *advice)
+{
+    static const char *const names[COLUMNS] = {"in force", "advised", "runner-up"};
+    const struct advise_string *const columns[COLUMNS] = {&advice->in_force, &advice->advised,
+                                                          &advice->runner_up};
+    char target[AMOUNT], label[AMOUNT + 16];
+
+    amount_bytes(advice_target(advice), target, sizeof(target));
+    (void)snprintf(label, sizeof(label), "completes on %s", target);
+    (void)fprintf(out, "%*s", LABEL_WIDTH, "");
+    for (unsigned i = 0; i < COLUMNS; i++)
+        if (columns[i]->config)
+            (void)fprintf(out, "%*s", COLUMN_WIDTH, names[i]);
+    (void)fputc('\n', out);
+    print_cells(out, PEAK, "peak reserved", columns);
+    print_cells(out, SMALLEST, "smallest device", columns);
+    print_cells(out, DRIVER_TIME, "driver time, modelled", columns);
+    if (advice->is_short)
+        print_cells(out, COMPLETES, label, columns);
+}
+
+static void print_string(FILE *out, const char *head, const char *config)
+{
+    print_head(out, head);
+    printable_print(out, config[0] ? config : "(none: the defaults)");
+    (void)fputc('\n', out);
+}
+
+static void print_title(FILE *out, const char *title)
+{
+    (void)fputs(style_on(out, STYLE_STRONG), out);
+    printable_print(out, title);
+    (void)fprintf(out, "%s\n", style_off(out));
+}
+
+/* What stands above the table.  Returns false without host memory. */
+static bool print_sentences(FILE *out, const struct advice *advice)
+{
+    char *why = advise_why(advice);
+
+    if (!why)
+        return false;
+    (void)fputs(style_on(out, advice->advised.config ? STYLE_GOOD : STYLE_STRONG), out);
+    if (advice->advised.config)
+        print_string(out, "set", advice->advised.config);
+    else
+        (void)fputs("nothing helps\n", out);
+    (void)fputs(style_off(out), out);
+    print_head(out, "why");
+    (void)fprintf(out, "%s\n", why);
+    if (advice->is_short) {
+        print_shortage(out, advice);
+        print_head(out, "least change");
+        put_least(out, advice);
+        (void)fputc('\n', out);
+    }
+    print_string(out, "in force", advice->in_force.config);
+    if (advice->left_out && advice->left_out[0])
+        print_string(out, "left out", advice->left_out);
+    if (advice->runner_up.config)
+        print_string(out, "runner-up", advice->runner_up.config);
+    else if (advice->advised.config)
+        print_string(out, "runner-up",
+                     advice->needs_larger
+                         ? "none: other strings lower the peak, but need a larger device"
+                         : "none: no other string helps");
+    (void)fputc('\n', out);
+    free(why);
+    return true;
+}
+
+bool advise_report_text(FILE *out, const struct advice *advice)
+{
+    print_title(out, advice->trials->name);
+    if (!print_sentences(out, advice))
+        return false;
+    print_table(out, advice);
+    (void)fprintf(out, "\n%zu configurations replayed\n", advice->replayed);
+    return true;
+}
+
+/* --- Of ranks. --- */
+
+static void print_rank(FILE *out, const struct advise_ranks *ranks,
+                       const struct advise_string *const *columns, size_t rank)
+{
+    for (unsigned i = 0; i < COLUMNS; i++) {
+        const struct trial_figures *figures = &columns[i]->of[rank];
+        char peak[AMOUNT], smallest[AMOUNT] = "none";
+
+        if (!columns[i]->config)
+            continue;
+        amount_bytes(figures->peak_reserved, peak, sizeof(peak));
+        if (figures->has_min_device)
+            amount_bytes(figures->min_device, smallest, sizeof(smallest));
+        (void)fprintf(out, "%*s%*s", PAIR_WIDTH, peak, PAIR_WIDTH, smallest);
+    }
+    (void)fprintf(out, "  %s%s%s\n", ranks->of[rank].name,
+                  ranks->of[rank].is_odd ? ", the odd one" : "",
+                  ranks->of[rank].is_typical ? ", the most typical" : "");
+}
+
+static void print_ranks(FILE *out, const struct advise_ranks *ranks, const struct advice *advice)
+{
+    static const char *const names[COLUMNS] = {"in force", "advised", "runner-up"};
+    const struct advise_string *const columns[COLUMNS] = {&advice->in_force, &advice->advised,
+                                                          &advice->runner_up};
+
+    for (unsigned i = 0; i < COLUMNS; i++)
+        if (columns[i]->config)
+            (void)fprintf(out, "%*s", 2 * PAIR_WIDTH, names[i]);
+    (void)fputc('\n', out);
+    for (unsigned i = 0; i < COLUMNS; i++)
+        if (columns[i]->config)
+            (void)fprintf(out, "%*s%*s", PAIR_WIDTH, "peak", PAIR_WIDTH, "smallest");
+    (void)fputs("  looked at\n", out);
+    for (size_t i = 0; i < advice->trials->count; i++)
+        print_rank(out, ranks, columns, i);
+}
+
+bool advise_report_ranks_text(FILE *out, const struct advise_ranks *ranks,
+                              const struct advice *advice)
+{
+    print_title(out, ranks->verdict);
+    printable_print(out, ranks->folder);
+    (void)fprintf(out, ", %zu file%s\n", ranks->files, ranks->files == 1 ? "" : "s");
+    if (!print_sentences(out, advice))
+        return false;
+    print_ranks(out, ranks, advice);
+    (void)fprintf(out, "\n%zu configurations replayed\n", advice->replayed);
+    return true;
+}
+
+/* --- JSON. --- */
+
+static json_t *bytes_json(bool is_known, uint64_t bytes)
+{
+    return is_known ? json_integer((json_int_t)bytes) : json_null();
+}
+
+static json_t *left_out_json(const struct advice *advice)
+{
+    return advice->left_out && advice->left_out[0] ? printable_json(advice->left_out) : json_null();
+}
+
+/* A string with what came of it in one programme. */
+static json_t *string_json(const struct advice *advice, const struct advise_string *string,
+                           size_t programme)
+{
+    const struct trial_figures *figures = &string->of[programme];
+    json_t *object = string->config ? json_object() : json_null();
+    int failed = 0;
+
+    if (!string->config || !object)
+        return object;
+    failed |= json_object_set_new(object, "config", printable_json(string->config));
+    failed |= json_object_set_new(object, "changes", json_integer(string->changes));
+    failed |= json_object_set_new(object, "oom_at", json_integer(figures->oom_at));
+    failed |=
+        json_object_set_new(object, "peak_requested", bytes_json(true, figures->peak_requested));
+    failed |=
+        json_object_set_new(object, "peak_reserved", bytes_json(true, figures->peak_reserved));
+    failed |= json_object_set_new(object, "min_device",
+                                  bytes_json(figures->has_min_device, figures->min_device));
+    failed |=
+        json_object_set_new(object, "driver_us", json_real((double)figures->driver_ns / 1000));
+    if (advice->is_short) {
+        failed |= json_object_set_new(object, "completes", json_boolean(figures->serves));
+        failed |= json_object_set_new(object, "device_needed",
+                                      bytes_json(figures->has_enough, figures->enough));
+    }
+    if (!failed)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static json_t *shortage_json(const struct advice *advice)
+{
+    json_t *object = advice->is_short ? json_object() : json_null();
+    int failed = 0;
+
+    if (!advice->is_short || !object)
+        return object;
+    failed |= json_object_set_new(object, "device_bytes", bytes_json(true, advice_target(advice)));
+    failed |=
+        json_object_set_new(object, "failed", bytes_json(true, advice->in_force.figures.failed));
+    failed |=
+        json_object_set_new(object, "completes",
+                            json_boolean(advice->advised.config ? advice->advised.figures.serves
+                                                                : advice->in_force.figures.serves));
+    failed |= json_object_set_new(object, "least_change",
+                                  advice->least.config ? printable_json(advice->least.config)
+                                                       : json_null());
+    if (!failed)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+json_t *advise_report_json(const struct advice *advice)
+{
+    const struct programme *programme = &advice->trials->programmes[0];
+    json_t *object = json_object();
+    char *why = advise_why(advice);
+    int failed = !object || !why;
+
+    if (!failed) {
+        failed |= json_object_set_new(object, "trace", printable_json(programme->file));
+        failed |=
+            json_object_set_new(object, "device_bytes", bytes_json(true, programme->device_bytes));
+        failed |= json_object_set_new(object, "replayed", bytes_json(true, advice->replayed));
+        failed |= json_object_set_new(object, "why", json_string(why));
+        failed |= json_object_set_new(object, "left_out", left_out_json(advice));
+        failed |=
+            json_object_set_new(object, "in_force", string_json(advice, &advice->in_force, 0));
+        failed |= json_object_set_new(object, "advised", string_json(advice, &advice->advised, 0));
+        failed |=
+            json_object_set_new(object, "runner_up", string_json(advice, &advice->runner_up, 0));
+        failed |= json_object_set_new(object, "out_of_memory", shortage_json(advice));
+    }
+    free(why);
+    if (!failed)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+/* What came of a string in the ranks together. */
+static json_t *together_json(const struct advise_string *string)
+{
+    if (!string->config)
+        return json_null();
+    return json_pack("{s:o, s:i, s:o, s:o}", "config", printable_json(string->config), "changes",
+                     (int)string->changes, "peak_reserved",
+                     bytes_json(true, string->figures.peak_reserved), "min_device",
+                     bytes_json(string->figures.has_min_device, string->figures.min_device));
+}
+
+static json_t *rank_json(const struct advise_ranks *ranks, const struct advice *advice, size_t rank)
+{
+    const struct programme *programme = &advice->trials->programmes[rank];
+
+    return json_pack("{s:s, s:o, s:b, s:b, s:o, s:o, s:o, s:o, s:o}", "rank", ranks->of[rank].name,
+                     "trace", printable_json(programme->file), "odd", (int)ranks->of[rank].is_odd,
+                     "typical", (int)ranks->of[rank].is_typical, "device_bytes",
+                     bytes_json(true, programme->device_bytes), "target_bytes",
+                     bytes_json(true, programme->target_bytes), "in_force",
+                     string_json(advice, &advice->in_force, rank), "advised",
+                     string_json(advice, &advice->advised, rank), "runner_up",
+                     string_json(advice, &advice->runner_up, rank));
+}
+
+json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct advice *advice)
+{
+    json_t *list = json_array(), *object;
+    char *why = advise_why(advice);
+
+    for (size_t i = 0; list && i < advice->trials->count; i++)
+        if (json_array_append_new(list, rank_json(ranks, advice, i)) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    object = json_pack(
+        "{s:o, s:o, s:s?, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
+        printable_json(ranks->folder), "verdict", printable_json(ranks->verdict), "odd", ranks->odd,
+        "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "left_out",
+        left_out_json(advice), "in_force", together_json(&advice->in_force), "advised",
+        together_json(&advice->advised), "runner_up", together_json(&advice->runner_up),
+        "out_of_memory", (int)advice->is_short, "least_change",
+        advice->least.config ? printable_json(advice->least.config) : json_null(), "ranks", list);
+    free(why);
+    return object;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/command/command.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/ranks/compare_report.h"
+#include "src/tools/ranks/rank_files.h"
+#include "src/tools/ranks/ranks_run.h"
+#include "src/tools/recording/recording_file.h"
+#include "src/tools/text/complain.h"
+#include "src/tools/text/printable.h"
+#include "src/tools/text/style.h"
+
+/* A side is one of the two files that are compared. */
+struct side {
+    const char *path;
+    struct recording recording;
+    const struct recording_device *device;
+    struct profile profile;
+};
+
+/* A run of the command. */
+struct comparing {
+    const struct option_values *arguments;
+    struct side sides[2];
+    struct compare compare;
+    bool by_events; /* both have a history; else their ends are compared */
+};
+
+static bool is_given(const struct comparing *comparing, enum option_id id)
+{
+    return comparing->arguments->of[id].given;
+}
+
+static uint32_t number_of(const struct comparing *comparing, enum option_id id)
+{
+    return (uint32_t)comparing->arguments->of[id].number;
+}
+
+static bool lacks_memory(void)
+{
+    command_complain(command_find("compare"), "no host memory is left");
+    return false;
+}
+
+/* --- Reading. --- */
+
+static bool read_side(const struct comparing *comparing, struct side *side)
+{
+    const int number = is_given(comparing, OPTION_SNAPSHOT_DEVICE)
+                           ? (int)number_of(comparing, OPTION_SNAPSHOT_DEVICE)
+                           : -1;
+    struct recording_fault fault;
+
+    if (!recording_file_read(side->path, &side->recording))
+        return false;
+    side->device = recording_file_device(&side->recording, number, &fault);
+    if (side->device)
+        return true;
+    complain("%s: %s", recording_file_name(side->path), fault.text);
+    recording_fini(&side->recording);
+    return false;
+}
+
+static bool read_both(struct comparing *comparing)
+{
+    if (!read_side(comparing, &comparing->sides[0]))
+        return false;
+    if (read_side(comparing, &comparing->sides[1])) {
+        comparing->by_events = comparing->sides[0].device->event_count > 0 &&
+                               comparing->sides[1].device->event_count > 0;
+        return true;
+    }
+    recording_fini(&comparing->sides[0].recording);
+    return false;
+}
+
+static bool find_profile(const struct comparing *comparing, struct side *side)
+{
+    const struct profile_rules rules = {
+        .by = is_given(comparing, OPTION_LABEL) ? SITES_BY_LABEL : SITES_BY_FRAME,
+        .depth = number_of(comparing, OPTION_DEPTH),
+        .by_events = true,
+        .at_end = !comparing->by_events,
+    };
+
+    return profile_init(&side->profile, &side->recording, side->device, &rules);
+}
+
+static bool compare_both(struct comparing *comparing)
+{
+    struct side *a = &comparing->sides[0], *b = &comparing->sides[1];
+
+    if (!find_profile(comparing, a))
+        return lacks_memory();
+    if (!find_profile(comparing, b)) {
+        profile_fini(&a->profile);
+        return lacks_memory();
+    }
+    if (compare_init(&comparing->compare, &a->profile, &b->profile,
+                     !is_given(comparing, OPTION_LABEL)))
+        return true;
+    profile_fini(&a->profile);
+    profile_fini(&b->profile);
+    return lacks_memory();
+}
+
+/* --- Printing. --- */
+
+static void print_limit(uint64_t count, const char *what)
+{
+    if (count > 0)
+        (void)printf("   %" PRIu64 " %s\n", count, what);
+}
+
+static void print_side(const struct side *side, char letter)
+{
+    (void)printf("%c: ", letter);
+    printable_print(stdout, recording_file_name(side->path));
+    (void)printf(", device %d, %" PRIu64 " events\n", side->device->number, side->profile.events);
+    if (side->profile.events == 0)
+        (void)fputs("   there is no history in it, so what both have at their ends is "
+                    "compared; " RECORDING_FILE_HOW_TO "\n",
+                    stdout);
+    print_limit(side->profile.lost, "events before the first were overwritten");
+    print_limit(side->profile.no_room, "events before the first had no room in the file");
+    print_limit(side->profile.left_out, "events or blocks do not fit the others, and are left out");
+}
+
+static void print_text(const struct comparing *comparing, const char *verdict,
+                       const struct compare_names *names)
+{
+    (void)fputs(style_on(stdout, STYLE_STRONG), stdout);
+    printable_print(stdout, verdict);
+    (void)printf("%s\n", style_off(stdout));
+    print_side(&comparing->sides[0], 'A');
+    print_side(&comparing->sides[1], 'B');
+    compare_report_tables(stdout, &comparing->compare, names, number_of(comparing, OPTION_ROWS),
+                          comparing->by_events);
+}
+
+static json_t *side_json(const struct side *side)
+{
+    json_t *object = compare_report_whole(&side->profile);
+
+    if (object &&
+        json_object_set_new(object, "file", printable_json(recording_file_name(side->path))) == 0 &&
+        json_object_set_new(object, "device", json_integer(side->device->number)) == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static bool print_json(const struct comparing *comparing, const char *verdict, bool differs)
+{
+    json_t *object =
+        json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "verdict", printable_json(verdict), "differs",
+                  (int)differs, "over_events", (int)comparing->by_events, "a",
+                  side_json(&comparing->sides[0]), "b", side_json(&comparing->sides[1]), "rows",
+                  compare_report_rows(&comparing->compare));
+    const bool fine = object && json_dumpf(object, stdout, JSON_INDENT(2)) == 0;
+
+    if (fine)
+        (void)fputc('\n', stdout);
+    json_decref(object);
+    return object || lacks_memory();
+}
+
+static int print(const struct comparing *comparing)
+{
+    const struct compare_names names = {"A", "B"};
+    const bool differs = compare_judge(&comparing->compare).result >= COMPARE_WHOLE;
+    char *verdict = compare_report_verdict(&comparing->compare, &names);
+    bool fine = verdict;
+
+    if (!fine)
+        (void)lacks_memory();
+    else if (is_given(comparing, OPTION_JSON))
+        fine = print_json(comparing, verdict, differs);
+    else
+        print_text(comparing, verdict, &names);
+    free(verdict);
+    if (!fine)
+        return COMMAND_BAD;
+    return differs ? COMMAND_MISMATCH : COMMAND_FINE;
+}
+
+/* --- All of it. --- */
+
+static int compare_files(struct comparing *comparing)
+{
+    struct side *sides = comparing->sides;
+    int status = COMMAND_BAD;
+
+    if (!read_both(comparing))
+        return COMMAND_BAD;
+    if (compare_both(comparing)) {
+        status = print(comparing);
+        compare_fini(&comparing->compare);
+        profile_fini(&sides[0].profile);
+        profile_fini(&sides[1].profile);
+    }
+    recording_fini(&sides[0].recording);
+    recording_fini(&sides[1].recording);
+    return status;
+}
+
+int command_compare(const struct option_values *arguments)
+{
+    const struct command *command = command_find("compare");
+    struct comparing comparing = {.arguments = arguments};
+    int folders = 0;
+
+    if (is_given(&comparing, OPTION_DEPTH) && is_given(&comparing, OPTION_LABEL)) {
+        (void)option_refuse(command, "--depth", "cannot be given with --label");
+        return COMMAND_BAD;
+    }
+    for (int i = 0; i < arguments->operand_count; i++) {
+        folders += rank_files_is_folder(arguments->operands[i]);
+        comparing.sides[i].path = arguments->operands[i];
+    }
+    if (folders == arguments->operand_count)
+        return ranks_run_compare(arguments);
+    if (folders > 0)
+        command_complain(command, "takes two files, or folders: not one of each");
+    else if (arguments->operand_count == 1)
+        command_complain(command, "%s is no folder: it takes two files, or one or two folders",
+                         arguments->operands[0]);
+    else if (strcmp(arguments->operands[0], "-") == 0 && strcmp(arguments->operands[1], "-") == 0)
+        command_complain(command, "standard input can be one of the files alone");
+    else
+        return compare_files(&comparing);
+    return COMMAND_BAD;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/command/command.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/main/help.h"
+#include "src/tools/text/printable.h"
+#include "src/tools/text/style.h"
+#include "xseg/key.h"
+
+#define INDENT 4
+
+/* The variables that a configuration may come from, in their order. */
+static const char *const variables[] = {"XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+                                        "PYTORCH_ALLOC_CONF"};
+
+struct config {
+    const char *string; /* NULL: none, but for the environment's */
+    const char *source;
+    bool is_verbose;
+    unsigned printed, left_out; /* keys; the latter have their defaults */
+    json_t *keys;
+};
+
+#define VARIABLES (sizeof(variables) / sizeof(variables[0]))
+
+/* The configuration string, or NULL: there is none. */
+static const char *text_of(const struct config *config)
+{
+    if (config->string)
+        return config->string;
+    for (unsigned i = 0; i < VARIABLES; i++)
+        if (strcmp(variables[i], config->source) == 0)
+            return secure_getenv(variables[i]);
+    return NULL;
+}
+
+/* --- What is in force. --- */
+
+/* Where the value of a key comes from: the source itself, or what follows from it. */
+static const char *reason_of(const struct config *config, const struct xseg_key *key)
+{
+    static char implied[64];
+
+    if (key->is_named)
+        return config->source;
+    if (key->is_standard)
+        return "default";
+    (void)snprintf(implied, sizeof(implied), "implied by %s", config->source);
+    return implied;
+}
+
+static void print_row(const char *key, const char *value, const char *standard, const char *from)
+{
+    (void)printf("  %-37s %-12s %-12s %s\n", key, value, standard, from);
+}
+
+static bool print_value(void *context, const struct xseg_key *key)
+{
+    struct config *config = context;
+    char value[1024], from[96];
+
+    if (!config->is_verbose && !key->is_named && key->is_standard) {
+        config->left_out++;
+        return true;
+    }
+    if (config->printed++ == 0) {
+        (void)printf("\n%s", style_on(stdout, STYLE_STRONG));
+        print_row("key", "value", "default", "from");
+        (void)printf("%s", style_off(stdout));
+    }
+    (void)snprintf(from, sizeof(from), "%s%s", reason_of(config, key),
+                   key->has_effect || !key->is_named ? "" : ", without effect here");
+    (void)printable_copy(key->value, value, sizeof(value));
+    print_row(key->name, value, key->standard, from);
+    return true;
+}
+
+/* Where the configuration comes from, and what is set and not read. */
+static void print_source(const struct config *config)
+{
+    const char *text = text_of(config);
+
+    (void)printf("source    %s\n", config->source);
+    if (text) {
+        (void)fputs("string    ", stdout);
+        printable_print(stdout, text);
+        (void)putchar('\n');
+    }
+    for (unsigned i = 0; i < VARIABLES; i++)
+        if (strcmp(variables[i], config->source) != 0 && secure_getenv(variables[i]))
+            (void)printf("not read  %s: the first source that is present counts, whole\n",
+                         variables[i]);
+}
+
+static void print_values(struct config *config)
+{
+    print_source(config);
+    (void)!xseg_keys(config->string, NULL, print_value, config);
+    if (config->left_out > 0)
+        (void)printf("\n%s %u keys have their defaults; -v lists them, --keys says what they "
+                     "mean\n",
+                     config->printed > 0 ? "the other" : "all", config->left_out);
+}
+
+/* --- What the keys mean. --- */
+
+static bool print_key(void *context, const struct xseg_key *key)
+{
+    const struct config *config = context;
+    char value[1024];
+
+    (void)printable_copy(key->value, value, sizeof(value));
+    (void)printf("%s%s%s (default %s", style_on(stdout, STYLE_STRONG), key->name, style_off(stdout),
+                 key->standard);
+    if (key->is_named || !key->is_standard)
+        (void)printf("; here %s, %s", value, reason_of(config, key));
+    (void)printf("%s)\n%*s", key->has_effect ? "" : "; without effect", INDENT, "");
+    help_wrap(stdout, key->accepts, INDENT);
+    (void)printf("%*s", INDENT, "");
+    help_wrap(stdout, key->meaning, INDENT);
+    return true;
+}
+
+/* --- JSON. --- */
+
+static bool add_key(void *context, const struct xseg_key *key)
+{
+    struct config *config = context;
+    json_t *one = json_pack("{s:s, s:o, s:s, s:b, s:s, s:b, s:s, s:s}", "name", key->name, "value",
+                            printable_json(key->value), "default", key->standard, "named",
+                            key->is_named, "from", reason_of(config, key), "effect",
+                            key->has_effect, "accepts", key->accepts, "meaning", key->meaning);
+
+    return one && json_array_append_new(config->keys, one) == 0;
+}
+
+static int print_json(struct config *config)
+{
+    const char *text = text_of(config);
+    json_t *all;
+
+    config->keys = json_array();
+    (void)!xseg_keys(config->string, NULL, add_key, config);
+    all = json_pack("{s:s, s:o, s:o}", "source", config->source, "string",
+                    text ? printable_json(text) : json_null(), "keys", config->keys);
+    if (!all) {
+        command_complain(command_find("config"), "no host memory is left");
+        return COMMAND_BAD;
+    }
+    (void)json_dumpf(all, stdout, JSON_INDENT(2));
+    (void)putchar('\n');
+    json_decref(all);
+    return COMMAND_FINE;
+}
+
+int command_config(const struct option_values *arguments)
+{
+    const bool lists_keys = arguments->of[OPTION_KEYS].given;
+    struct config config = {
+        .string = arguments->operand_count > 0 ? arguments->operands[0] : NULL,
+        .is_verbose = arguments->of[OPTION_ALL_KEYS].given,
+    };
+    char problem[1024] = "";
+
+    /* The list has to be had where what the environment says is bad, too. */
+    if (lists_keys && !config.string)
+        config.string = "";
+    if (xseg_keys(config.string, &config.source, NULL, NULL) != XSEG_OK) {
+        (void)xseg_error_text(problem, sizeof(problem));
+        command_complain(command_find("config"), "%s", problem);
+        return COMMAND_BAD;
+    }
+    if (arguments->of[OPTION_JSON].given)
+        return print_json(&config);
+    if (lists_keys)
+        (void)!xseg_keys(config.string, NULL, print_key, &config);
+    else
+        print_values(&config);
+    return COMMAND_FINE;
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/files/input.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+#define FILE_BYTES ((size_t)1 << 16)
+#define WINDOW_LOG 27 /* Zstandard's own limit for streams unless asked for more */
+
+struct input {
+    FILE *file;
+    ZSTD_DCtx *zstd; /* NULL for plain contents */
+    ZSTD_inBuffer raw;
+    bool in_frame;
+    bool is_peeked;
+    unsigned char first;
+    uint64_t bytes; /* handed out */
+    char problem[160];
+    char buffer[FILE_BYTES];
+};
+
+static bool fail(struct input *input, const char *sentence, const char *detail)
+{
+    snprintf(input->problem, sizeof(input->problem), "%s%s%s", sentence, detail ? ": " : "",
+             detail ? detail : "");
+    return false;
+}
+
+/* Read more of the file into the buffer; at its end the buffer stays empty. */
+static bool refill(struct input *input)
+{
+    errno = 0;
+    size_t count = fread(input->buffer, 1, FILE_BYTES, input->file);
+
+    if (count == 0 && ferror(input->file))
+        return fail(input, "cannot be read", strerror(errno));
+    input->raw = (ZSTD_inBuffer){input->buffer, count, 0};
+    return true;
+}
+
+static bool is_compressed(const struct input *input)
+{
+    const unsigned char *byte = (const unsigned char *)input->buffer;
+
+    if (input->raw.size < 4)
+        return false;
+    uint32_t magic = (uint32_t)byte[0] | (uint32_t)byte[1] << 8 | (uint32_t)byte[2] << 16 |
+                     (uint32_t)byte[3] << 24;
+    return magic == ZSTD_MAGICNUMBER || (magic & 0xfffffff0u) == ZSTD_MAGIC_SKIPPABLE_START;
+}
+
+struct input *input_open(FILE *file)
+{
+    struct input *input = malloc(sizeof(*input));
+
+    if (!input)
+        return NULL;
+    memset(input, 0, offsetof(struct input, buffer));
+    input->file = file;
+    if (!refill(input) || !is_compressed(input))
+        return input;
+    input->zstd = ZSTD_createDCtx();
+    if (!input->zstd ||
+        ZSTD_isError(ZSTD_DCtx_setParameter(input->zstd, ZSTD_d_windowLogMax, WINDOW_LOG))) {
+        input_close(input);
+        return NULL;
+    }
+    return input;
+}
+
+void input_close(struct input *input)
+{
+    if (!input)
+        return;
+    ZSTD_freeDCtx(input->zstd);
+    free(input);
+}
+
+/* Decompress until something comes out or the file ends. */
+static size_t read_compressed(struct input *input, void *to, size_t room)
+{
+    ZSTD_outBuffer output = {to, room, 0};
+
+    while (output.pos == 0) {
+        /* A frame may still hold bytes when all its input has been taken. */
+        if (input->in_frame || input->raw.pos < input->raw.size) {
+            size_t rest = ZSTD_decompressStream(input->zstd, &output, &input->raw);
+
+            if (ZSTD_isError(rest)) {
+                fail(input, "the compressed data is damaged", ZSTD_getErrorName(rest));
+                return 0;
+            }
+            input->in_frame = rest != 0;
+        }
+        if (output.pos > 0 || input->raw.pos < input->raw.size)
+            continue;
+        if (!refill(input))
+            return 0;
+        if (input->raw.size > 0)
+            continue;
+        if (input->in_frame)
+            fail(input, "the compressed data ends too early; the file was cut", NULL);
+        break;
+    }
+    return output.pos;
+}
+
+static size_t read_plain(struct input *input, void *to, size_t room)
+{
+    if (input->raw.pos == input->raw.size && !refill(input))
+        return 0;
+
+    size_t count = input->raw.size - input->raw.pos;
+
+    if (count > room)
+        count = room;
+    memcpy(to, input->buffer + input->raw.pos, count);
+    input->raw.pos += count;
+    return count;
+}
+
+size_t input_read(struct input *input, void *to, size_t room)
+{
+    size_t count = 0;
+
+    if (input->problem[0])
+        return 0;
+    if (input->is_peeked) {
+        input->is_peeked = false;
+        *(unsigned char *)to = input->first;
+        return 1;
+    }
+    count = input->zstd ? read_compressed(input, to, room) : read_plain(input, to, room);
+    input->bytes += count;
+    if (input->bytes <= INPUT_MOST)
+        return count;
+    fail(input, "the file's contents are longer than 4 GiB", NULL);
+    return 0;
+}
+
+int input_peek(struct input *input)
+{
+    if (!input->is_peeked && input_read(input, &input->first, 1) == 1)
+        input->is_peeked = true;
+    return input->is_peeked ? input->first : -1;
+}
+
+const char *input_problem(const struct input *input)
+{
+    return input->problem[0] ? input->problem : NULL;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/player/explained.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* --- Taking. --- */
+
+struct taking {
+    struct explained *explained;
+    const struct xtrace *trace;
+    struct CUstream_st *const *streams;
+};
+
+static uint64_t name_of(const struct taking *taking, xseg_stream handle)
+{
+    for (uint32_t i = 0; i < taking->trace->stream_count; i++)
+        if (taking->streams[i] == handle)
+            return taking->trace->stream_name[i];
+    return 0;
+}
+
+static bool note_reason(void *self, const struct xseg_reason *reason)
+{
+    const struct taking *taking = self;
+    struct explained_kind *kind = &taking->explained->kind[reason->kind];
+    unsigned at = kind->told;
+
+    kind->bytes += reason->bytes;
+    kind->reasons++;
+    while (at > 0 && kind->largest[at - 1].reason.bytes < reason->bytes)
+        at--;
+    if (at == EXPLAINED_MOST)
+        return true;
+    kind->told += kind->told < EXPLAINED_MOST;
+    memmove(&kind->largest[at + 1], &kind->largest[at],
+            (kind->told - at - 1) * sizeof(kind->largest[0]));
+    kind->largest[at] = (struct explained_reason){*reason, name_of(taking, reason->stream),
+                                                  name_of(taking, reason->waits_for)};
+    return true;
+}
+
+bool explained_take(struct explained *explained, struct xseg_allocator *allocator,
+                    const struct xtrace *trace, struct CUstream_st *const *streams)
+{
+    struct taking taking = {explained, trace, streams};
+
+    memset(explained, 0, sizeof(*explained));
+    explained->sums.struct_bytes = sizeof(explained->sums);
+    explained->is_there =
+        xseg_explain(allocator, NULL, note_reason, &taking, &explained->sums) == XSEG_OK;
+    return explained->is_there;
+}
+
+/* --- Printing. --- */
+
+static void print_bytes(FILE *out, uint64_t bytes)
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes / 1024;
+    int unit = 0;
+
+    if (bytes < 1024) {
+        (void)fprintf(out, "%" PRIu64 " bytes", bytes);
+        return;
+    }
+    for (; value >= 1024 && unit < 3; unit++)
+        value /= 1024;
+    (void)fprintf(out, "%.2f %s", value, units[unit]);
+}
+
+static void print_share(FILE *out, const char *what, uint64_t bytes, uint64_t all)
+{
+    (void)fprintf(out, "  %6.2f %%  ", all == 0 ? 0.0 : 100 * (double)bytes / (double)all);
+    print_bytes(out, bytes);
+    (void)fprintf(out, "  %s\n", what);
+}
+
+/* Of what pool the memory is, if not of the default one. */
+static const char *name_wall(const struct xseg_reason *reason)
+{
+    if (reason->lender != NULL)
+        return ", lent by a private pool";
+    return reason->pool != NULL ? ", private pool" : "";
+}
+
+static void print_reason(FILE *out, const struct explained_reason *told)
+{
+    const struct xseg_reason *reason = &told->reason;
+
+    (void)fprintf(out, "             ");
+    print_bytes(out, reason->bytes);
+    (void)fprintf(out, " at %#" PRIx64 ", %s%s, stream %" PRIu64, (uint64_t)(uintptr_t)reason->base,
+                  reason->is_small ? "small" : "large", name_wall(reason), told->stream);
+    if (reason->kind == XSEG_REASON_LIVE) {
+        (void)fprintf(out, ": %zu live, ", reason->live_blocks);
+        print_bytes(out, reason->live_bytes);
+        (void)fprintf(out, ", the largest ");
+        print_bytes(out, reason->block_requested);
+    }
+    if (reason->kind == XSEG_REASON_PENDING) {
+        (void)fprintf(out, ": a block of ");
+        print_bytes(out, reason->block_requested);
+        if (reason->has_waits_for)
+            (void)fprintf(out, " waits for stream %" PRIu64, told->waits_for);
+    }
+    if (reason->block_age_ms != UINT64_MAX)
+        (void)fprintf(out, ", allocated %.1f s ago", (double)reason->block_age_ms / 1000);
+    if (reason->age_ms != UINT64_MAX)
+        (void)fprintf(out, "; %s for %.1f s",
+                      reason->kind < XSEG_REASON_PINNED ? "no free" : "idle",
+                      (double)reason->age_ms / 1000);
+    (void)fputc('\n', out);
+}
+
+void explained_print(FILE *out, const struct explained *explained)
+{
+    const uint64_t all = explained->sums.reserved;
+
+    (void)fprintf(out, "why memory is reserved at the end\n");
+    for (unsigned i = 0; i <= XSEG_REASON_EXPORTED; i++) {
+        const struct explained_kind *kind = &explained->kind[i];
+
+        if (kind->reasons == 0)
+            continue;
+        print_share(out, xseg_reason_text((enum xseg_reason_kind)i), kind->bytes, all);
+        for (unsigned at = 0; at < kind->told; at++)
+            print_reason(out, &kind->largest[at]);
+        if (kind->reasons > kind->told)
+            (void)fprintf(out, "             and %" PRIu64 " more\n", kind->reasons - kind->told);
+    }
+    print_share(out, "reserved, in all", all, all);
+}
+
+json_t *explained_json(const struct explained *explained)
+{
+    const struct xseg_explained *sums = &explained->sums;
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } rows[] = {
+        {"live", sums->live},
+        {"pending", sums->pending},
+        {"busy", sums->busy},
+        {"pool", sums->pool},
+        {"pinned", sums->pinned},
+        {"capture", sums->capture},
+        {"stream", sums->stream},
+        {"floor", sums->floor},
+        {"decay", sums->decay},
+        {"policy", sums->policy},
+        {"exported", sums->exported},
+        {"reserved", sums->reserved},
+        {"live_itself", sums->live_itself},
+    };
+    json_t *object = json_object();
+
+    for (size_t i = 0; object && i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (json_object_set_new(object, rows[i].name, json_integer((json_int_t)rows[i].bytes)) !=
+            0) {
+            json_decref(object);
+            return NULL;
+        }
+    return object;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Why memory is reserved when a replay ends, before everything is freed: the sums of xseg_explain(),
+ * and the largest reasons of each kind.
+ *
+ * Locking: none; it belongs to one replay.
+ */
+#ifndef TOOLS_EXPLAINED_H
+#define TOOLS_EXPLAINED_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "src/tools/trace/xtrace.h"
+#include "xseg/xseg.h"
+
+#define EXPLAINED_MOST 8 /* reasons of one kind that are told one by one */
+
+struct explained_reason {
+    struct xseg_reason reason;
+    uint64_t stream, waits_for; /* as the trace names them */
+};
+
+struct explained_kind {
+    uint64_t bytes, reasons;
+    struct explained_reason largest[EXPLAINED_MOST]; /* the largest first */
+    unsigned told;
+};
+
+struct explained {
+    bool is_there;
+    struct xseg_explained sums;
+    struct explained_kind kind[XSEG_REASON_EXPORTED + 1];
+};
+
+/* Ask the allocator.  streams: the trace's, by number.  Returns false if it refuses. */
+bool explained_take(struct explained *explained, struct xseg_allocator *allocator,
+                    const struct xtrace *trace, struct CUstream_st *const *streams);
+
+void explained_print(FILE *out, const struct explained *explained);
+
+/* Bytes by kind.  Returns NULL without host memory. */
+json_t *explained_json(const struct explained *explained);
+
+#endif

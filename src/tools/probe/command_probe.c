@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/command/command.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/driver/simulator.h"
+#include "src/tools/probe/probe_preset.h"
+#include "src/tools/probe/probe_report.h"
+#include "src/tools/probe/probe_table.h"
+#include "src/tools/text/complain.h"
+#include "src/tools/text/printable.h"
+
+struct probe {
+    const char *driver; /* gpu.h */
+    const char *costs;
+    int device;
+    unsigned seconds; /* 0: no bound */
+    bool json;
+    /* Where the report goes, and by name and stream what goes elsewhere; NULL: nothing does. */
+    FILE *out;
+    const char *table_name, *save_name;
+    FILE *table, *save;
+};
+
+static bool refuse(const char *option, const char *sentence)
+{
+    return option_refuse(command_find("probe"), option, sentence);
+}
+
+/* The machine is the environment's, so that one can be probed that some program runs on. */
+static bool set_scene(struct probe *probe)
+{
+    char why[512];
+
+    if (probe->driver != GPU_SIMULATED)
+        return true;
+    if (!simulator_open("xseg probe"))
+        return false;
+    if (!probe->costs)
+        probe->costs = secure_getenv("XSEG_SIM_COSTS");
+    else if (setenv("XSEG_SIM_COSTS", probe->costs, 1) != 0)
+        return refuse("--costs", "cannot be set: no host memory is left");
+    if (simulator.reset(NULL) != XSEG_OK) {
+        (void)simulator.error_text(why, sizeof(why));
+        return refuse("the simulator does not understand", why);
+    }
+    if (!probe->costs)
+        probe->costs = "a100";
+    return true;
+}
+
+/* What could not be written is seen at the end of the tool. */
+static bool print(const struct probe *probe, const struct probe_report *report)
+{
+    json_t *object;
+
+    if (!probe->json) {
+        probe_report_print(probe->out, report);
+        return true;
+    }
+    object = probe_report_json(report);
+    if (!object)
+        return refuse("has", "no host memory left");
+    (void)json_dumpf(object, probe->out, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    (void)fputc('\n', probe->out);
+    json_decref(object);
+    return true;
+}
+
+/* What the simulator says is left after all. */
+static bool left_nothing(const struct probe *probe)
+{
+    char left[512];
+
+    if (probe->driver != GPU_SIMULATED || simulator.leaks(left, sizeof(left)) == 0)
+        return true;
+    complain("xseg probe: left over:");
+    complain_lines(left);
+    return false;
+}
+
+/* --- What is written beside the report. --- */
+
+/* Before anything is measured, so that a mistyped name costs no time. */
+static bool open_output(struct probe *probe, const char *name, FILE **file)
+{
+    if (!name)
+        return true;
+    if (strcmp(name, "-") == 0) {
+        *file = stdout;
+        probe->out = stderr;
+        return true;
+    }
+    *file = fopen(name, "w");
+    if (!*file)
+        command_complain(command_find("probe"), "%s cannot be written: %s", name, strerror(errno));
+    return *file != NULL;
+}
+
+static bool close_output(const char *name, FILE *file)
+{
+    bool fine;
+
+    if (!file || file == stdout)
+        return true;
+    errno = 0;
+    fine = !ferror(file);
+    fine = fclose(file) == 0 && fine;
+    if (!fine)
+        command_complain(command_find("probe"), "%s cannot be written%s%s", name, errno ? ": " : "",
+                         errno ? strerror(errno) : "");
+    return fine;
+}
+
+static void put_rows(const struct probe_costs *costs, unsigned from, void *context)
+{
+    probe_table_rows(context, costs, from);
+}
+
+/* In the words of the report: a figure is modelled or measured. */
+static void save_costs(const struct probe *probe, const struct probe_report *report)
+{
+    struct probe_preset preset;
+    char source[256], who[128];
+
+    if (!probe->save)
+        return;
+    (void)printable_copy(report->preset ? report->preset : report->device->name, who, sizeof(who));
+    if (report->preset)
+        (void)snprintf(source, sizeof(source),
+                       "What calls of the simulated driver cost, modelled by its costs %s.", who);
+    else
+        (void)snprintf(source, sizeof(source),
+                       "What calls of the driver cost, measured on %s under CUDA %d.%d.", who,
+                       report->device->version / 1000, report->device->version % 1000 / 10);
+    probe_preset_fit(report->costs, &preset);
+    probe_preset_print(probe->save, &preset, report->costs, report->device->name, source);
+}
+
+static int run(const struct probe *probe)
+{
+    static struct probe_driver driver;
+    static struct probe_device device;
+    static struct probe_costs costs;
+    const struct probe_report report = {
+        .library = probe->driver == GPU_SIMULATED ? "simulated" : probe->driver,
+        .preset = probe->driver == GPU_SIMULATED ? probe->costs : NULL,
+        .driver = &driver,
+        .device = &device,
+        .costs = &costs,
+    };
+    char problem[256];
+    bool printed, closed;
+
+    if (!probe_driver_open(&driver, probe->driver, probe->device, problem, sizeof(problem))) {
+        complain("xseg probe: %s", problem);
+        (void)left_nothing(probe);
+        return COMMAND_BAD;
+    }
+    probe_device_describe(&driver, probe->device, &device);
+    if (probe->table)
+        probe_table_head(probe->table);
+    probe_costs_measure(&driver, &device, probe->seconds, &costs, probe->table ? put_rows : NULL,
+                        probe->table);
+    if (probe->table)
+        probe_table_firsts(probe->table, &driver);
+    save_costs(probe, &report);
+    printed = print(probe, &report);
+    closed = driver.failures == 0;
+    probe_driver_close(&driver);
+    if (closed && driver.failures > 0)
+        complain("xseg probe: %s failed with %s (%d), closing", driver.failure[0].call,
+                 driver.failure[0].error_name, driver.failure[0].error);
+    if (!printed)
+        return COMMAND_BAD;
+    return left_nothing(probe) && driver.failures == 0 ? COMMAND_FINE : COMMAND_MISMATCH;
+}
+
+int command_probe(const struct option_values *arguments)
+{
+    struct probe probe = {
+        .driver = gpu_driver_of(arguments->of[OPTION_DRIVER].text),
+        .costs = arguments->of[OPTION_PROBE_COSTS].text,
+        .device = (int)arguments->of[OPTION_PROBE_DEVICE].number,
+        .seconds = (unsigned)arguments->of[OPTION_SECONDS].number,
+        .json = arguments->of[OPTION_JSON].given,
+        .out = stdout,
+        .table_name = arguments->of[OPTION_TABLE].text,
+        .save_name = arguments->of[OPTION_SAVE_COSTS].text,
+    };
+    bool written;
+    int status;
+
+    if (probe.driver != GPU_SIMULATED && probe.costs) {
+        (void)refuse("--driver", "cannot be given with --costs unless it is sim: what calls of "
+                                 "another driver cost is measured");
+        return COMMAND_BAD;
+    }
+    if (probe.table_name && probe.save_name && strcmp(probe.table_name, probe.save_name) == 0) {
+        (void)refuse("--table", "and --save-costs take two files");
+        return COMMAND_BAD;
+    }
+    status = set_scene(&probe) && open_output(&probe, probe.table_name, &probe.table) &&
+                     open_output(&probe, probe.save_name, &probe.save)
+                 ? run(&probe)
+                 : COMMAND_BAD;
+    written = close_output(probe.table_name, probe.table);
+    written = close_output(probe.save_name, probe.save) && written;
+    return written ? status : COMMAND_BAD;
+}

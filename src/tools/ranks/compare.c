@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/ranks/compare.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SAID_FROM  100  /* a difference is said from this part of what was reserved on */
+#define SHOWN_FROM 1000 /* one of averages is shown from this part on */
+#define LIVED_FROM 20   /* one of lifetimes is shown from this part on */
+
+/* --- Measures. --- */
+
+uint64_t compare_amount(enum compare_measure measure, enum compare_kind kind,
+                        const struct profile_figures *figures)
+{
+    const uint64_t *of = figures->of;
+
+    switch (measure) {
+    case COMPARE_PEAK_RESERVED:
+        return of[PROFILE_PEAK_LIVE] + of[PROFILE_PEAK_CACHED];
+    case COMPARE_PEAK_LIVE:
+        return of[PROFILE_PEAK_LIVE];
+    case COMPARE_STRANDED:
+        return kind == COMPARE_SITE ? of[PROFILE_CACHED] : 0;
+    case COMPARE_LIVE:
+        return of[PROFILE_LIVE];
+    case COMPARE_RESERVED:
+    case COMPARE_MEASURES:
+        break;
+    }
+    return of[PROFILE_LIVE] + of[PROFILE_CACHED];
+}
+
+uint64_t compare_whole(enum compare_measure measure, const struct profile *profile)
+{
+    const uint64_t all = compare_amount(measure, COMPARE_SITE, &profile->whole);
+    const uint64_t rest = profile->pending.of[PROFILE_CACHED] + profile->idle.of[PROFILE_CACHED];
+
+    if (measure != COMPARE_STRANDED)
+        return all;
+    return all > rest ? all - rest : 0;
+}
+
+static int64_t minus(uint64_t b, uint64_t a)
+{
+    const uint64_t difference = b > a ? b - a : a - b;
+    const int64_t bounded = difference > PROFILE_MOST ? INT64_MAX : (int64_t)difference;
+
+    return b > a ? bounded : -bounded;
+}
+
+int64_t compare_delta(enum compare_measure measure, const struct compare_row *row)
+{
+    return minus(compare_amount(measure, row->kind, row->b),
+                 compare_amount(measure, row->kind, row->a));
+}
+
+static uint64_t magnitude(int64_t number)
+{
+    return number < 0 ? -(uint64_t)number : (uint64_t)number;
+}
+
+/* --- Rows. --- */
+
+static const struct profile_figures nothing;
+
+static void add_row(struct compare *compare, const struct profile_site *a,
+                    const struct profile_site *b)
+{
+    compare->rows[compare->row_count++] = (struct compare_row){
+        .kind = COMPARE_SITE,
+        .name_a = a ? a->name : NULL,
+        .name_b = b ? b->name : NULL,
+        .a = a ? &a->figures : &nothing,
+        .b = b ? &b->figures : &nothing,
+    };
+}
+
+static void match_names(struct compare *compare)
+{
+    const struct profile_site *const a = compare->a->sites, *const b = compare->b->sites;
+    const size_t count_a = compare->a->site_count, count_b = compare->b->site_count;
+    size_t at_a = 0, at_b = 0;
+
+    while (at_a < count_a || at_b < count_b) {
+        const int order = at_a == count_a   ? 1
+                          : at_b == count_b ? -1
+                                            : strcmp(a[at_a].name, b[at_b].name);
+
+        add_row(compare, order <= 0 ? &a[at_a++] : NULL, order >= 0 ? &b[at_b++] : NULL);
+    }
+}
+
+/* --- Lines that have moved. --- */
+
+/* Behind a number of a line: `:212` before a blank or the end. */
+static const char *skip_line(const char *text)
+{
+    const char *at = text + 1;
+
+    if (*text != ':' || !isdigit((unsigned char)*at))
+        return text;
+    while (isdigit((unsigned char)*at))
+        at++;
+    return *at == ' ' || *at == '\0' ? at : text;
+}
+
+static int compare_but_lines(const char *left, const char *right)
+{
+    for (;; left++, right++) {
+        left = skip_line(left);
+        right = skip_line(right);
+        if (*left != *right || *left == '\0')
+            return (unsigned char)*left - (unsigned char)*right;
+    }
+}
+
+static const char *only_name(const struct compare_row *row)
+{
+    return row->name_a ? row->name_a : row->name_b;
+}
+
+/* Rows that one side alone has: by all but lines, then by side, then by lines. */
+static int compare_single(const void *left, const void *right)
+{
+    const struct compare_row *a = left, *b = right;
+    const int order = compare_but_lines(only_name(a), only_name(b));
+
+    if (order != 0)
+        return order;
+    if (!a->name_a != !b->name_a)
+        return a->name_a ? -1 : 1;
+    return strverscmp(only_name(a), only_name(b));
+}
+
+/* Single rows that differ in lines alone: [first, end) of which the first ones are A's. */
+static size_t end_of_group(const struct compare *compare, size_t first, size_t *of_a)
+{
+    size_t end = first;
+
+    *of_a = 0;
+    for (; end < compare->row_count &&
+           compare_but_lines(only_name(&compare->rows[first]), only_name(&compare->rows[end])) == 0;
+         end++)
+        *of_a += compare->rows[end].name_a != NULL;
+    return end;
+}
+
+static void match_moved(struct compare *compare, size_t single)
+{
+    size_t count = single, of_a;
+
+    qsort(compare->rows + single, compare->row_count - single, sizeof(*compare->rows),
+          compare_single);
+    for (size_t first = single, end; first < compare->row_count; first = end) {
+        end = end_of_group(compare, first, &of_a);
+        const bool moved = 2 * of_a == end - first;
+
+        for (size_t i = first; i < (moved ? first + of_a : end); i++) {
+            struct compare_row row = compare->rows[i];
+
+            if (moved) {
+                row.name_b = compare->rows[i + of_a].name_b;
+                row.b = compare->rows[i + of_a].b;
+            }
+            compare->rows[count++] = row;
+        }
+    }
+    compare->row_count = count;
+}
+
+/* Put rows that both sides have first.  Returns how many these are. */
+static size_t part_single(struct compare *compare)
+{
+    size_t both = 0;
+
+    for (size_t i = 0; i < compare->row_count; i++) {
+        const struct compare_row row = compare->rows[i];
+
+        if (!row.name_a || !row.name_b)
+            continue;
+        compare->rows[i] = compare->rows[both];
+        compare->rows[both++] = row;
+    }
+    return both;
+}
+
+/* --- The order. --- */
+
+/* What was reserved at the peak, A or B, whichever is more. */
+static uint64_t reserved_of(const struct compare *compare)
+{
+    const uint64_t a = compare_whole(COMPARE_PEAK_RESERVED, compare->a);
+    const uint64_t b = compare_whole(COMPARE_PEAK_RESERVED, compare->b);
+
+    return a > b ? a : b;
+}
+
+static uint64_t distance(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : b - a;
+}
+
+/* Averages and lifetimes of all rows move a little where one row has more events. */
+static bool differs(const struct compare *compare, const struct compare_row *row)
+{
+    const uint64_t *a = row->a->of, *b = row->b->of;
+    const uint64_t least = reserved_of(compare) / SHOWN_FROM;
+
+    return a[PROFILE_PEAK_LIVE] != b[PROFILE_PEAK_LIVE] ||
+           a[PROFILE_PEAK_CACHED] != b[PROFILE_PEAK_CACHED] ||
+           a[PROFILE_BLOCKS] != b[PROFILE_BLOCKS] ||
+           distance(a[PROFILE_LIVE], b[PROFILE_LIVE]) > least ||
+           distance(a[PROFILE_CACHED], b[PROFILE_CACHED]) > least ||
+           distance(a[PROFILE_LIVED], b[PROFILE_LIVED]) > a[PROFILE_LIVED] / LIVED_FROM;
+}
+
+/* Rows that differ come first, by the first measure in which their differences are unequal; at last names decide. */
+static int compare_rows(const void *left, const void *right, void *context)
+{
+    const struct compare *compare = context;
+    const struct compare_row *a = left, *b = right;
+    const bool a_differs = differs(compare, a), b_differs = differs(compare, b);
+
+    if (a_differs != b_differs)
+        return a_differs ? -1 : 1;
+    for (int i = 0; i < COMPARE_MEASURES; i++) {
+        const uint64_t of_a = magnitude(compare_delta((enum compare_measure)i, a));
+        const uint64_t of_b = magnitude(compare_delta((enum compare_measure)i, b));
+
+        if (of_a != of_b)
+            return of_a > of_b ? -1 : 1;
+    }
+    if (a->kind != b->kind)
+        return a->kind < b->kind ? -1 : 1;
+    return a->kind == COMPARE_SITE ? strcmp(only_name(a), only_name(b)) : 0;
+}
+
+bool compare_init(struct compare *compare, const struct profile *a, const struct profile *b,
+                  bool may_move)
+{
+    *compare = (struct compare){.a = a, .b = b};
+    compare->rows = malloc((a->site_count + b->site_count + 2) * sizeof(*compare->rows));
+    if (!compare->rows)
+        return false;
+    match_names(compare);
+    if (may_move)
+        match_moved(compare, part_single(compare));
+    compare->rows[compare->row_count++] =
+        (struct compare_row){COMPARE_PENDING, NULL, NULL, &a->pending, &b->pending};
+    compare->rows[compare->row_count++] =
+        (struct compare_row){COMPARE_IDLE, NULL, NULL, &a->idle, &b->idle};
+    qsort_r(compare->rows, compare->row_count, sizeof(*compare->rows), compare_rows, compare);
+    while (compare->differing < compare->row_count &&
+           differs(compare, &compare->rows[compare->differing]))
+        compare->differing++;
+    return true;
+}
+
+void compare_fini(struct compare *compare)
+{
+    free(compare->rows);
+    *compare = (struct compare){0};
+}
+
+/* --- The verdict. --- */
+
+/* The row whose difference is largest in a direction; NULL: there is none. */
+static const struct compare_row *find_most(const struct compare *compare,
+                                           enum compare_measure measure, bool is_less)
+{
+    const struct compare_row *most = NULL;
+
+    for (size_t i = 0; i < compare->row_count; i++) {
+        const struct compare_row *row = &compare->rows[i];
+        const int64_t delta = compare_delta(measure, row);
+
+        if ((is_less ? delta < 0 : delta > 0) &&
+            (!most || magnitude(delta) > magnitude(compare_delta(measure, most))))
+            most = row;
+    }
+    return most;
+}
+
+static bool is_equal(const struct compare *compare)
+{
+    for (size_t i = 0; i < compare->row_count; i++)
+        if (memcmp(compare->rows[i].a, compare->rows[i].b, sizeof(*compare->rows[i].a)) != 0)
+            return false;
+    return true;
+}
+
+static bool is_shifted(const struct compare *compare, enum compare_measure measure, uint64_t least,
+                       struct compare_verdict *out)
+{
+    const struct compare_row *more = find_most(compare, measure, false);
+    const struct compare_row *less = find_most(compare, measure, true);
+
+    if (more && magnitude(compare_delta(measure, more)) < least)
+        more = NULL;
+    if (less && magnitude(compare_delta(measure, less)) < least)
+        less = NULL;
+    if (!more && !less)
+        return false;
+    *out = (struct compare_verdict){.result = COMPARE_SHIFTED,
+                                    .measure = measure,
+                                    .most = more ? more : less,
+                                    .less = more ? less : NULL};
+    return true;
+}
+
+struct compare_verdict compare_judge(const struct compare *compare)
+{
+    const uint64_t said = reserved_of(compare) / SAID_FROM, least = said > 0 ? said : 1;
+    struct compare_verdict verdict = {.result = is_equal(compare) ? COMPARE_EQUAL : COMPARE_CLOSE};
+
+    for (int i = 0; i < COMPARE_MEASURES; i++) {
+        const enum compare_measure measure = (enum compare_measure)i;
+        const int64_t delta =
+            minus(compare_whole(measure, compare->b), compare_whole(measure, compare->a));
+
+        if (magnitude(delta) >= least)
+            return (struct compare_verdict){.result = COMPARE_WHOLE,
+                                            .measure = measure,
+                                            .delta = delta,
+                                            .most = find_most(compare, measure, delta < 0)};
+    }
+    for (int i = 0; i < COMPARE_MEASURES; i++)
+        if (is_shifted(compare, (enum compare_measure)i, least, &verdict))
+            break;
+    return verdict;
+}

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/ranks/ranks.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/recording/recording_file.h"
+#include "src/tools/text/complain.h"
+
+#define ODD_FROM 100 /* a rank is odd from this part of what is reserved on */
+
+/* What the threads share. */
+struct reading {
+    struct ranks *ranks;
+    const struct ranks_rules *rules;
+    atomic_size_t next;
+    pthread_mutex_t mutex; /* over what follows, and the ranks' sums */
+    bool lacks_memory;
+};
+
+/* --- Columns. --- */
+
+/* The columns of a profile, whose names they use.  Returns false without host memory. */
+static bool make_columns(const struct profile *profile, struct ranks_columns *out)
+{
+    *out = (struct ranks_columns){
+        .sites = malloc((profile->site_count + 1) * sizeof(*out->sites)),
+        .site_count = profile->site_count,
+        .rest = {(float)profile->pending.of[PROFILE_PEAK_CACHED],
+                 (float)profile->pending.of[PROFILE_CACHED],
+                 (float)profile->idle.of[PROFILE_PEAK_CACHED],
+                 (float)profile->idle.of[PROFILE_CACHED]},
+    };
+    for (size_t i = 0; out->sites && i < profile->site_count; i++) {
+        const uint64_t *of = profile->sites[i].figures.of;
+
+        out->sites[i] = (struct ranks_site){
+            .name = profile->sites[i].name,
+            .of = {(float)of[PROFILE_PEAK_LIVE] + (float)of[PROFILE_PEAK_CACHED],
+                   (float)of[PROFILE_LIVE], (float)of[PROFILE_CACHED]},
+        };
+    }
+    return out->sites;
+}
+
+/* Let columns use the names of a sum that has all of theirs, and stays. */
+static void use_names(struct ranks_columns *columns, const struct profile *sum)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < columns->site_count; i++) {
+        while (strcmp(sum->sites[at].name, columns->sites[i].name) != 0)
+            at++;
+        columns->sites[i].name = sum->sites[at].name;
+    }
+}
+
+static double gap_of_site(const float *left, const float *right)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < RANKS_OF_SITE; i++)
+        sum += fabs((double)(left ? left[i] : 0) - (double)(right ? right[i] : 0));
+    return sum;
+}
+
+/* Which of two sites comes first, by name; below 0: the left one.  Behind all sites there is none. */
+static int compare_at(const struct ranks_columns *left, size_t a, const struct ranks_columns *right,
+                      size_t b)
+{
+    if (a == left->site_count)
+        return 1;
+    return b == right->site_count ? -1 : strcmp(left->sites[a].name, right->sites[b].name);
+}
+
+static double gap_of(const struct ranks_columns *left, const struct ranks_columns *right)
+{
+    size_t a = 0, b = 0;
+    double sum = 0;
+
+    while (a < left->site_count || b < right->site_count) {
+        const int order = compare_at(left, a, right, b);
+
+        sum += gap_of_site(order <= 0 ? left->sites[a].of : NULL,
+                           order >= 0 ? right->sites[b].of : NULL);
+        a += order <= 0;
+        b += order >= 0;
+    }
+    for (size_t i = 0; i < RANKS_OF_REST; i++)
+        sum += fabs((double)left->rest[i] - (double)right->rest[i]);
+    return sum;
+}
+
+/* --- Reading, in threads. --- */
+
+/* The profile of a file; false with a fault. */
+static bool read_profile(const char *path, const struct ranks_rules *rules, struct profile *out,
+                         struct recording_fault *fault)
+{
+    const struct recording_device *device;
+    struct recording recording;
+    bool fine;
+
+    if (!recording_file_load(path, &recording, fault))
+        return false;
+    device = recording_file_device(&recording, rules->device, fault);
+    fine = device && profile_init(out, &recording, device, &rules->profile);
+    if (device && !fine)
+        (void)snprintf(fault->text, sizeof(fault->text), "no host memory is left");
+    recording_fini(&recording);
+    return fine;
+}
+
+static void note_fault(struct rank *rank, const char *path, const struct recording_fault *fault)
+{
+    if (asprintf(&rank->fault, "%s: %s", path, fault->text) < 0)
+        rank->fault = NULL;
+}
+
+/* Note the columns of a rank; of two jobs only how far its profiles are apart, as their names end.  Returns false without host memory. */
+static bool note_columns(struct ranks *ranks, struct rank *rank, const struct profile *profiles)
+{
+    struct ranks_columns other;
+    bool fine;
+
+    if (!make_columns(&profiles[0], &rank->columns))
+        return false;
+    if (ranks->jobs == 1) {
+        use_names(&rank->columns, &ranks->sums[0]);
+        return true;
+    }
+    fine = make_columns(&profiles[1], &other);
+    if (fine)
+        rank->distance = rank->gap = gap_of(&rank->columns, &other);
+    free(rank->columns.sites);
+    free(other.sites);
+    rank->columns = (struct ranks_columns){0};
+    return fine;
+}
+
+static void note_figures(struct reading *reading, size_t number, const struct profile *profiles)
+{
+    struct ranks *ranks = reading->ranks;
+    struct rank *rank = &ranks->ranks[number];
+    bool fine = true;
+
+    for (unsigned job = 0; job < ranks->jobs; job++) {
+        for (int i = 0; i < COMPARE_MEASURES; i++)
+            rank->whole[job][i] = compare_whole((enum compare_measure)i, &profiles[job]);
+        rank->events[job] = profiles[job].events;
+        rank->lacks_history |= profiles[job].events == 0;
+    }
+    rank->is_read = true;
+    (void)pthread_mutex_lock(&reading->mutex);
+    for (unsigned job = 0; job < ranks->jobs; job++)
+        fine = profile_add(&ranks->sums[job], &profiles[job]) && fine;
+    fine = fine && note_columns(ranks, rank, profiles);
+    reading->lacks_memory |= !fine;
+    (void)pthread_mutex_unlock(&reading->mutex);
+}
+
+static void read_rank(struct reading *reading, size_t number)
+{
+    struct ranks *ranks = reading->ranks;
+    struct recording_fault fault;
+    struct profile profiles[2];
+    unsigned job = 0;
+
+    while (job < ranks->jobs && read_profile(ranks->files[job].files[number].path, reading->rules,
+                                             &profiles[job], &fault))
+        job++;
+    if (job == ranks->jobs)
+        note_figures(reading, number, profiles);
+    else
+        note_fault(&ranks->ranks[number], ranks->files[job].files[number].path, &fault);
+    while (job-- > 0)
+        profile_fini(&profiles[job]);
+}
+
+/* Read the next file.  Returns false behind the last one. */
+static bool read_next(struct reading *reading)
+{
+    const size_t number = atomic_fetch_add(&reading->next, 1);
+
+    if (number >= reading->ranks->count)
+        return false;
+    read_rank(reading, number);
+    return true;
+}
+
+static void *help(void *self)
+{
+    while (read_next(self))
+        ;
+    return NULL;
+}
+
+static void lead(struct reading *reading)
+{
+    const size_t count = reading->ranks->count;
+
+    while (read_next(reading))
+        if (reading->rules->progress) {
+            const size_t next = atomic_load(&reading->next);
+
+            complain_progress("%zu of %zu files", next < count ? next : count, count);
+        }
+    if (reading->rules->progress)
+        complain_progress_end();
+}
+
+/* Threads beside this one that help to read. */
+static unsigned helpers(size_t files)
+{
+    cpu_set_t processors;
+    size_t count = 1;
+
+    if (sched_getaffinity(0, sizeof(processors), &processors) == 0)
+        count = (size_t)CPU_COUNT(&processors);
+    if (count > RANKS_THREADS)
+        count = RANKS_THREADS;
+    return (unsigned)(count < files ? count : files) - 1;
+}
+
+static bool read_all(struct ranks *ranks, const struct ranks_rules *rules)
+{
+    struct reading reading = {.ranks = ranks, .rules = rules};
+    const unsigned most = helpers(ranks->count);
+    pthread_t threads[RANKS_THREADS];
+    unsigned count = 0;
+
+    (void)pthread_mutex_init(&reading.mutex, NULL);
+    while (count < most && pthread_create(&threads[count], NULL, help, &reading) == 0)
+        count++;
+    lead(&reading);
+    while (count > 0)
+        (void)pthread_join(threads[--count], NULL);
+    (void)pthread_mutex_destroy(&reading.mutex);
+    return !reading.lacks_memory;
+}
+
+/* --- The odd one. --- */
+
+static int compare_numbers(const void *left, const void *right)
+{
+    const float a = *(const float *)left, b = *(const float *)right;
+
+    return (a > b) - (a < b);
+}
+
+/* values: put in order */
+static float median(float *values, size_t count)
+{
+    qsort(values, count, sizeof(*values), compare_numbers);
+    return count % 2 == 1 ? values[count / 2] : values[count / 2 - 1] / 2 + values[count / 2] / 2;
+}
+
+/* Add what a column says.  values: those of all ranks that were read, in their order; gaps: room for as many. */
+static void add_column(struct ranks *ranks, float *values, float *gaps)
+{
+    float middle, usual;
+
+    memcpy(gaps, values, ranks->read * sizeof(*gaps));
+    middle = median(values, ranks->read);
+    for (size_t i = 0; i < ranks->read; i++)
+        values[i] = gaps[i] = fabsf(gaps[i] - middle);
+    usual = RANKS_USUAL * median(values, ranks->read);
+    for (size_t i = 0; i < ranks->read; i++) {
+        struct rank *rank = &ranks->ranks[ranks->order[i]];
+
+        rank->gap += (double)gaps[i];
+        rank->distance += gaps[i] > usual ? (double)gaps[i] - (double)usual : 0;
+    }
+}
+
+/* Add the columns of a site.  at: of each rank the first site that was not added. */
+static void add_site(struct ranks *ranks, const char *name, size_t *at, float *values, float *gaps)
+{
+    for (size_t column = 0; column < RANKS_OF_SITE; column++) {
+        for (size_t i = 0; i < ranks->read; i++) {
+            const struct ranks_columns *columns = &ranks->ranks[ranks->order[i]].columns;
+            const bool has = at[i] < columns->site_count && columns->sites[at[i]].name == name;
+
+            values[i] = has ? columns->sites[at[i]].of[column] : 0;
+        }
+        add_column(ranks, values, gaps);
+    }
+    for (size_t i = 0; i < ranks->read; i++) {
+        const struct ranks_columns *columns = &ranks->ranks[ranks->order[i]].columns;
+
+        at[i] += at[i] < columns->site_count && columns->sites[at[i]].name == name;
+    }
+}
+
+static void add_rest(struct ranks *ranks, float *values, float *gaps)
+{
+    for (size_t column = 0; column < RANKS_OF_REST; column++) {
+        for (size_t i = 0; i < ranks->read; i++)
+            values[i] = ranks->ranks[ranks->order[i]].columns.rest[column];
+        add_column(ranks, values, gaps);
+    }
+}
+
+static bool find_distances(struct ranks *ranks)
+{
+    float *values = malloc(ranks->count * sizeof(*values));
+    float *gaps = malloc(ranks->count * sizeof(*gaps));
+    size_t *at = calloc(ranks->count, sizeof(*at));
+    const bool fine = values && gaps && at;
+
+    for (size_t i = 0; fine && i < ranks->sums[0].site_count; i++)
+        add_site(ranks, ranks->sums[0].sites[i].name, at, values, gaps);
+    if (fine)
+        add_rest(ranks, values, gaps);
+    free(values);
+    free(gaps);
+    free(at);
+    return fine;
+}
+
+/* What a rank reserves at the peak: the median. */
+static float usual_reserved(const struct ranks *ranks, float *values)
+{
+    for (size_t i = 0; i < ranks->read; i++)
+        values[i] = (float)ranks->ranks[ranks->order[i]].whole[0][COMPARE_PEAK_RESERVED];
+    return median(values, ranks->read);
+}
+
+static bool find_odd(struct ranks *ranks)
+{
+    float *values = malloc((ranks->count + 1) * sizeof(*values));
+    double least;
+
+    if (!values || !find_distances(ranks)) {
+        free(values);
+        return false;
+    }
+    least = (double)usual_reserved(ranks, values) / ODD_FROM;
+    for (size_t i = 0; i < ranks->read; i++)
+        ranks->odd += ranks->ranks[ranks->order[i]].distance >= (least > 1 ? least : 1);
+    if (2 * ranks->odd > ranks->read)
+        ranks->odd = 0; /* there is nothing that most of them have in common */
+    free(values);
+    return true;
+}
+
+/* Of two ranks neither is nearer to the others. */
+static bool measure(struct ranks *ranks)
+{
+    const size_t *order = ranks->order;
+    double gap = 0;
+
+    if (ranks->read > 2)
+        return find_odd(ranks);
+    if (ranks->read == 2)
+        gap = gap_of(&ranks->ranks[order[0]].columns, &ranks->ranks[order[1]].columns);
+    for (size_t i = 0; i < ranks->read; i++)
+        ranks->ranks[order[i]].distance = ranks->ranks[order[i]].gap = gap;
+    return true;
+}
+
+/* Largest distances first, of equal ones the largest gaps; at last the last rank. */
+static int compare_ranks(const void *left, const void *right, void *context)
+{
+    const struct rank *ranks = context;
+    const size_t a = *(const size_t *)left, b = *(const size_t *)right;
+
+    if (ranks[a].distance != ranks[b].distance)
+        return ranks[a].distance > ranks[b].distance ? -1 : 1;
+    if (ranks[a].gap != ranks[b].gap)
+        return ranks[a].gap > ranks[b].gap ? -1 : 1;
+    return a > b ? -1 : 1;
+}
+
+static bool put_in_order(struct ranks *ranks)
+{
+    ranks->order = calloc(ranks->count, sizeof(*ranks->order));
+    if (!ranks->order)
+        return false;
+    for (size_t i = 0; i < ranks->count; i++)
+        if (ranks->ranks[i].is_read)
+            ranks->order[ranks->read++] = i;
+    if (ranks->jobs == 1 && !measure(ranks))
+        return false;
+    qsort_r(ranks->order, ranks->read, sizeof(*ranks->order), compare_ranks, ranks->ranks);
+    return true;
+}
+
+/* --- All of it. --- */
+
+static bool find_files(struct ranks *ranks, const char *a, const char *b, const char **at,
+                       struct recording_fault *fault)
+{
+    *at = a;
+    if (!rank_files_find(a, &ranks->files[0], fault))
+        return false;
+    *at = b;
+    if (b && !rank_files_find(b, &ranks->files[1], fault))
+        return false;
+    if (b)
+        ranks->unmatched = rank_files_match(&ranks->files[0], &ranks->files[1]);
+    ranks->count = ranks->files[0].count;
+    if (ranks->count == 0)
+        (void)snprintf(fault->text, sizeof(fault->text),
+                       "it has no rank that the other folder has, too");
+    return ranks->count > 0;
+}
+
+bool ranks_init(struct ranks *ranks, const char *a, const char *b, const struct ranks_rules *rules,
+                const char **at, struct recording_fault *fault)
+{
+    *ranks = (struct ranks){.jobs = b ? 2 : 1};
+    if (!find_files(ranks, a, b, at, fault)) {
+        ranks_fini(ranks);
+        return false;
+    }
+    ranks->ranks = calloc(ranks->count, sizeof(*ranks->ranks));
+    if (ranks->ranks) {
+        for (size_t i = 0; i < ranks->count; i++)
+            rank_files_name(&ranks->files[0].files[i], ranks->ranks[i].name, RANKS_NAME);
+        if (read_all(ranks, rules) && put_in_order(ranks))
+            return true;
+    }
+    (void)snprintf(fault->text, sizeof(fault->text), "no host memory is left");
+    ranks_fini(ranks);
+    return false;
+}
+
+void ranks_fini(struct ranks *ranks)
+{
+    for (size_t i = 0; ranks->ranks && i < ranks->count; i++) {
+        free(ranks->ranks[i].fault);
+        free(ranks->ranks[i].columns.sites);
+    }
+    for (unsigned job = 0; job < 2; job++) {
+        rank_files_fini(&ranks->files[job]);
+        profile_fini(&ranks->sums[job]);
+    }
+    free(ranks->ranks);
+    free(ranks->order);
+    *ranks = (struct ranks){0};
+}
+
+bool ranks_profile(const struct ranks *ranks, size_t rank, const struct ranks_rules *rules,
+                   struct profile *out, struct recording_fault *fault)
+{
+    return read_profile(ranks->files[0].files[rank].path, rules, out, fault);
+}

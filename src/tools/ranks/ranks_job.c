@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/ranks/ranks_job.h"
+
+#include <unistd.h>
+
+#include "src/tools/ranks/ranks_report.h"
+#include "src/tools/text/complain.h"
+
+static uint64_t number_of(const struct ranks_job *job, enum option_id id)
+{
+    return job->arguments->of[id].number;
+}
+
+static bool is_given(const struct ranks_job *job, enum option_id id)
+{
+    return job->arguments->of[id].given;
+}
+
+static bool lacks_memory(void)
+{
+    complain("no host memory is left");
+    return false;
+}
+
+/* --- Reading. --- */
+
+/* Averages are over events: over time, ranks that do the same differ by what their machines do besides. */
+static void find_rules(struct ranks_job *job)
+{
+    const bool by_label = is_given(job, OPTION_LABEL);
+
+    job->rules = (struct ranks_rules){
+        .profile = {.by = by_label ? SITES_BY_LABEL : SITES_BY_FRAME,
+                    .depth = (uint32_t)number_of(job, OPTION_DEPTH),
+                    .by_events = true},
+        .device = is_given(job, OPTION_SNAPSHOT_DEVICE)
+                      ? (int)number_of(job, OPTION_SNAPSHOT_DEVICE)
+                      : -1,
+        .progress = isatty(STDERR_FILENO),
+    };
+}
+
+/* The profiles of a job's typical and odd rank, and their comparison. */
+static bool compare_odd(struct ranks_job *job)
+{
+    const size_t chosen[2] = {ranks_typical(&job->ranks), ranks_furthest(&job->ranks)};
+    struct recording_fault fault;
+
+    for (unsigned i = 0; i < 2; i++)
+        if (!ranks_profile(&job->ranks, chosen[i], &job->rules, &job->profiles[i], &fault)) {
+            complain("%s: %s", job->ranks.files[0].files[chosen[i]].path, fault.text);
+            if (i == 1)
+                profile_fini(&job->profiles[0]);
+            return false;
+        }
+    job->has_pair = compare_init(&job->pair, &job->profiles[0], &job->profiles[1], false);
+    if (job->has_pair)
+        return true;
+    profile_fini(&job->profiles[0]);
+    profile_fini(&job->profiles[1]);
+    return lacks_memory();
+}
+
+bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments)
+{
+    char **operands = arguments->operands;
+    const bool is_two = arguments->operand_count == 2;
+    struct recording_fault fault;
+    const char *at;
+    bool fine;
+
+    *job = (struct ranks_job){.arguments = arguments};
+    find_rules(job);
+    if (!ranks_init(&job->ranks, operands[0], is_two ? operands[1] : NULL, &job->rules, &at,
+                    &fault)) {
+        complain("%s: %s", at, fault.text);
+        return false;
+    }
+    for (size_t i = 0; i < job->ranks.count; i++)
+        if (!job->ranks.ranks[i].is_read)
+            complain("%s", job->ranks.ranks[i].fault ? job->ranks.ranks[i].fault
+                                                     : "no host memory is left");
+    fine = job->ranks.read > 0;
+    if (fine && is_two) {
+        fine = job->has_pair = compare_init(&job->pair, &job->ranks.sums[0], &job->ranks.sums[1],
+                                            job->rules.profile.by == SITES_BY_FRAME);
+        fine = fine || lacks_memory();
+    } else if (fine && job->ranks.read > 1) {
+        fine = compare_odd(job);
+    }
+    if (!fine)
+        ranks_fini(&job->ranks);
+    return fine;
+}
+
+void ranks_job_close(struct ranks_job *job)
+{
+    if (job->has_pair)
+        compare_fini(&job->pair);
+    if (job->has_pair && job->ranks.jobs == 1) {
+        profile_fini(&job->profiles[0]);
+        profile_fini(&job->profiles[1]);
+    }
+    ranks_fini(&job->ranks);
+}
+
+char *ranks_job_verdict(const struct ranks_job *job)
+{
+    return ranks_report_verdict(&job->ranks, job->has_pair ? &job->pair : NULL);
+}
+
+bool ranks_job_differs(const struct ranks_job *job)
+{
+    return ranks_report_differs(&job->ranks, job->has_pair ? &job->pair : NULL);
+}

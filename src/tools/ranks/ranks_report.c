@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/ranks/ranks_report.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/ranks/compare_report.h"
+#include "src/tools/recording/recording_file.h"
+#include "src/tools/text/amount.h"
+#include "src/tools/text/printable.h"
+#include "src/tools/text/style.h"
+
+/* --- The sentence. --- */
+
+/* The ranks of a job differ if one is odd, or if they are two; two jobs by their sums. */
+bool ranks_report_differs(const struct ranks *ranks, const struct compare *pair)
+{
+    if (!pair || (ranks->jobs == 1 && ranks->read > 2 && ranks->odd == 0))
+        return false;
+    return compare_judge(pair).result >= COMPARE_WHOLE;
+}
+
+/* Of one job of which no rank is odd: why not. */
+static void print_none(FILE *out, const struct ranks *ranks, const struct compare *pair)
+{
+    enum compare_result result;
+
+    if (ranks->read == 1) {
+        (void)fprintf(out, "there is %s alone, so no rank is the odd one",
+                      ranks->ranks[ranks->order[0]].name);
+        return;
+    }
+    result = compare_judge(pair).result;
+    (void)fprintf(out, "no rank of %zu is the odd one: ", ranks->read);
+    if (ranks->ranks[ranks_furthest(ranks)].gap <= 0 && result == COMPARE_EQUAL)
+        (void)fputs("they differ by nothing", out);
+    else if (result < COMPARE_WHOLE)
+        (void)fputs("they differ by less than 1 % of what is reserved", out);
+    else
+        (void)fputs("each differs from the others as they do from each other", out);
+}
+
+/* Of one job: what stands before the verdict on its furthest rank, and what that rank is called in it. */
+static const char *print_odd(FILE *out, const struct ranks *ranks)
+{
+    const char *name = ranks->ranks[ranks_furthest(ranks)].name;
+
+    if (ranks->read == 2)
+        return name;
+    if (ranks->odd == 1)
+        (void)fprintf(out, "%s is the odd one of %zu: ", name, ranks->read);
+    else
+        (void)fprintf(out, "%zu ranks of %zu are odd, %s most of all: ", ranks->odd, ranks->read,
+                      name);
+    return "it";
+}
+
+static bool print_verdict(FILE *out, const struct ranks *ranks, const struct compare *pair)
+{
+    struct compare_names names = {"A", "B"};
+    char *verdict;
+
+    if (ranks->jobs == 1 && !ranks_report_differs(ranks, pair)) {
+        print_none(out, ranks, pair);
+        return true;
+    }
+    if (ranks->jobs == 1)
+        names =
+            (struct compare_names){ranks->ranks[ranks_typical(ranks)].name, print_odd(out, ranks)};
+    verdict = compare_report_verdict(pair, &names);
+    if (verdict)
+        (void)fputs(verdict, out);
+    free(verdict);
+    return verdict;
+}
+
+char *ranks_report_verdict(const struct ranks *ranks, const struct compare *pair)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    bool fine;
+
+    if (!out)
+        return NULL;
+    fine = print_verdict(out, ranks, pair);
+    if (fclose(out) == 0 && fine)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* --- Tables. --- */
+
+static uint64_t whole_bytes(double bytes)
+{
+    return bytes < (double)PROFILE_MOST ? (uint64_t)bytes : PROFILE_MOST;
+}
+
+static void print_cell(FILE *out, uint64_t bytes)
+{
+    char text[32];
+
+    amount_bytes(bytes, text, sizeof(text));
+    (void)fprintf(out, "%12s  ", text);
+}
+
+static void print_left_out(FILE *out, size_t count, const char *why)
+{
+    if (count > 0)
+        (void)fprintf(out, "left out: %zu, %s\n", count, why);
+}
+
+static void print_limits(FILE *out, const struct ranks *ranks)
+{
+    size_t without = 0;
+
+    for (size_t i = 0; i < ranks->count; i++)
+        without += ranks->ranks[i].lacks_history;
+    print_left_out(out, ranks->count - ranks->read, "which could not be read");
+    print_left_out(out, ranks->files[0].older + ranks->files[1].older,
+                   "of whose rank there is a newer file");
+    print_left_out(out, ranks->unmatched, "whose rank is in one folder alone");
+    if (without > 0)
+        (void)fprintf(out,
+                      "without a history: %zu, of which the state at the end "
+                      "counts; " RECORDING_FILE_HOW_TO "\n",
+                      without);
+}
+
+static void print_rank(FILE *out, const struct ranks *ranks, const struct rank *rank)
+{
+    if (ranks->jobs == 1) {
+        print_cell(out, rank->whole[0][COMPARE_PEAK_RESERVED]);
+        print_cell(out, rank->whole[0][COMPARE_PEAK_LIVE]);
+        print_cell(out, rank->whole[0][COMPARE_STRANDED]);
+    } else {
+        for (unsigned job = 0; job < 2; job++)
+            print_cell(out, rank->whole[job][COMPARE_PEAK_RESERVED]);
+        for (unsigned job = 0; job < 2; job++)
+            print_cell(out, rank->whole[job][COMPARE_STRANDED]);
+    }
+    print_cell(out, whole_bytes(rank->distance));
+    (void)fprintf(out, "%s\n", rank->name);
+}
+
+void ranks_report_table(FILE *out, const struct ranks *ranks, uint32_t rows)
+{
+    print_limits(out, ranks);
+    (void)fprintf(out, "\n%s", style_on(out, STYLE_STRONG));
+    if (ranks->jobs == 1)
+        (void)fprintf(out, "%12s  %12s  %12s", "reserved", "live", "stranded");
+    else
+        (void)fprintf(out, "%12s  %12s  %12s  %12s", "reserved, A", "B", "stranded, A", "B");
+    (void)fprintf(out, "  %12s  rank%s\n", "distance", style_off(out));
+    for (size_t i = 0; i < ranks->read && i < rows; i++)
+        print_rank(out, ranks, &ranks->ranks[ranks->order[i]]);
+    if (ranks->read > rows)
+        (void)fprintf(out, "%zu more\n", ranks->read - rows);
+}
+
+/* --- Sites of all ranks. --- */
+
+static uint64_t amount_of(enum blame_by by, const struct profile_figures *figures)
+{
+    switch (by) {
+    case BLAME_BY_STRANDED:
+        return figures->of[PROFILE_CACHED];
+    case BLAME_BY_LIVE:
+        return figures->of[PROFILE_LIVE];
+    case BLAME_BY_PEAK:
+        break;
+    }
+    return figures->of[PROFILE_PEAK_LIVE];
+}
+
+static int compare_sites(const void *left, const void *right, void *context)
+{
+    const enum blame_by by = *(const enum blame_by *)context;
+    const struct profile_site *a = *(const struct profile_site *const *)left;
+    const struct profile_site *b = *(const struct profile_site *const *)right;
+    const uint64_t of_a = amount_of(by, &a->figures), of_b = amount_of(by, &b->figures);
+
+    return of_a != of_b ? (of_a > of_b ? -1 : 1) : strcmp(a->name, b->name);
+}
+
+static void print_site(FILE *out, const struct profile_figures *figures, enum blame_by by,
+                       uint64_t whole, const char *name)
+{
+    const uint64_t amount = amount_of(by, figures);
+
+    (void)fprintf(out, "%6.2f %%  ", whole == 0 ? 0 : 100 * (double)amount / (double)whole);
+    print_cell(out, figures->of[PROFILE_CACHED]);
+    print_cell(out, figures->of[PROFILE_LIVE]);
+    print_cell(out, figures->of[PROFILE_PEAK_LIVE]);
+    printable_print(out, name);
+    (void)fputc('\n', out);
+}
+
+bool ranks_report_sites(FILE *out, const struct profile *sum, enum blame_by by, uint32_t rows)
+{
+    const uint64_t whole = amount_of(by, &sum->whole);
+    const struct profile_site **order = malloc((sum->site_count + 1) * sizeof(*order));
+
+    if (!order)
+        return false;
+    for (size_t i = 0; i < sum->site_count; i++)
+        order[i] = &sum->sites[i];
+    qsort_r(order, sum->site_count, sizeof(*order), compare_sites, &by);
+    (void)fprintf(out, "\n%s%8s  %12s  %12s  %12s  site, of all ranks together%s\n",
+                  style_on(out, STYLE_STRONG), "share", "stranded", "live", "at the peak",
+                  style_off(out));
+    for (size_t i = 0; i < sum->site_count && i < rows; i++)
+        print_site(out, &order[i]->figures, by, whole, order[i]->name);
+    if (sum->site_count > rows)
+        (void)fprintf(out, "%zu more\n", sum->site_count - rows);
+    free(order);
+    if (by == BLAME_BY_STRANDED) {
+        print_site(out, &sum->pending, by, whole,
+                   "pending: freed, but another stream may still use it");
+        print_site(out, &sum->idle, by, whole, "idle: whole pages without a block");
+    }
+    return true;
+}
+
+/* --- JSON. --- */
+
+static json_t *number_json(uint64_t number)
+{
+    return json_integer((json_int_t)number);
+}
+
+static json_t *side_json(const struct ranks *ranks, size_t number, unsigned job)
+{
+    const struct rank *rank = &ranks->ranks[number];
+    const uint64_t *whole = rank->whole[job];
+
+    return json_pack("{s:o, s:o, s:{s:o, s:o}, s:{s:o, s:o, s:o}}", "file",
+                     printable_json(ranks->files[job].files[number].path), "events",
+                     number_json(rank->events[job]), "peak", "reserved",
+                     number_json(whole[COMPARE_PEAK_RESERVED]), "live",
+                     number_json(whole[COMPARE_PEAK_LIVE]), "average", "reserved",
+                     number_json(whole[COMPARE_RESERVED]), "live", number_json(whole[COMPARE_LIVE]),
+                     "stranded", number_json(whole[COMPARE_STRANDED]));
+}
+
+json_t *ranks_report_json(const struct ranks *ranks)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; list && i < ranks->read; i++) {
+        const size_t number = ranks->order[i];
+        const struct rank *rank = &ranks->ranks[number];
+        const int64_t of_name = ranks->files[0].files[number].rank;
+        json_t *object =
+            json_pack("{s:s, s:o, s:o, s:o}", "name", rank->name, "rank",
+                      of_name < 0 ? json_null() : json_integer(of_name), "distance",
+                      number_json(whole_bytes(rank->distance)), "a", side_json(ranks, number, 0));
+
+        if ((ranks->jobs == 2 && json_object_set_new(object, "b", side_json(ranks, number, 1))) ||
+            json_array_append_new(list, object) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+json_t *ranks_report_unread(const struct ranks *ranks)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; list && i < ranks->count; i++) {
+        const struct rank *rank = &ranks->ranks[i];
+
+        if (!rank->is_read &&
+            json_array_append_new(list, printable_json(rank->fault ? rank->fault : rank->name)) !=
+                0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+json_t *ranks_report_sum(const struct profile *sum)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; list && i < sum->site_count; i++) {
+        const uint64_t *of = sum->sites[i].figures.of;
+
+        if (json_array_append_new(list, json_pack("{s:o, s:o, s:o, s:o, s:o}", "site",
+                                                  printable_json(sum->sites[i].name), "stranded",
+                                                  number_json(of[PROFILE_CACHED]), "live",
+                                                  number_json(of[PROFILE_LIVE]), "peak",
+                                                  number_json(of[PROFILE_PEAK_LIVE]), "blocks",
+                                                  number_json(of[PROFILE_BLOCKS]))) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/command/command.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/tools/player/min_device.h"
+#include "src/tools/player/replay.h"
+#include "src/tools/replay/report.h"
+#include "src/tools/text/complain.h"
+#include "src/tools/trace/trace_file.h"
+
+/* A run of the command. */
+struct replays {
+    const struct option_values *arguments;
+    FILE *out; /* where the report goes */
+    FILE *timeline, *history;
+    json_t *objects;
+    unsigned printed;    /* reports */
+    bool has_read_input; /* standard input is at its end */
+    int exit;
+};
+
+static bool is_given(const struct replays *replays, enum option_id id)
+{
+    return replays->arguments->of[id].given;
+}
+
+static const char *text_of(const struct replays *replays, enum option_id id)
+{
+    return replays->arguments->of[id].text;
+}
+
+static uint64_t number_of(const struct replays *replays, enum option_id id)
+{
+    return replays->arguments->of[id].number;
+}
+
+static const char *driver_of(const struct replays *replays)
+{
+    return gpu_driver_of(text_of(replays, OPTION_DRIVER));
+}
+
+static enum check_mode check_of(const struct replays *replays)
+{
+    if (!is_given(replays, OPTION_CHECK))
+        return CHECK_OFF;
+    return number_of(replays, OPTION_CHECK) == 0 ? CHECK_EXACT : CHECK_FLOOR;
+}
+
+static bool refuse(const char *option, const char *sentence)
+{
+    return option_refuse(command_find("replay"), option, sentence);
+}
+
+/* Whether an option is given that writes to standard output. */
+static bool is_output(const struct replays *replays, enum option_id id)
+{
+    return is_given(replays, id) && strcmp(text_of(replays, id), "-") == 0;
+}
+
+/* Arguments that are fine apart and not together. */
+static bool agree(const struct replays *replays)
+{
+    if (driver_of(replays) != GPU_SIMULATED &&
+        (is_given(replays, OPTION_DEVICE_MEMORY) || is_given(replays, OPTION_COSTS) ||
+         is_given(replays, OPTION_MIN_DEVICE)))
+        return refuse("--driver", "cannot be given with --device-memory, --costs or --min-device "
+                                  "unless it is sim");
+    if (is_given(replays, OPTION_CHECK) && is_given(replays, OPTION_COMPARE))
+        return refuse("--check", "cannot be given with --compare: a tape has answers for one "
+                                 "configuration only");
+    if (is_given(replays, OPTION_TIMELINE) && replays->arguments->operand_count > 1)
+        return refuse("--timeline", "takes one trace at a time");
+    if (is_given(replays, OPTION_HISTORY) && replays->arguments->operand_count > 1)
+        return refuse("--history", "takes one trace at a time");
+    if (is_output(replays, OPTION_TIMELINE) && is_output(replays, OPTION_HISTORY))
+        return refuse("--history", "cannot go to standard output together with --timeline");
+    return true;
+}
+
+/* Open the file that an option names.  Where it is standard output, what else is printed goes to standard error. */
+static bool open_output(struct replays *replays, enum option_id id, FILE **out)
+{
+    const char *path = text_of(replays, id);
+
+    if (!path)
+        return true;
+    if (is_output(replays, id)) {
+        *out = stdout;
+        replays->out = stderr;
+        return true;
+    }
+    *out = fopen(path, "w");
+    if (!*out)
+        command_complain(command_find("replay"), "%s cannot be written: %s", path, strerror(errno));
+    return *out != NULL;
+}
+
+/* The worst of what happened counts: a bad file, then an out of memory, then a mismatch. */
+static void note_exit(struct replays *replays, int status)
+{
+    static const int rank[] = {
+        [COMMAND_FINE] = 0, [COMMAND_MISMATCH] = 1, [COMMAND_OUT_OF_MEMORY] = 2, [COMMAND_BAD] = 3};
+
+    if (rank[status] > rank[replays->exit])
+        replays->exit = status;
+}
+
+static void close_output(struct replays *replays, enum option_id id, FILE *file)
+{
+    if (!file || file == stdout || fclose(file) == 0)
+        return;
+    complain("%s: cannot be written: %s", text_of(replays, id), strerror(errno));
+    note_exit(replays, COMMAND_BAD);
+}
+
+/* is_first: of those that are compared; files are written of that one */
+static void run(struct replays *replays, const struct xtrace *trace, struct report *report,
+                bool is_first)
+{
+    static const int exits[] = {[REPLAY_DONE] = COMMAND_FINE,
+                                [REPLAY_MISMATCH] = COMMAND_MISMATCH,
+                                [REPLAY_OUT_OF_MEMORY] = COMMAND_OUT_OF_MEMORY,
+                                [REPLAY_REFUSED] = COMMAND_BAD};
+    const struct replay_settings settings = {
+        .file = report->file,
+        .config = report->config,
+        .driver = report->driver,
+        .device_bytes = report->device_bytes,
+        .costs = text_of(replays, OPTION_COSTS),
+        .check = report->check,
+        .timeline = is_first ? replays->timeline : NULL,
+        .history = is_first ? replays->history : NULL,
+        .tick_ms = number_of(replays, OPTION_TICK),
+        .explain = is_given(replays, OPTION_EXPLAIN),
+        .progress = isatty(STDERR_FILENO),
+    };
+
+    replay_run(trace, &settings, &report->result);
+    note_exit(replays, exits[report->result.end]);
+    if (is_given(replays, OPTION_MIN_DEVICE) && report->result.end != REPLAY_REFUSED)
+        report->has_min_device =
+            min_device_find(trace, &settings, &report->result, false, &report->min_device);
+}
+
+static void print(struct replays *replays, const struct report *reports, unsigned count)
+{
+    if (!replays->objects) {
+        if (replays->printed++ > 0)
+            (void)fputc('\n', replays->out);
+        report_table(replays->out, reports, count, is_given(replays, OPTION_NAME_CALLS));
+        (void)fflush(replays->out);
+        return;
+    }
+    for (unsigned i = 0; i < count; i++)
+        if (json_array_append_new(replays->objects, report_json(&reports[i])) != 0) {
+            command_complain(command_find("replay"), "no host memory is left");
+            note_exit(replays, COMMAND_BAD);
+        }
+}
+
+/* Replay a file that has been read, once or twice. */
+static void replay_trace(struct replays *replays, const struct trace_file *file)
+{
+    const char *const config = text_of(replays, OPTION_CONFIG);
+    const char *const compare = text_of(replays, OPTION_COMPARE);
+    const char *const driver = driver_of(replays);
+    const uint64_t device_bytes =
+        trace_file_device_bytes(file, number_of(replays, OPTION_DEVICE_MEMORY));
+    struct report reports[REPORT_COLUMNS] = {
+        {.file = file->name,
+         .config = config ? config : file->config,
+         .driver = driver,
+         .device_bytes = device_bytes,
+         .check = check_of(replays)},
+        {.file = file->name, .config = compare, .driver = driver, .device_bytes = device_bytes},
+    };
+    const unsigned count = compare ? 2 : 1;
+    bool refused = false;
+
+    for (unsigned i = 0; i < count; i++) {
+        run(replays, &file->trace, &reports[i], i == 0);
+        refused |= reports[i].result.end == REPLAY_REFUSED;
+    }
+    if (!refused)
+        print(replays, reports, count);
+    for (unsigned i = 0; i < count; i++)
+        replay_result_fini(&reports[i].result);
+}
+
+/* Whether the options fit a file that has been read. */
+static bool may_replay(const struct replays *replays, const struct trace_file *file)
+{
+    const struct xtrace *trace = &file->trace;
+    const char *const config = text_of(replays, OPTION_CONFIG);
+    bool has_answers = false;
+
+    if (!is_given(replays, OPTION_CHECK))
+        return true;
+    for (size_t i = 0; i < trace->answer_count && !has_answers; i++)
+        has_answers = trace->answers[i].row == XTRACE_ROW_NOW;
+    if (!has_answers) {
+        complain("%s: --check needs a tape: there is no `=` line in this file", file->name);
+        return false;
+    }
+    if (config && strcmp(config, file->config) != 0) {
+        complain("%s: --check needs the configuration that the tape was made under, '%s'",
+                 file->name, file->config);
+        return false;
+    }
+    return true;
+}
+
+/* Standard input can be read once. */
+static bool may_read(struct replays *replays, const char *path)
+{
+    const bool is_input = strcmp(path, "-") == 0;
+
+    if (is_input && replays->has_read_input) {
+        command_complain(command_find("replay"), "standard input can be read once only");
+        return false;
+    }
+    replays->has_read_input |= is_input;
+    return true;
+}
+
+static void replay_file(struct replays *replays, const char *path)
+{
+    const int device = is_given(replays, OPTION_SNAPSHOT_DEVICE)
+                           ? (int)number_of(replays, OPTION_SNAPSHOT_DEVICE)
+                           : -1;
+    struct trace_file file;
+
+    if (!may_read(replays, path) || !trace_file_read(path, device, &file)) {
+        note_exit(replays, COMMAND_BAD);
+        return;
+    }
+    if (may_replay(replays, &file))
+        replay_trace(replays, &file);
+    else
+        note_exit(replays, COMMAND_BAD);
+    trace_file_fini(&file);
+}
+
+static void print_json(struct replays *replays)
+{
+    const bool several = replays->arguments->operand_count > 1 || is_given(replays, OPTION_COMPARE);
+    const size_t count = json_array_size(replays->objects);
+    const json_t *what = several ? replays->objects : json_array_get(replays->objects, 0);
+
+    if (count > 0 && json_dumpf(what, replays->out, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) == 0)
+        (void)fputc('\n', replays->out);
+}
+
+int command_replay(const struct option_values *arguments)
+{
+    struct replays replays = {.arguments = arguments, .out = stdout, .exit = COMMAND_FINE};
+
+    if (!agree(&replays) || !open_output(&replays, OPTION_TIMELINE, &replays.timeline))
+        return COMMAND_BAD;
+    if (!open_output(&replays, OPTION_HISTORY, &replays.history)) {
+        close_output(&replays, OPTION_TIMELINE, replays.timeline);
+        return COMMAND_BAD;
+    }
+    if (is_given(&replays, OPTION_JSON))
+        replays.objects = json_array();
+    for (int i = 0; i < arguments->operand_count; i++)
+        replay_file(&replays, arguments->operands[i]);
+    if (replays.objects)
+        print_json(&replays);
+    json_decref(replays.objects);
+    close_output(&replays, OPTION_TIMELINE, replays.timeline);
+    close_output(&replays, OPTION_HISTORY, replays.history);
+    return replays.exit;
+}

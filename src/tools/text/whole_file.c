@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/text/whole_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/tools/command/command.h"
+
+static bool complain_of(const struct whole_file *file)
+{
+    command_complain(file->command, "%s cannot be written: %s", file->path, strerror(errno));
+    return false;
+}
+
+/* Whether a place holds something that is no regular file. */
+static bool is_special(const char *path)
+{
+    struct stat status;
+
+    return stat(path, &status) == 0 && !S_ISREG(status.st_mode);
+}
+
+/* Whether a place is one of the files that are read. */
+static bool is_input(const char *path, char *const *inputs, int input_count)
+{
+    struct stat place, input;
+
+    if (stat(path, &place) != 0)
+        return false;
+    for (int i = 0; i < input_count; i++)
+        if (stat(inputs[i], &input) == 0 && input.st_dev == place.st_dev &&
+            input.st_ino == place.st_ino)
+            return true;
+    return false;
+}
+
+/* The mode that open() would have given. */
+static void set_mode(int descriptor)
+{
+    const mode_t mask = umask(0);
+
+    (void)umask(mask);
+    (void)fchmod(descriptor, 0666 & ~mask);
+}
+
+/* Open a file beside a place.  Returns false with errno. */
+static bool open_beside(struct whole_file *file)
+{
+    int descriptor;
+
+    file->place = realpath(file->path, NULL); /* of a file that is there; it may be a link */
+    if (!file->place)
+        file->place = strdup(file->path);
+    if (!file->place || asprintf(&file->beside, "%s.XXXXXX", file->place) < 0) {
+        file->beside = NULL;
+        errno = ENOMEM;
+        return false;
+    }
+    descriptor = mkostemp(file->beside, O_CLOEXEC);
+    if (descriptor < 0)
+        return false;
+    set_mode(descriptor);
+    file->out = fdopen(descriptor, "w");
+    if (!file->out) {
+        (void)close(descriptor);
+        (void)remove(file->beside);
+    }
+    return file->out != NULL;
+}
+
+static void free_names(struct whole_file *file)
+{
+    free(file->place);
+    free(file->beside);
+}
+
+bool whole_file_open(struct whole_file *file, const struct command *command, const char *path,
+                     char *const *inputs, int input_count)
+{
+    *file = (struct whole_file){.command = command, .path = path};
+    if (strcmp(path, "-") == 0) {
+        file->out = stdout;
+        return true;
+    }
+    if (is_special(path)) {
+        file->out = fopen(path, "w");
+    } else if (is_input(path, inputs, input_count)) {
+        command_complain(command, "%s is read: give another file to write", path);
+        return false;
+    } else {
+        (void)open_beside(file);
+    }
+    if (file->out)
+        return true;
+    (void)complain_of(file);
+    free_names(file);
+    return false;
+}
+
+bool whole_file_close(struct whole_file *file, bool fine)
+{
+    bool whole;
+
+    /* What could not be written to standard output is said at the end of the programme. */
+    if (file->out == stdout)
+        return fine;
+    whole = !ferror(file->out);
+    if ((fclose(file->out) != 0 || !whole) && fine)
+        fine = complain_of(file);
+    if (fine && file->beside && rename(file->beside, file->place) != 0)
+        fine = complain_of(file);
+    if (!fine && file->beside)
+        (void)remove(file->beside);
+    free_names(file);
+    return fine;
+}

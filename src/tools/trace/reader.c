@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/trace/reader.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOT_FREED  UINT32_MAX
+#define SLOT_FAILED (UINT32_MAX - 1)
+
+bool reader_bad(struct reader *reader, const char *format, ...)
+{
+    va_list arguments;
+
+    reader->fault->line = reader->line;
+    va_start(arguments, format);
+    vsnprintf(reader->fault->text, sizeof(reader->fault->text), format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+bool reader_no_memory(struct reader *reader)
+{
+    return reader_bad(reader, "no host memory is left to read the file");
+}
+
+struct quoted reader_quote(const char *text)
+{
+    struct quoted quoted;
+    size_t length = 0;
+
+    for (; text[length] && length < sizeof(quoted.text) - 4; length++)
+        quoted.text[length] = text[length];
+    memcpy(quoted.text + length, text[length] ? "..." : "\0\0\0", 4);
+    return quoted;
+}
+
+void *reader_room(struct reader *reader, void *array, size_t *capacity, size_t count, size_t size)
+{
+    if (count < *capacity)
+        return array;
+
+    size_t added = *capacity ? *capacity : 256;
+    void *bigger;
+
+    if (added * size > XTRACE_MEMORY - reader->held) {
+        reader_bad(reader, "the file needs more than 1 GiB of host memory");
+        return NULL;
+    }
+    bigger = realloc(array, (*capacity + added) * size);
+    if (!bigger) {
+        reader_no_memory(reader);
+        return NULL;
+    }
+    reader->held += added * size;
+    *capacity += added;
+    return bigger;
+}
+
+struct idmap_entry *reader_add_name(struct reader *reader, struct idmap *map, uint64_t name,
+                                    uint32_t number, uint32_t line)
+{
+    size_t before = map->capacity;
+    struct idmap_entry *entry = idmap_add(map, name, number, line);
+
+    if (!entry)
+        reader_no_memory(reader);
+    reader->held += (map->capacity - before) * sizeof(*entry);
+    if (reader->held > XTRACE_MEMORY) {
+        reader_bad(reader, "the file needs more than 1 GiB of host memory");
+        return NULL;
+    }
+    return entry;
+}
+
+struct xtrace_op *reader_add_op(struct reader *reader, enum xtrace_kind kind)
+{
+    struct xtrace *trace = &reader->trace;
+    struct xtrace_op *ops =
+        reader_room(reader, trace->ops, &reader->op_capacity, trace->op_count, sizeof(*ops));
+
+    if (!ops)
+        return NULL;
+    trace->ops = ops;
+    reader->last_alloc = NULL;
+    ops[trace->op_count] = (struct xtrace_op){.line = reader->line, .kind = (uint8_t)kind};
+    return &ops[trace->op_count++];
+}
+
+bool reader_config(struct reader *reader, const char *text)
+{
+    if (reader->trace.config)
+        return reader_bad(reader, "a second `c` line");
+    for (const char *byte = text; *byte; byte++)
+        if (*byte < ' ' || *byte > '~')
+            return reader_bad(reader, "the configuration has a byte that is not printable");
+    reader->trace.config = strdup(text);
+    return reader->trace.config || reader_no_memory(reader);
+}
+
+/* The number that stands for a stream; a new one where the stream is new. */
+static bool find_stream(struct reader *reader, uint64_t name, uint16_t *out)
+{
+    struct idmap_entry *entry = name ? idmap_find(&reader->streams, name) : NULL;
+
+    if (!name || entry) {
+        *out = entry ? (uint16_t)entry->number : 0;
+        return true;
+    }
+    if (reader->trace.stream_count == XTRACE_STREAMS)
+        return reader_bad(reader, "the file has more than %d streams", XTRACE_STREAMS);
+    if (!reader_add_name(reader, &reader->streams, name, reader->trace.stream_count, reader->line))
+        return false;
+    reader->trace.stream_name[reader->trace.stream_count] = name;
+    *out = (uint16_t)reader->trace.stream_count++;
+    return true;
+}
+
+static bool add_pool(struct reader *reader, uint64_t name, uint16_t *out)
+{
+    const uint32_t count = reader->trace.pool_count;
+    struct pool_state *states =
+        reader_room(reader, reader->pool_states, &reader->pool_capacity, count, sizeof(*states));
+    uint64_t *names = states ? reader_room(reader, reader->trace.pool_name,
+                                           &reader->pool_name_capacity, count, sizeof(*names))
+                             : NULL;
+
+    reader->pool_states = states ? states : reader->pool_states;
+    if (!names)
+        return false;
+    reader->trace.pool_name = names;
+    if (reader->trace.pool_count > XTRACE_POOLS)
+        return reader_bad(reader, "the file has more than %d pools", XTRACE_POOLS);
+    if (!reader_add_name(reader, &reader->pools, name, reader->trace.pool_count, reader->line))
+        return false;
+    memset(&states[count], 0, sizeof(*states));
+    names[0] = 0;
+    names[count] = name;
+    *out = (uint16_t)reader->trace.pool_count++;
+    return true;
+}
+
+/* As find_stream(), for a pool that something is allocated from or routed to. */
+static bool find_pool(struct reader *reader, uint64_t name, uint16_t *out)
+{
+    struct idmap_entry *entry = name ? idmap_find(&reader->pools, name) : NULL;
+
+    if (!name)
+        return reader_bad(reader, "pool 0 is the default pool");
+    if (!entry)
+        return add_pool(reader, name, out);
+    if (reader->pool_states[entry->number].released)
+        return reader_bad(reader, "pool %" PRIu64 " was released before", name);
+    *out = (uint16_t)entry->number;
+    return true;
+}
+
+/* The entry of a block that must be live. */
+static struct idmap_entry *find_block(struct reader *reader, uint64_t id)
+{
+    struct idmap_entry *entry = idmap_find(&reader->blocks, id);
+
+    if (!entry)
+        reader_bad(reader, "block %" PRIu64 " was never allocated", id);
+    else if (entry->number == SLOT_FREED)
+        reader_bad(reader, "block %" PRIu64 " was freed on line %" PRIu32, id, entry->line);
+    else if (entry->number == SLOT_FAILED)
+        reader_bad(reader,
+                   "block %" PRIu64 " does not exist: its allocation on line %" PRIu32 " failed",
+                   id, entry->line);
+    else
+        return entry;
+    return NULL;
+}
+
+static bool give_slot_back(struct reader *reader, uint32_t slot)
+{
+    uint32_t *slots = reader_room(reader, reader->free_slots, &reader->free_capacity,
+                                  reader->free_count, sizeof(*slots));
+
+    if (!slots)
+        return false;
+    reader->free_slots = slots;
+    slots[reader->free_count++] = slot;
+    return true;
+}
+
+bool reader_alloc(struct reader *reader, const struct fields *fields)
+{
+    uint64_t id = fields->number[1];
+    struct idmap_entry *entry = idmap_find(&reader->blocks, id);
+    bool recycled = reader->free_count > 0;
+    uint32_t slot =
+        recycled ? reader->free_slots[reader->free_count - 1] : reader->trace.slot_count;
+    uint16_t stream = 0, pool = 0;
+    struct xtrace_op *op;
+
+    if (entry)
+        return reader_bad(reader, "block %" PRIu64 " appeared before; IDs are never used twice",
+                          id);
+    if (!find_stream(reader, fields->number[3], &stream))
+        return false;
+    if (fields->count > 4 && fields->number[4] && !find_pool(reader, fields->number[4], &pool))
+        return false;
+    entry = reader_add_name(reader, &reader->blocks, id, slot, reader->line);
+    op = entry ? reader_add_op(reader, XTRACE_ALLOC) : NULL;
+    if (!op)
+        return false;
+    op->value = fields->number[2];
+    op->slot = slot;
+    op->stream = stream;
+    op->pool = pool;
+    if (recycled)
+        reader->free_count--;
+    else
+        reader->trace.slot_count++;
+    reader->trace.events++;
+    reader->last_alloc = entry;
+    return true;
+}
+
+bool reader_free(struct reader *reader, const struct fields *fields)
+{
+    struct idmap_entry *entry = find_block(reader, fields->number[1]);
+    struct xtrace_op *op = entry ? reader_add_op(reader, XTRACE_FREE) : NULL;
+
+    if (!op || !give_slot_back(reader, entry->number))
+        return false;
+    op->slot = entry->number;
+    entry->number = SLOT_FREED;
+    entry->line = reader->line;
+    reader->trace.events++;
+    return true;
+}
+
+/* `! oom`: the allocation above failed. */
+bool reader_failure(struct reader *reader, const struct fields *fields)
+{
+    struct idmap_entry *entry = reader->last_alloc;
+
+    if (strcmp(fields->text[1], "oom") != 0)
+        return reader_bad(reader, "`!` is followed by `oom`, not by '%s'",
+                          reader_quote(fields->text[1]).text);
+    if (!entry)
+        return reader_bad(reader, "`! oom` must follow an allocation");
+    if (!give_slot_back(reader, entry->number))
+        return false;
+    entry->number = SLOT_FAILED;
+    reader->trace.ops[reader->trace.op_count - 1].failed = true;
+    reader->last_alloc = NULL;
+    return true;
+}
+
+bool reader_use(struct reader *reader, const struct fields *fields)
+{
+    struct idmap_entry *entry = find_block(reader, fields->number[1]);
+    uint16_t stream = 0;
+    struct xtrace_op *op;
+
+    if (!entry || !find_stream(reader, fields->number[2], &stream))
+        return false;
+    op = reader_add_op(reader, XTRACE_USE);
+    if (!op)
+        return false;
+    op->slot = entry->number;
+    op->stream = stream;
+    return true;
+}
+
+static bool add_stream_op(struct reader *reader, enum xtrace_kind kind, uint64_t name)
+{
+    uint16_t stream = 0;
+    struct xtrace_op *op;
+
+    if (!find_stream(reader, name, &stream))
+        return false;
+    op = reader_add_op(reader, kind);
+    if (op)
+        op->stream = stream;
+    return op;
+}
+
+bool reader_work(struct reader *reader, const struct fields *fields)
+{
+    return add_stream_op(reader, XTRACE_WORK, fields->number[1]);
+}
+
+bool reader_finish(struct reader *reader, const struct fields *fields)
+{
+    return add_stream_op(reader, XTRACE_FINISH, fields->number[1]);
+}
+
+bool reader_empty(struct reader *reader, const struct fields *fields)
+{
+    (void)fields;
+    return reader_add_op(reader, XTRACE_EMPTY);
+}
+
+bool reader_wait(struct reader *reader, const struct fields *fields)
+{
+    uint16_t stream = 0, other = 0;
+    struct xtrace_op *op;
+
+    if (!find_stream(reader, fields->number[1], &stream) ||
+        !find_stream(reader, fields->number[2], &other))
+        return false;
+    op = reader_add_op(reader, XTRACE_WAIT);
+    if (!op)
+        return false;
+    op->stream = stream;
+    op->other = other;
+    return true;
+}
+
+static bool begin_pool(struct reader *reader, const struct fields *fields, bool capturing)
+{
+    uint64_t name = fields->number[1];
+    uint16_t stream = 0, pool = 0;
+    struct pool_state *state;
+    struct xtrace_op *op;
+
+    if (!find_pool(reader, name, &pool) || !find_stream(reader, fields->number[2], &stream))
+        return false;
+    state = &reader->pool_states[pool];
+    if (state->open_line)
+        return reader_bad(reader,
+                          "pool %" PRIu64 " was begun on line %" PRIu32 " and has not ended", name,
+                          state->open_line);
+    if (capturing && stream == 0)
+        return reader_bad(reader, "the default stream cannot be captured");
+    if (capturing && reader->captured[stream])
+        return reader_bad(reader, "stream %" PRIu64 " is being captured already",
+                          fields->number[2]);
+    op = reader_add_op(reader, capturing ? XTRACE_CAPTURE_BEGIN : XTRACE_ROUTE_BEGIN);
+    if (!op)
+        return false;
+    op->pool = pool;
+    op->stream = stream;
+    state->open_line = reader->line;
+    state->stream = stream;
+    state->capturing = capturing;
+    if (capturing)
+        reader->captured[stream] = true;
+    return true;
+}
+
+static bool end_pool(struct reader *reader, const struct fields *fields, bool capturing)
+{
+    uint64_t name = fields->number[1];
+    struct idmap_entry *entry = idmap_find(&reader->pools, name);
+    struct pool_state *state = entry ? &reader->pool_states[entry->number] : NULL;
+    struct xtrace_op *op;
+
+    if (!state || !state->open_line || state->capturing != capturing)
+        return reader_bad(reader, "no %s to pool %" PRIu64 " has begun",
+                          capturing ? "capture" : "routing", name);
+    op = reader_add_op(reader, capturing ? XTRACE_CAPTURE_END : XTRACE_ROUTE_END);
+    if (!op)
+        return false;
+    op->pool = (uint16_t)entry->number;
+    state->open_line = 0;
+    if (capturing)
+        reader->captured[state->stream] = false;
+    return true;
+}
+
+bool reader_capture_begin(struct reader *reader, const struct fields *fields)
+{
+    return begin_pool(reader, fields, true);
+}
+
+bool reader_capture_end(struct reader *reader, const struct fields *fields)
+{
+    return end_pool(reader, fields, true);
+}
+
+bool reader_route_begin(struct reader *reader, const struct fields *fields)
+{
+    return begin_pool(reader, fields, false);
+}
+
+bool reader_route_end(struct reader *reader, const struct fields *fields)
+{
+    return end_pool(reader, fields, false);
+}
+
+bool reader_pool_release(struct reader *reader, const struct fields *fields)
+{
+    uint64_t name = fields->number[1];
+    struct idmap_entry *entry = idmap_find(&reader->pools, name);
+    struct pool_state *state = entry ? &reader->pool_states[entry->number] : NULL;
+    struct xtrace_op *op;
+
+    if (!state)
+        return reader_bad(reader, "pool %" PRIu64 " was never begun", name);
+    if (state->released)
+        return reader_bad(reader, "pool %" PRIu64 " was released before", name);
+    if (state->open_line)
+        return reader_bad(reader,
+                          "pool %" PRIu64 " was begun on line %" PRIu32 " and has not ended", name,
+                          state->open_line);
+    op = reader_add_op(reader, XTRACE_POOL_RELEASE);
+    if (!op)
+        return false;
+    op->pool = (uint16_t)entry->number;
+    state->released = true;
+    return true;
+}
+
+bool reader_clock(struct reader *reader, const struct fields *fields)
+{
+    uint64_t now = fields->number[1];
+    struct xtrace_op *op;
+
+    if (reader->has_clock && now < reader->clock)
+        return reader_bad(reader,
+                          "the clock goes back from %" PRIu64 " to %" PRIu64 " microseconds",
+                          reader->clock, now);
+    if (now > UINT64_MAX / 1000)
+        return reader_bad(reader, "the clock reads more microseconds than there can be");
+    op = reader_add_op(reader, XTRACE_CLOCK);
+    if (!op)
+        return false;
+    op->value = now;
+    reader->has_clock = reader->trace.has_clock = true;
+    reader->clock = now;
+    return true;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/trace/trace_file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/text/complain.h"
+
+#define DEVICE_DEFAULT ((uint64_t)80 << 30)
+#define DEVICE_GRANULE ((uint64_t)2 << 20)
+
+/*
+ * The configuration that a file was made under.  Its `c` line is a string as PyTorch reads it, and
+ * to PyTorch a string that does not name expandable_segments means classic.  Allocated; NULL without
+ * host memory.
+ */
+static char *config_of(const struct xtrace *trace)
+{
+    const char *config = trace->config;
+    char *whole;
+
+    if (!config || xtrace_names_expandable(config))
+        return strdup(config ? config : "");
+    if (asprintf(&whole, "%s%sexpandable_segments:False", config, config[0] ? "," : "") < 0)
+        return NULL;
+    return whole;
+}
+
+static bool read_open(FILE *stream, int device, struct trace_file *file)
+{
+    struct xtrace_fault fault;
+
+    if (!xtrace_read(stream, device, &file->trace, &fault)) {
+        if (fault.line > 0)
+            complain("%s:%" PRIu64 ": %s", file->name, fault.line, fault.text);
+        else
+            complain("%s: %s", file->name, fault.text);
+        return false;
+    }
+    if (file->trace.note[0])
+        complain("%s: %s", file->name, file->trace.note);
+    return true;
+}
+
+static bool finish(struct trace_file *file, int device)
+{
+    file->config = config_of(&file->trace);
+    if (!file->config)
+        complain("%s: no host memory is left", file->name);
+    else if (device < 0 || file->trace.is_snapshot)
+        return true;
+    else
+        complain("%s: --device chooses a history of a memory snapshot; this is a trace, which has "
+                 "one",
+                 file->name);
+    trace_file_fini(file);
+    return false;
+}
+
+bool trace_file_read(const char *path, int device, struct trace_file *out)
+{
+    const bool is_input = strcmp(path, "-") == 0;
+    FILE *stream = is_input ? stdin : fopen(path, "rb");
+    bool fine;
+
+    *out = (struct trace_file){.name = is_input ? "standard input" : path};
+    if (!stream) {
+        complain("%s: cannot be opened: %s", path, strerror(errno));
+        return false;
+    }
+    fine = read_open(stream, device, out);
+    if (!is_input)
+        (void)fclose(stream);
+    return fine && finish(out, device);
+}
+
+void trace_file_fini(struct trace_file *file)
+{
+    free(file->config);
+    file->config = NULL;
+    xtrace_fini(&file->trace);
+}
+
+uint64_t trace_file_device_bytes(const struct trace_file *file, uint64_t given)
+{
+    const uint64_t bytes = given                      ? given
+                           : file->trace.device_bytes ? file->trace.device_bytes
+                                                      : DEVICE_DEFAULT;
+
+    return bytes / DEVICE_GRANULE * DEVICE_GRANULE;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/command/command.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "src/tools/recording/recording_file.h"
+#include "src/tools/text/complain.h"
+#include "src/tools/text/whole_file.h"
+#include "src/tools/view/view_model.h"
+#include "src/tools/view/view_page.h"
+
+#define MOST_BYTES \
+    ((uint64_t)1 << 44) /* of one block or segment: the page walks along it in steps of 2 MiB */
+
+/* The largest block or segment of a device. */
+static uint64_t largest_of(const struct recording_device *device)
+{
+    uint64_t most = 0;
+
+    for (size_t i = 0; i < device->segment_count; i++)
+        most = device->segments[i].bytes > most ? device->segments[i].bytes : most;
+    for (size_t i = 0; i < device->event_count; i++)
+        if (device->events[i].action < RECORDING_OOM && device->events[i].bytes > most)
+            most = device->events[i].bytes;
+    return most;
+}
+
+static const struct recording_device *choose(const struct option_values *arguments,
+                                             const struct recording *recording)
+{
+    const struct option_value *number = &arguments->of[OPTION_SNAPSHOT_DEVICE];
+    struct recording_fault fault;
+    const struct recording_device *device =
+        recording_file_device(recording, number->given ? (int)number->number : -1, &fault);
+
+    if (!device)
+        complain("%s: %s", recording->name, fault.text);
+    else if (largest_of(device) > MOST_BYTES) {
+        complain("%s: a block or segment of %" PRIu64
+                 " bytes is in it; a page shows at most 16 TiB",
+                 recording->name, largest_of(device));
+        return NULL;
+    } else if (device->event_count == 0)
+        complain("%s: there is no history in it, so the page shows the end "
+                 "alone; " RECORDING_FILE_HOW_TO,
+                 recording->name);
+    return device;
+}
+
+static bool add_file(FILE *out, const struct option_values *arguments, unsigned number)
+{
+    const size_t most = (size_t)arguments->of[OPTION_BLOCKS].number;
+    const struct recording_device *device;
+    struct recording recording;
+    size_t summed = 0;
+    bool fine;
+
+    if (!recording_file_read(arguments->operands[number], &recording))
+        return false;
+    device = choose(arguments, &recording);
+    fine = device && view_model_write(out, number, &recording, device, most, &summed);
+    if (device && !fine)
+        complain("%s: no host memory is left to make a page of it", recording.name);
+    else if (summed > 0)
+        complain("%s: the page is aggregated: it has the %zu blocks with most bytes x events, and "
+                 "of %zu others the sum; --blocks sets how many it has",
+                 recording.name, most, summed);
+    recording_fini(&recording);
+    return fine;
+}
+
+int command_view(const struct option_values *arguments)
+{
+    const char *path = arguments->of[OPTION_OUTPUT].text;
+    const struct command *command = command_find("view");
+    struct whole_file page;
+    bool fine = true;
+
+    if (!path) {
+        command_complain(command, "needs --output: the page to write");
+        return COMMAND_BAD;
+    }
+    if (!whole_file_open(&page, command, path, arguments->operands, arguments->operand_count))
+        return COMMAND_BAD;
+    (void)fwrite(view_page_head, 1, view_page_head_bytes, page.out);
+    for (int i = 0; fine && i < arguments->operand_count; i++)
+        fine = add_file(page.out, arguments, (unsigned)i);
+    if (fine)
+        (void)fwrite(view_page_tail, 1, view_page_tail_bytes, page.out);
+    return whole_file_close(&page, fine) ? COMMAND_FINE : COMMAND_BAD;
+}
