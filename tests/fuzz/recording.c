@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "src/tools/files/json_pickle.h"
-#include "src/tools/recording/recording.h"
+#include "src/tools/recording/recording_read.h"
 #include "tests/fuzz/holds.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

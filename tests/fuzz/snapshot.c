@@ -10,6 +10,7 @@
 #include "src/tools/export/export_trace.h"
 #include "src/tools/files/json_pickle.h"
 #include "src/tools/ranks/compare.h"
+#include "src/tools/recording/recording_read.h"
 #include "src/tools/view/view_model.h"
 #include "tests/fuzz/replayable.h"
 

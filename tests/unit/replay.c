@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "src/tools/player/replay.h"
+#include "src/tools/trace/xtrace_read.h"
 
 #define CALL       100     /* nanoseconds: an allocation, a free, ... */
 #define TICK       7000    /* xseg_tick() */

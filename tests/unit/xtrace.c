@@ -12,7 +12,7 @@
 
 #include "src/tools/files/idmap.h"
 #include "src/tools/files/lines.h"
-#include "src/tools/trace/xtrace.h"
+#include "src/tools/trace/xtrace_read.h"
 
 #define HEAD "xtrace 1\n"
 

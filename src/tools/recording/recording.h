@@ -22,9 +22,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "src/tools/files/input.h"
-#include "src/tools/files/names.h"
-
 enum recording_action {
     RECORDING_ALLOC,
     RECORDING_FREE_REQUESTED,
@@ -119,17 +116,6 @@ struct recording {
 struct recording_fault {
     char text[240];
 };
-
-/*
- * Read a snapshot.
- *
- * name:  of the file, for reports; copied
- * names: for frames that are a module and an offset in it (sources.h); or NULL, then no module is looked into
- *
- * Returns: false with a fault, which is a sentence; there is nothing to end then
- */
-bool recording_read(struct input *input, const char *name, struct names *names,
-                    struct recording *out, struct recording_fault *fault);
 
 void recording_fini(struct recording *recording);
 

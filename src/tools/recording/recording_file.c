@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/tools/recording/recording_read.h"
 #include "src/tools/text/complain.h"
 
 static bool is_input(const char *path)

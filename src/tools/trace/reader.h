@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What the lines of a trace mean: the state of a file that is being read, and the rules that each
- * operation must keep.  The grammar, how a line is cut into fields, is in xtrace.c; what the entries
+ * operation must keep.  The grammar, how a line is cut into fields, is in xtrace_read.c; what the entries
  * of a memory snapshot are as lines, in snapshot.c.
  *
  * Every function that can refuse returns false (or NULL) and has then set the fault.  The memory

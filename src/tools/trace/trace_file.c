@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "src/tools/text/complain.h"
+#include "src/tools/trace/xtrace_read.h"
 
 #define DEVICE_DEFAULT ((uint64_t)80 << 30)
 #define DEVICE_GRANULE ((uint64_t)2 << 20)

@@ -21,7 +21,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #define XTRACE_STREAMS 1024              /* streams in one file, the default stream included */
 #define XTRACE_POOLS   65535             /* private pools in one file */
@@ -114,17 +113,6 @@ struct xtrace_fault {
     uint64_t line; /* in a snapshot: the entry of the history, from 1; 0: the text says where */
     char text[240];
 };
-
-/*
- * Read an open file, plain or compressed.
- *
- * @param device  whose history is taken from a snapshot; -1: that of the device with most entries
- * @param out    filled in on success; the caller calls xtrace_fini()
- * @param fault  filled in on failure
- *
- * Returns: whether the whole file is a trace or a snapshot.
- */
-bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault *fault);
 
 void xtrace_fini(struct xtrace *trace);
 

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/recording/recording_read.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/files/json_pickle.h"
+#include "src/tools/recording/traces.h"
+
+/* Numbers of devices are below this: no machine has so many. */
+#define DEVICES_MOST 1024u
+
+/* Of what is under the key `xseg` (src/core/snapshot/snapshot.c). */
+#define FORMAT 1u
+
+/* --- Segments. --- */
+
+/* Before 2.1 a block had a list of what was there, the latest first, in place of frames. */
+static const struct pickle_value *frames_of(const struct reading *reading,
+                                            const struct pickle_value *value)
+{
+    const struct pickle_value *history = reading_list(reading, value, "history");
+
+    if (reading_count(history) > 0)
+        value = pickle_item(reading->pickle, history, 0);
+    return reading_list(reading, value, "frames");
+}
+
+static enum recording_state state_of(const char *state)
+{
+    if (strcmp(state, "active_allocated") == 0)
+        return RECORDING_LIVE;
+    return strncmp(state, "active", 6) == 0 ? RECORDING_PENDING : RECORDING_INACTIVE;
+}
+
+/* A block without `address` follows the one before it; one without `requested_size` is as large as its request. */
+static bool read_block(struct reading *reading, const struct pickle_value *value, uint64_t *address,
+                       struct recording_block *out)
+{
+    const char *state = pickle_string(reading->pickle, reading_find(reading, value, "state"));
+
+    if (!state)
+        return reading_bad(reading, "a block has no `state`");
+    *out = (struct recording_block){.state = (uint8_t)state_of(state)};
+    if (!reading_want(reading, value, "address", address) ||
+        !reading_need(reading, value, "size", &out->bytes))
+        return false;
+    if (out->bytes > UINT64_MAX - *address)
+        return reading_bad(reading, "a block ends beyond all addresses");
+    out->address = *address;
+    *address += out->bytes;
+    out->requested = out->bytes;
+    return reading_want(reading, value, "requested_size", &out->requested) &&
+           reading_stack(reading, frames_of(reading, value), &out->stack);
+}
+
+static bool read_blocks(struct reading *reading, const struct pickle_value *list,
+                        struct recording_segment *segment)
+{
+    struct recording *out = reading->out;
+    uint64_t address = segment->address;
+
+    segment->first = (uint32_t)out->block_count;
+    segment->count = (uint32_t)reading_count(list);
+    for (size_t i = 0; i < segment->count; i++)
+        if (!read_block(reading, pickle_item(reading->pickle, list, i), &address,
+                        &out->blocks[out->block_count++]))
+            return false;
+    return true;
+}
+
+static bool read_segment(struct reading *reading, const struct pickle_value *value, size_t number,
+                         struct recording_segment *out)
+{
+    const char *type = pickle_string(reading->pickle, reading_find(reading, value, "segment_type"));
+    const struct pickle_value *expandable = reading_find(reading, value, "is_expandable");
+
+    (void)snprintf(reading->where, sizeof(reading->where), "segment %zu: ", number + 1);
+    *out = (struct recording_segment){
+        .is_small = type && strcmp(type, "small") == 0,
+        .is_expandable = expandable && expandable->kind == PICKLE_BOOL && expandable->number,
+    };
+    if (!reading_need(reading, value, "address", &out->address) ||
+        !reading_need(reading, value, "total_size", &out->bytes) ||
+        !reading_want(reading, value, "stream", &out->stream) ||
+        !reading_want_pool(reading, value, "segment_pool_id", &out->pool))
+        return false;
+    if (out->bytes > UINT64_MAX - out->address)
+        return reading_bad(reading, "it ends beyond all addresses");
+    return read_blocks(reading, reading_list(reading, value, "blocks"), out);
+}
+
+/* Room for the blocks of all segments.  A list of blocks may be several segments', so they are counted first. */
+static bool make_room_for_blocks(struct reading *reading, const struct pickle_value *segments)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < reading_count(segments); i++)
+        count += reading_count(
+            reading_list(reading, pickle_item(reading->pickle, segments, i), "blocks"));
+    if (count > reading->pickle->count || count > UINT32_MAX)
+        return reading_bad(reading, "blocks of a segment are those of others");
+    reading->out->blocks = malloc((count + 1) * sizeof(*reading->out->blocks));
+    return reading->out->blocks || reading_lacks_memory(reading);
+}
+
+/* The device of a number, made if it is new. */
+static struct recording_device *get_device(struct reading *reading, uint64_t number)
+{
+    struct recording *out = reading->out;
+    struct recording_device *devices;
+
+    for (size_t i = 0; i < out->device_count; i++)
+        if ((uint64_t)out->devices[i].number == number)
+            return &out->devices[i];
+    devices = realloc(out->devices, (out->device_count + 1) * sizeof(*devices));
+    if (!devices || number >= DEVICES_MOST) {
+        (void)(devices ? reading_bad(reading, "there is no device %" PRIu64, number)
+                       : reading_lacks_memory(reading));
+        out->devices = devices ? devices : out->devices;
+        return NULL;
+    }
+    out->devices = devices;
+    devices[out->device_count] = (struct recording_device){.number = (int)number};
+    return &devices[out->device_count++];
+}
+
+static int compare_segments(const void *left, const void *right)
+{
+    const uint64_t a = ((const struct recording_segment *)left)->address;
+    const uint64_t b = ((const struct recording_segment *)right)->address;
+
+    return (a > b) - (a < b);
+}
+
+static bool read_segments(struct reading *reading, const struct pickle_value *segments)
+{
+    if (!make_room_for_blocks(reading, segments))
+        return false;
+    for (size_t i = 0; i < reading_count(segments); i++) {
+        const struct pickle_value *value = pickle_item(reading->pickle, segments, i);
+        struct recording_segment segment;
+        struct recording_device *device;
+        uint64_t number = 0;
+
+        (void)snprintf(reading->where, sizeof(reading->where), "segment %zu: ", i + 1);
+        if (!reading_need(reading, value, "device", &number) ||
+            !read_segment(reading, value, i, &segment) || !(device = get_device(reading, number)) ||
+            !recording_names_room((void **)&device->segments, device->segment_count,
+                                  sizeof(segment)))
+            return reading->fault->text[0] ? false : reading_lacks_memory(reading);
+        device->segments[device->segment_count++] = segment;
+    }
+    for (size_t i = 0; i < reading->out->device_count; i++)
+        if (reading->out->devices[i].segment_count > 0)
+            qsort(reading->out->devices[i].segments, reading->out->devices[i].segment_count,
+                  sizeof(struct recording_segment), compare_segments);
+    return true;
+}
+
+/* --- Events. --- */
+
+/* A pickle may name one list many times, so no more items are read of a file than it has values. */
+static bool take_items(struct reading *reading, size_t count)
+{
+    reading->items += count;
+    return reading->items <= reading->pickle->count ||
+           reading_bad(reading, "its entries are those of another list");
+}
+
+static bool read_trace(struct reading *reading, struct traces *traces,
+                       const struct pickle_value *list, uint64_t number)
+{
+    struct recording_device *device;
+
+    if (list->kind != PICKLE_LIST)
+        return reading_bad(reading, "the history of device %" PRIu64 " is no list", number);
+    if (traces_count(traces, list) == 0)
+        return true;
+    device = get_device(reading, number);
+    return device && traces_give(traces, list, device);
+}
+
+static bool read_traces(struct reading *reading, struct traces *traces,
+                        const struct pickle_value *lists)
+{
+    for (size_t i = 0; i < reading_count(lists); i++) {
+        reading->where[0] = '\0';
+        if (!read_trace(reading, traces, pickle_item(reading->pickle, lists, i), i))
+            return false;
+    }
+    return true;
+}
+
+/* --- Settings, and what xseg adds. --- */
+
+static bool read_config(struct reading *reading, const struct pickle_value *settings)
+{
+    const char *text =
+        pickle_string(reading->pickle, reading_find(reading, settings, "PYTORCH_CUDA_ALLOC_CONF"));
+    const struct pickle_value *expandable = reading_find(reading, settings, "expandable_segments");
+    const bool names = text && strstr(text, "expandable_segments") != NULL;
+    const bool adds = !names && expandable && expandable->kind == PICKLE_BOOL && expandable->number;
+    char *whole = NULL;
+    bool fine;
+
+    if (!settings)
+        return true;
+    if (asprintf(&whole, "%s%s%s", text ? text : "", adds && text && text[0] ? "," : "",
+                 adds ? "expandable_segments:True" : "") < 0)
+        return reading_lacks_memory(reading);
+    fine = recording_names_text(&reading->names, whole, &reading->out->config);
+    free(whole);
+    return fine || reading_lacks_memory(reading);
+}
+
+static bool read_pages(struct reading *reading, const struct pickle_value *list,
+                       struct recording_device *device)
+{
+    const size_t count = reading_count(list);
+
+    if (!take_items(reading, count))
+        return false;
+    device->pages = malloc((count + 1) * sizeof(*device->pages));
+    if (!device->pages)
+        return reading_lacks_memory(reading);
+    for (; device->page_count < count; device->page_count++) {
+        const struct pickle_value *item = pickle_item(reading->pickle, list, device->page_count);
+        struct recording_page *page = &device->pages[device->page_count];
+        uint64_t *const numbers[] = {&page->address, &page->bytes, NULL, &page->live,
+                                     &page->cached};
+        const char *reason;
+
+        if (item->kind != PICKLE_LIST || pickle_count(item) < 5)
+            return reading_bad(reading, "a page is no list of five");
+        for (size_t i = 0; i < 5; i++)
+            if (numbers[i] && !pickle_number(pickle_item(reading->pickle, item, i), numbers[i]))
+                return reading_bad(reading, "a page has something that is no number");
+        reason = pickle_string(reading->pickle, pickle_item(reading->pickle, item, 2));
+        if (!recording_names_text(&reading->names, reason ? reason : "", &page->reason))
+            return reading_lacks_memory(reading);
+    }
+    return true;
+}
+
+static enum recording_cause cause_of(const char *name)
+{
+    static const char *const names[RECORDING_CAUSES] = {
+        [RECORDING_CAUSE_STEAL] = "steal",   [RECORDING_CAUSE_DECAY] = "decay",
+        [RECORDING_CAUSE_TRIM] = "trim",     [RECORDING_CAUSE_PAUSE] = "pause",
+        [RECORDING_CAUSE_RESUME] = "resume",
+    };
+
+    for (size_t i = RECORDING_CAUSE_NONE + 1; name && i < RECORDING_CAUSES; i++)
+        if (strcmp(name, names[i]) == 0)
+            return (enum recording_cause)i;
+    return RECORDING_CAUSE_NONE;
+}
+
+/* A cause is a list of the place of its entry, and a word; words of later releases are none. */
+static bool read_causes(struct reading *reading, const struct pickle_value *list,
+                        struct recording_device *device)
+{
+    const size_t count = reading_count(list);
+
+    if (!take_items(reading, count))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const struct pickle_value *item = pickle_item(reading->pickle, list, i);
+        uint64_t entry;
+
+        if (item->kind != PICKLE_LIST || pickle_count(item) < 2 ||
+            !pickle_number(pickle_item(reading->pickle, item, 0), &entry) ||
+            entry >= device->event_count)
+            return reading_bad(reading, "a cause is no list of an entry and a word");
+        device->events[entry].cause = (uint8_t)cause_of(
+            pickle_string(reading->pickle, pickle_item(reading->pickle, item, 1)));
+    }
+    return true;
+}
+
+static bool read_own(struct reading *reading, const struct pickle_value *own)
+{
+    const struct pickle_value *devices = reading_list(reading, own, "devices");
+    uint64_t format = FORMAT;
+
+    reading->out->is_own = own != NULL;
+    (void)snprintf(reading->where, sizeof(reading->where), "xseg: ");
+    if (!reading_want(reading, own, "format", &format))
+        return false;
+    if (format != FORMAT)
+        return reading_bad(reading,
+                           "format %" PRIu64
+                           " of xseg's own facts is not known, only %u; a newer `xseg` "
+                           "reads it",
+                           format, FORMAT);
+    for (size_t i = 0; i < reading_count(devices); i++) {
+        const struct pickle_value *value = pickle_item(reading->pickle, devices, i);
+        struct recording_device *device;
+        uint64_t number = 0;
+
+        if (!reading_need(reading, value, "device", &number) ||
+            !(device = get_device(reading, number)) ||
+            !reading_want(reading, value, "lost", &device->lost) ||
+            !reading_want(reading, value, "left_out", &device->left_out) ||
+            !read_causes(reading, reading_list(reading, value, "causes"), device) ||
+            (!device->pages && !read_pages(reading, reading_list(reading, value, "pages"), device)))
+            return false;
+    }
+    return true;
+}
+
+/* --- All of it. --- */
+
+static int compare_devices(const void *left, const void *right)
+{
+    return ((const struct recording_device *)left)->number -
+           ((const struct recording_device *)right)->number;
+}
+
+static bool read_all(struct reading *reading, struct traces *traces)
+{
+    const struct pickle_value *top = pickle_top(reading->pickle);
+    const struct pickle_value *segments =
+        top->kind == PICKLE_LIST ? top : reading_list(reading, top, "segments");
+
+    if (!segments)
+        return reading_bad(reading, "this is no memory snapshot: there are no `segments`");
+    if (!read_segments(reading, segments) ||
+        !read_traces(reading, traces, reading_list(reading, top, "device_traces")))
+        return false;
+    reading->where[0] = '\0';
+    if (!read_config(reading, reading_find(reading, top, "allocator_settings")) ||
+        !read_own(reading, reading_find(reading, top, "xseg")))
+        return false;
+    if (reading->out->device_count > 0)
+        qsort(reading->out->devices, reading->out->device_count, sizeof(*reading->out->devices),
+              compare_devices);
+    return true;
+}
+
+/* Read the pickle, with events taken out of it, and all else of it then. */
+static bool read_pickle(struct reading *reading, struct traces *traces, struct input *input)
+{
+    const struct pickle_taker taker = {traces, traces_take};
+    char problem[176];
+    struct pickle pickle;
+    bool fine;
+
+    reading->pickle = &pickle;
+    if (!json_pickle_read(input, &taker, &pickle, problem, sizeof(problem))) {
+        if (problem[0])
+            (void)snprintf(reading->fault->text, sizeof(reading->fault->text),
+                           "it cannot be read as a memory snapshot: %s", problem);
+        return false;
+    }
+    fine = read_all(reading, traces);
+    pickle_fini(&pickle);
+    return fine;
+}
+
+bool recording_read(struct input *input, const char *name, struct names *names,
+                    struct recording *out, struct recording_fault *fault)
+{
+    struct reading reading = {.out = out, .fault = fault};
+    struct traces traces;
+    bool fine;
+
+    memset(out, 0, sizeof(*out));
+    fault->text[0] = '\0';
+    traces_init(&traces, &reading);
+    sources_init(&reading.sources, names);
+    out->name = strdup(name);
+    fine = recording_names_init(&reading.names, out) && out->name
+               ? read_pickle(&reading, &traces, input)
+               : reading_lacks_memory(&reading);
+    traces_fini(&traces);
+    recording_names_fini(&reading.names);
+    sources_fini(&reading.sources);
+    if (!fine)
+        recording_fini(out);
+    return fine;
+}
