@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/core/arena/origins.h"
 #include "src/core/inspect/explain.h"
 #include "src/entry.h"
 #include "src/where.h"

@@ -20,11 +20,11 @@ import tree
 from calls import CORE
 
 # The folders of src/core, bottom to top.  A room uses itself and the rooms before it; folders in it belong to it.
-ROOMS = ("config", "history", "stats", "stream", "cache", "device", "pending", "reclaim", "grow", "pools",
-         "inspect", "snapshot", "metrics", "front", "hit")
+ROOMS = ("config", "history", "stats", "stream", "block", "arena", "small", "large", "cache", "device", "pending",
+         "reclaim", "grow", "pools", "inspect", "snapshot", "metrics", "front", "hit")
 # Room: the circles of calls that it has, each as its modules in order.
 CIRCLES = {
-    "cache": ["large/arena_hit large/large", "small/small_free small/tract"],
+    "small": ["small_free tract"],
     "device": ["orphan pool pool_stats retire"],
     "pending": ["deferred pending"],
     "pools": ["share share_header"],

@@ -9,7 +9,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "src/core/cache/page_map.h"
+#include "src/core/block/page_map.h"
 #include "tests/support/scene.h"
 
 /* So often the parked thread yields after the other one has begun: that one has come to wait by then, or

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The audits of an arena, its extents and its device: each invariant can be seen to break. */
-#include "src/core/cache/arena.h"
+#include "src/core/arena/arena.h"
 #include "src/core/cache/arena_audit.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/device/allocator.h"

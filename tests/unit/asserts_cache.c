@@ -5,19 +5,21 @@
  */
 #include <string.h>
 
+#include "src/core/arena/live.h"
+#include "src/core/arena/notes.h"
+#include "src/core/arena/origins.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/large/arena_hit.h"
-#include "src/core/cache/large/large.h"
-#include "src/core/cache/live.h"
-#include "src/core/cache/notes.h"
-#include "src/core/cache/small/cell_index.h"
-#include "src/core/cache/small/plain.h"
-#include "src/core/cache/small/small_free.h"
-#include "src/core/cache/small/tract.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/hit/hit_stream.h"
+#include "src/core/large/arena_hit.h"
+#include "src/core/large/large.h"
+#include "src/core/large/packing.h"
+#include "src/core/small/cell_index.h"
+#include "src/core/small/plain.h"
+#include "src/core/small/small_free.h"
+#include "src/core/small/tract.h"
 #include "tests/support/child.h"
 #include "tests/support/scene.h"
 
@@ -227,7 +229,7 @@ static void take_back_with_notes_where_there_are_none(struct fixture *f)
     xseg_slot *slot = xseg_page_map_slot(&f->allocator->page_map, f->large.live);
 
     atomic_store(&f->large.arena->notes, 0);
-    (void)xseg_arena_take_back_noting(f->large.arena, slot, f->block, f->large.live);
+    (void)xseg_large_take_back_noting(f->large.arena, slot, f->block, f->large.live);
 }
 
 static void show_a_live_block(struct fixture *f)

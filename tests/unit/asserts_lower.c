@@ -2,7 +2,7 @@
 /* The lower rooms of the core abort when a caller breaks a precondition: a case for each module. */
 #include <string.h>
 
-#include "src/core/cache/arena.h"
+#include "src/core/arena/arena.h"
 #include "src/core/config/config_keys.h"
 #include "src/core/config/config_load.h"
 #include "src/core/config/config_names.h"

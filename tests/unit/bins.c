@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/core/cache/small/bins.h"
-#include "src/core/cache/small/chunk_maps.h"
+#include "src/core/block/bins.h"
+#include "src/core/block/chunk_maps.h"
 
 #define EXTENTS 6u
 #define CHUNKS  3u /* of each */

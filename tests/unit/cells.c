@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/core/cache/small/cells.h"
-#include "src/core/cache/small/chunk_maps.h"
+#include "src/core/block/cells.h"
+#include "src/core/block/chunk_maps.h"
 
 #define CHUNKS 9u
 #define QUANTA (CHUNKS * XSEG_CELLS_CHUNK)

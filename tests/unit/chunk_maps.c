@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/core/cache/small/chunk_maps.h"
+#include "src/core/block/chunk_maps.h"
 
 #define MANY 2000u
 

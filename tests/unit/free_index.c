@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/core/cache/large/free_index.h"
+#include "src/core/block/free_index.h"
 
 #define BLOCKS 600u
 

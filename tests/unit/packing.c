@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* How long blocks of a size live, as far as packing knows. */
-#include "src/core/cache/large/packing.h"
+#include "src/core/large/packing.h"
 
 #include "src/core/device/allocator.h"
 #include "tests/support/scene.h"

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "src/core/cache/page_map.h"
+#include "src/core/block/page_map.h"
 
 static struct xseg_extent classic(uint64_t base, uint64_t bytes)
 {

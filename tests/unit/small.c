@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Small arenas: what their audits find, the victim, slack, alignment, and nodes across chunk maps. */
-#include "src/core/cache/small/small.h"
+#include "src/core/small/small.h"
 #include "src/core/cache/arena_audit.h"
-#include "src/core/cache/small/cell.h"
-#include "src/core/cache/small/tract.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
+#include "src/core/small/cell.h"
+#include "src/core/small/tract.h"
 
 #include <string.h>
 

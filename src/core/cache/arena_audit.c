@@ -4,9 +4,9 @@
 #include <inttypes.h>
 
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/large/cached.h"
-#include "src/core/cache/small/small_audit.h"
 #include "src/core/cache/walk.h"
+#include "src/core/large/cached.h"
+#include "src/core/small/small_audit.h"
 #include "src/core/stats/counts_audit.h"
 
 struct tally {

@@ -3,7 +3,7 @@
 #ifndef XSEG_CORE_ARENA_AUDIT_H
 #define XSEG_CORE_ARENA_AUDIT_H
 
-#include "src/core/cache/arena.h"
+#include "src/core/arena/arena.h"
 
 /* The whole arena, with its extents; the lock must be held. */
 bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *finding);

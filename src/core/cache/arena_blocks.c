@@ -2,16 +2,17 @@
 #include "src/core/cache/arena_blocks.h"
 
 #include "src/base/error.h"
+#include "src/base/zeroed.h"
+#include "src/core/arena/flags.h"
+#include "src/core/arena/notes.h"
+#include "src/core/block/page_map.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/flags.h"
-#include "src/core/cache/large/cached.h"
-#include "src/core/cache/large/packing.h"
-#include "src/core/cache/notes.h"
-#include "src/core/cache/page_map.h"
-#include "src/core/cache/small/small.h"
-#include "src/core/cache/small/small_free.h"
-#include "src/core/cache/small/tract.h"
 #include "src/core/config/size.h"
+#include "src/core/large/cached.h"
+#include "src/core/large/packing.h"
+#include "src/core/small/small.h"
+#include "src/core/small/small_free.h"
+#include "src/core/small/tract.h"
 
 /* --- Blocks. --- */
 
@@ -369,4 +370,13 @@ struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block
     if (arena->has_cells)
         xseg_tract_note_hole(block, true);
     return block;
+}
+
+/* --- Memory. --- */
+
+uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
+{
+    return xseg_zeroed_resident(arena, sizeof(*arena)) + arena->small.bins.host_bytes +
+           arena->small.chunks.host_bytes + (arena->packing != NULL ? sizeof(*arena->packing) : 0) +
+           arena->blocks.host_bytes + arena->uses.host_bytes;
 }

@@ -10,7 +10,7 @@
 #ifndef XSEG_CORE_ARENA_BLOCKS_H
 #define XSEG_CORE_ARENA_BLOCKS_H
 
-#include "src/core/cache/arena.h"
+#include "src/core/arena/arena.h"
 
 /*
  * Serve a request from the free index.  Takes the lock.
@@ -79,5 +79,8 @@ struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *b
 /* Make a busy block cached, or a hole if it is not mapped, and merge it; returns the merged block, or NULL for a
  * cell without a node. */
 struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block);
+
+/* Host bytes of an arena without its extents. */
+uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena);
 
 #endif

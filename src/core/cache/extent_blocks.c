@@ -5,10 +5,12 @@
 #include <stdlib.h>
 
 #include "src/base/zeroed.h"
-#include "src/core/cache/arena.h"
-#include "src/core/cache/page_map.h"
-#include "src/core/cache/small/tract.h"
+#include "src/core/arena/arena.h"
+#include "src/core/arena/origins.h"
+#include "src/core/block/page_map.h"
 #include "src/core/config/size.h"
+#include "src/core/large/packing.h"
+#include "src/core/small/tract.h"
 
 bool xseg_extent_init(struct xseg_extent *extent)
 {

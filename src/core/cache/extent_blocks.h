@@ -3,7 +3,7 @@
 #ifndef XSEG_CORE_EXTENT_BLOCKS_H
 #define XSEG_CORE_EXTENT_BLOCKS_H
 
-#include "src/core/cache/extent.h"
+#include "src/core/block/extent.h"
 
 /* Make the tables of a segment before other threads can find it; false without host memory. */
 bool xseg_extent_init(struct xseg_extent *extent);

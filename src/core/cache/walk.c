@@ -2,8 +2,8 @@
 #include "src/core/cache/walk.h"
 
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/small/cell.h"
-#include "src/core/cache/small/tract.h"
+#include "src/core/small/cell.h"
+#include "src/core/small/tract.h"
 
 static struct xseg_part part_of_record(const struct xseg_block *record)
 {

@@ -11,7 +11,7 @@
 #ifndef XSEG_CORE_WALK_H
 #define XSEG_CORE_WALK_H
 
-#include "src/core/cache/arena.h"
+#include "src/core/arena/arena.h"
 
 /* The state of one block when the walk came to it. */
 struct xseg_part {

@@ -156,7 +156,7 @@ struct xseg_config {
     bool has_errands;     /* derived: there may be errands, see errands.h */
     bool ends_with_work;  /* derived: the end of a call on the general path has work */
     bool follows_calls;   /* derived: the end of an allocation or free has such work */
-    bool notes_blocks;    /* derived: something is noted of each block, see cache/notes.h */
+    bool notes_blocks;    /* derived: something is noted of each block, see arena/notes.h */
     bool has_plain_frees; /* derived: freeing a block without uses takes the plain path */
     bool has_plain_hits;  /* derived: allocations take the plain path, see hit.h */
     bool debug_fill;

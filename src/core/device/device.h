@@ -12,7 +12,7 @@
 #define XSEG_CORE_DEVICE_H
 
 #include "src/base/fork.h"
-#include "src/core/cache/page_map.h"
+#include "src/core/block/page_map.h"
 #include "src/core/device/bounds.h"
 #include "src/core/device/retire.h"
 #include "src/core/device/route.h"

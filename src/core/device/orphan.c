@@ -4,10 +4,10 @@
 #include "src/base/check.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/small/cell.h"
-#include "src/core/cache/small/small_free.h"
-#include "src/core/cache/small/tract.h"
 #include "src/core/device/device.h"
+#include "src/core/small/cell.h"
+#include "src/core/small/small_free.h"
+#include "src/core/small/tract.h"
 
 static bool is_at_rest(const struct xseg_block *block)
 {

@@ -18,7 +18,7 @@
 #define XSEG_CORE_POOL_H
 
 #include "src/base/check.h"
-#include "src/core/cache/arena.h"
+#include "src/core/arena/arena.h"
 #include "src/core/stats/recent_peak.h"
 #include "xseg/pool.h"
 

@@ -5,6 +5,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/core/cache/arena_blocks.h"
 #include "src/core/device/device.h"
 #include "src/core/device/orphan.h"
 #include "src/core/device/pool_stats.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/cache/origins.h"
+#include "src/core/arena/origins.h"
 #include "src/core/config/config_keys.h"
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"

@@ -4,13 +4,10 @@
 #include <inttypes.h>
 
 #include "src/base/error.h"
+#include "src/core/arena/live.h"
+#include "src/core/arena/notes.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/live.h"
-#include "src/core/cache/notes.h"
-#include "src/core/cache/small/cell.h"
-#include "src/core/cache/small/small_free.h"
-#include "src/core/cache/small/tract.h"
 #include "src/core/cache/walk.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/front/device_route.h"
@@ -19,6 +16,9 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
+#include "src/core/small/cell.h"
+#include "src/core/small/small_free.h"
+#include "src/core/small/tract.h"
 
 /* --- From an address to its block. --- */
 

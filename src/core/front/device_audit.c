@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "src/core/cache/arena_audit.h"
+#include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
+#include "src/core/arena/origins.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "src/core/cache/origins.h"
+#include "src/core/arena/origins.h"
 
 /* A sweep looks at every event, so at least so many numbers come between two. */
 #define LEAST_GATHERS 65536u

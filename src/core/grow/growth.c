@@ -7,9 +7,9 @@
 
 #include "src/base/error.h"
 #include "src/base/span.h"
+#include "src/core/arena/notes.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/notes.h"
 #include "src/core/config/size.h"
 #include "src/core/grow/refusal.h"
 #include "src/core/grow/scrub.h"

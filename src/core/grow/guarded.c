@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/grow/guarded.h"
 
+#include "src/core/arena/notes.h"
 #include "src/core/cache/arena_blocks.h"
-#include "src/core/cache/notes.h"
 #include "src/core/device/allocator.h"
 #include "src/core/device/retire.h"
 #include "src/core/pending/pending.h"

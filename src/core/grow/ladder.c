@@ -5,8 +5,8 @@
 
 #include "src/base/error.h"
 #include "src/base/span.h"
+#include "src/core/arena/notes.h"
 #include "src/core/cache/arena_blocks.h"
-#include "src/core/cache/notes.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/growth.h"
 #include "src/core/grow/refusal.h"

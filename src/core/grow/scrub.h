@@ -13,7 +13,7 @@
 #ifndef XSEG_CORE_SCRUB_H
 #define XSEG_CORE_SCRUB_H
 
-#include "src/core/cache/arena.h"
+#include "src/core/arena/arena.h"
 #include "vmm/page.h"
 
 /*

@@ -2,16 +2,16 @@
 #include "src/core/grow/stretch.h"
 
 #include "src/base/error.h"
+#include "src/core/arena/notes.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/notes.h"
-#include "src/core/cache/small/small.h"
-#include "src/core/cache/small/small_free.h"
-#include "src/core/cache/small/tract.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/scrub.h"
 #include "src/core/pending/poison.h"
 #include "src/core/reclaim/notice.h"
+#include "src/core/small/small.h"
+#include "src/core/small/small_free.h"
+#include "src/core/small/tract.h"
 
 /* A piece of a stretch: a hole, or a cached block, which in an arena with cells is a cell without a record. */
 struct piece {

@@ -14,7 +14,7 @@
 #ifndef XSEG_CORE_STRETCH_H
 #define XSEG_CORE_STRETCH_H
 
-#include "src/core/cache/arena.h"
+#include "src/core/arena/arena.h"
 
 struct xseg_stretch {
     struct xseg_block *first, *last; /* busy, and so are all blocks in between */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/hit/hit_alloc.h"
 
-#include "src/core/cache/large/arena_hit.h"
-#include "src/core/cache/small/plain.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/front/request.h"
 #include "src/core/hit/hit_step.h"
 #include "src/core/hit/hit_stream.h"
+#include "src/core/large/arena_hit.h"
+#include "src/core/small/plain.h"
 
 /* --- Where the hit path is left. --- */
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/hit/hit_free.h"
 
-#include "src/core/cache/large/large.h"
-#include "src/core/cache/live.h"
-#include "src/core/cache/small/plain.h"
-#include "src/core/cache/small/small_free.h"
+#include "src/core/arena/live.h"
 #include "src/core/front/allocator_free.h"
 #include "src/core/hit/hit_step.h"
+#include "src/core/large/large.h"
+#include "src/core/small/plain.h"
+#include "src/core/small/small_free.h"
 
 /* Take the general path (allocator_free.h). */
 XSEG_HIT_STEP leave(struct xseg_allocator *allocator, void *ptr)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/hit/hit_stream.h"
 
-#include "src/core/cache/large/arena_hit.h"
-#include "src/core/cache/notes.h"
+#include "src/core/arena/notes.h"
 #include "src/core/config/size.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/front/request.h"
+#include "src/core/large/arena_hit.h"
 #include "src/core/pending/pending.h"
+#include "src/core/small/small.h"
 
 /* Whether no loss, route or capture of a device forbids plain requests. */
 static inline bool is_calm(struct xseg_device *device)

@@ -2,8 +2,8 @@
 #include "src/core/inspect/allocator_describe.h"
 
 #include "src/base/error.h"
-#include "src/core/cache/live.h"
-#include "src/core/cache/origins.h"
+#include "src/core/arena/live.h"
+#include "src/core/arena/origins.h"
 #include "src/core/cache/walk.h"
 #include "src/core/history/history.h"
 

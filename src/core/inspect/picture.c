@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/core/arena/origins.h"
 #include "src/core/cache/walk.h"
 #include "vmm/evicted.h"
 

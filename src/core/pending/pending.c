@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "src/base/check.h"
+#include "src/core/arena/notes.h"
 #include "src/core/cache/arena_blocks.h"
-#include "src/core/cache/notes.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/pending/poison.h"
 

@@ -6,16 +6,16 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/core/arena/notes.h"
+#include "src/core/arena/origins.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/notes.h"
-#include "src/core/cache/origins.h"
-#include "src/core/cache/small/small_free.h"
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pools/pause.h"
+#include "src/core/small/small_free.h"
 
 /* --- Walking the blocks of a pool. --- */
 

@@ -7,7 +7,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/cache/notes.h"
+#include "src/core/arena/notes.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/growth.h"

@@ -2,9 +2,9 @@
 #include "src/core/reclaim/trim_steps.h"
 
 #include "src/base/error.h"
+#include "src/core/arena/notes.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/notes.h"
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/stream_retirement.h"

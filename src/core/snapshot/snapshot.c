@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "src/base/error.h"
+#include "src/core/arena/origins.h"
 #include "src/core/config/config_print.h"
 #include "src/core/inspect/explain.h"
 #include "src/core/snapshot/facts.h"

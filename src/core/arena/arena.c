@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/arena/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/zeroed.h"
+#include "src/core/config/size.h"
+
+struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
+{
+    _Static_assert(sizeof(struct xseg_arena) >= XSEG_ZEROED_LARGE,
+                   "an arena begins with a cache line");
+    /* Most of an arena is bins of the free index that are never touched. */
+    struct xseg_arena *arena = xseg_zeroed_take(sizeof(*arena));
+
+    if (arena == NULL)
+        return NULL;
+    XSEG_ASSERT((uintptr_t)arena % _Alignof(struct xseg_arena) == 0);
+    xseg_slab_init(&arena->blocks, sizeof(struct xseg_block), arena);
+    xseg_slab_init(&arena->uses, sizeof(struct xseg_use), arena);
+    arena->device = plan->device;
+    arena->page_map = plan->page_map;
+    arena->searches = plan->searches;
+    arena->history = plan->history;
+    arena->pool_number = plan->pool_number;
+    atomic_init(&arena->pool, plan->pool);
+    atomic_init(&arena->stream, plan->stream);
+    arena->is_small = plan->is_small;
+    arena->is_private = plan->is_private;
+    arena->is_guarded = plan->is_guarded;
+    atomic_init(&arena->notes, plan->is_guarded ? XSEG_ARENA_GENERALLY : 0);
+    arena->has_cells = plan->has_cells;
+    xseg_biased_lock_init(&arena->lock, XSEG_RANK_ARENA);
+    xseg_free_index_init(&arena->free_index);
+    arena->edge.state = XSEG_BLOCK_BUSY;
+    arena->victim = &arena->edge;
+    xseg_list_init(&arena->extents);
+    return arena;
+}
+
+void xseg_arena_destroy(struct xseg_arena *arena)
+{
+    XSEG_ASSERT(xseg_list_is_empty(&arena->extents));
+    xseg_slab_fini(&arena->blocks);
+    xseg_slab_fini(&arena->uses);
+    xseg_bins_fini(&arena->small.bins);
+    xseg_chunk_maps_fini(&arena->small.chunks);
+    xseg_biased_lock_fini(&arena->lock);
+    free(arena->packing);
+    xseg_zeroed_give(arena, sizeof(*arena));
+}
+
+bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
+{
+    XSEG_ASSERT(slab == &arena->blocks || slab == &arena->uses);
+    XSEG_ASSERT(count > 0 && xseg_biased_lock_is_held(&arena->lock));
+    while (__builtin_expect(slab->free_count < count, 0)) {
+        const uint32_t records = xseg_slab_next_records(slab);
+
+        xseg_arena_unlock(arena);
+        struct xseg_slab_batch *batch = xseg_slab_make_batch(slab->record_bytes, records);
+        xseg_arena_lock(arena);
+        if (batch == NULL || !xseg_slab_refill(slab, batch))
+            return false;
+    }
+    XSEG_ASSERT(slab->free_count >= count);
+    return true;
+}
+
+/* Note for the granules of some bytes when they became idle. */
+static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *extent,
+                           uint64_t base, uint64_t bytes)
+{
+    struct xseg_segment *segment = &extent->segment;
+    const uint64_t now = xseg_arena_now(arena);
+
+    if (!xseg_segment_is_expandable(segment)) {
+        segment->since[0] = now;
+        return;
+    }
+    XSEG_ASSERT(bytes > 0 && base >= segment->base &&
+                base + bytes <= segment->base + segment->bytes);
+    const uint64_t last = (base + bytes - 1 - segment->base) / segment->granule_bytes;
+    for (uint64_t at = (base - segment->base) / segment->granule_bytes; at <= last; at++)
+        segment->since[at] = now;
+}
+
+void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
+                          uint64_t bytes)
+{
+    XSEG_ASSERT(bytes > 0 && base >= extent->segment.base);
+    xseg_counts_wake(&arena->counts);
+    if (xseg_arena_now(arena) != 0)
+        stamp_granules(arena, extent, base, bytes);
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * An arena: the segments and the free index of one pool on one stream, small or large, with their lock
+ * and their counts.
+ *
+ * A hit takes the lock of one arena and no other, so threads on different streams share no
+ * lock.  Growth and trims need the driver: they claim blocks (state BUSY), let go of the lock, call the
+ * driver, and settle the blocks again.
+ *
+ * Invariants, under the lock; xseg_arena_audit() checks each:
+ *   ARENA-1  every cached block of its extents is in the free index, or is the victim, or is a scrap; no other
+ *            block is any of these.
+ *   ARENA-2  every hole of its extents is in the tree of holes, and no other block is.
+ *   ARENA-3  the counts of live and active blocks and bytes are those of the blocks.
+ *   ARENA-4  reserved and evicted bytes together are the mapped bytes of the segments, while no block is busy.
+ *   ARENA-5  the counts of lent blocks are those of the blocks that have that flag.
+ *
+ * Locking: ARENA.  `device` and what kind of arena it is do not change; `pool`, `next` and `stream` are
+ * read without the lock as well, and change as pool.h says.
+ */
+#ifndef XSEG_CORE_ARENA_H
+#define XSEG_CORE_ARENA_H
+
+#include <stddef.h>
+
+#include "src/base/biased_lock.h"
+#include "src/core/arena/flags.h"
+#include "src/core/block/bins.h"
+#include "src/core/block/chunk_maps.h"
+#include "src/core/block/extent.h"
+#include "src/core/block/free_index.h"
+#include "src/core/block/slot.h"
+#include "src/core/config/config.h"
+#include "src/core/stats/counts.h"
+#include "src/core/stats/fragments.h"
+#include "src/core/stream/streams.h"
+
+/* In the notes of an arena: large.h must not free large blocks, since the arena is guarded or has lent blocks. */
+#define XSEG_ARENA_GENERALLY ((uint64_t)1 << 62)
+
+struct xseg_device;
+struct xseg_history;
+struct xseg_history_ring;
+struct xseg_packing;
+struct xseg_page_map;
+struct xseg_pool;
+
+/* The cells of an arena that has them, see small.h. */
+struct xseg_small {
+    struct xseg_cell victim; /* or zeros; in a cache line with the sizes of the bins */
+    struct xseg_bins bins;
+    bool has_poisoned; /* some quanta hold the pattern of poison.h */
+    bool is_plain;     /* best fit is the only rule of a hit; false before the first chunk map */
+    struct xseg_chunk_maps chunks;
+};
+
+struct xseg_arena {
+    /* The first cache line hardly ever changes.  The second has the lock and the counts of blocks and bytes, which
+     * every hit writes: threads that take the lock in turn get all of these at once. */
+    _Alignas(64) struct xseg_device *device;
+    _Atomic(struct xseg_pool *) pool;
+    _Atomic(struct xseg_arena *) next; /* in its pool, or among the spent arenas */
+    /* Changes only with the pool, while the arena is in no pool's list.  Threads read it without a lock. */
+    _Atomic(struct xseg_known_stream *) stream;
+    /* The notes that a free has to make, 0 for none.  The low bits have the clock of the last look at idle memory (idle.h),
+     * 0 before the first; the highest bit says whether the counts rest; the next is XSEG_ARENA_GENERALLY. */
+    atomic_uint_fast64_t notes;
+    bool is_small;
+    bool is_private; /* of pools that users have made */
+    bool is_guarded; /* each segment has one block, see guarded.h */
+    bool has_cells;  /* live and cached blocks have no records, see small.h */
+    bool is_paused;  /* no block is handed out, see pause.h; guarded by the lock */
+
+    struct xseg_biased_lock lock;
+    struct xseg_counts counts;
+    struct xseg_list extents;
+    struct xseg_block *holes;     /* tree */
+    struct xseg_packing *packing; /* of a large arena; NULL without placement:pages */
+    uint64_t evicted;             /* bytes of blocks whose pages are evicted, see pause.h */
+    _Alignas(64) struct xseg_small small;
+    struct xseg_slab blocks;        /* struct xseg_block */
+    struct xseg_slab uses;          /* struct xseg_use */
+    struct xseg_page_map *page_map; /* the allocator's */
+    atomic_uint *searches;     /* of the device's default pool, while garbage is collected by age */
+    struct xseg_block *victim; /* without cells; see cached.h */
+    struct xseg_block
+        edge; /* the neighbour of both ends of a segment, and the victim if there is none */
+    struct xseg_free_index free_index;
+    /* Guarded by GROWTH: an event on the stream, or NULL, and when it was recorded.  Blocks that were cached before
+     * `passed` have no queued work any more. */
+    xseg_event fence;
+    uint64_t fenced, passed;
+    struct xseg_lent lent;
+    uint32_t fills;       /* new blocks that are being written or checked; guarded by the lock */
+    uint32_t quarantined; /* of a guarded arena: segments that ended; guarded by GROWTH */
+    uint32_t misses; /* requests that are being served by way of the driver; guarded by GROWTH */
+    struct xseg_arena *held_next; /* see xseg_device_hold_arenas(); guarded by GROWTH */
+    /* Sums of the arena's increases and decreases when it came to its pool from another one, or when the pool's
+     * totals were reset; without those of lent blocks. */
+    uint64_t up_before[XSEG_COUNTS], down_before[XSEG_COUNTS];
+    struct xseg_history *history;   /* the device's */
+    struct xseg_history_ring *ring; /* NULL before the first event; guarded by the lock */
+    uint32_t pool_number;           /* of `pool`, for notes; 0: the default pool */
+};
+
+#if !XSEG_BIASED_LOCK_IS_PLAIN
+_Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_BORDER) % 64 == 0 &&
+                   offsetof(struct xseg_arena, counts.row[XSEG_COUNT_SEGMENT]) % 64 == 0 &&
+                   offsetof(struct xseg_arena, counts.limit) % 64 == 0 &&
+                   offsetof(struct xseg_arena, small) % 64 == 0,
+               "members that a hit writes fill cache lines");
+#endif
+
+/* Records that one step of a growth or a trim may take: a claim, and the cuts after it. */
+#define XSEG_ARENA_RECORDS 4u
+
+_Static_assert((XSEG_ARENA_GENERALLY & XSEG_COUNTS_REST) == 0, "each note has a bit");
+_Static_assert(XSEG_ARENA_RECORDS <= XSEG_SLAB_FIRST, "one batch is enough for a step");
+
+/* The needs of an allocation, computed once. */
+struct xseg_need {
+    const struct xseg_config *config;
+    const struct xseg_pool *pool; /* a private one; NULL: the arena's own, which cannot change */
+    uint64_t requested;           /* as the user said */
+    uint64_t bytes;               /* rounded */
+    uint64_t alignment;           /* of the address; at least XSEG_SIZE_QUANTUM, a power of two */
+    uint64_t span;                /* bytes that a block must have for the alignment to fit in it */
+    uint64_t segment_bytes;       /* of a classic segment for it */
+    bool is_small;
+    bool expandable;
+    bool is_guarded; /* in a segment of its own */
+    bool at_end;     /* of that */
+    bool ages;       /* garbage is collected by age: searches are counted */
+    bool no_split;   /* a block that is found is handed out whole */
+    bool packs;      /* placement:pages */
+    bool keep;       /* memory is to be ready, not handed out: a block that is found stays cached */
+    bool is_lent;    /* the block is lent to the default pool, see flags.h */
+};
+
+/* The block that serves a request; none while `base` is 0. */
+struct xseg_grant {
+    struct xseg_arena *arena;
+    uint64_t base, bytes;
+    uint64_t requested;
+    bool poisoned; /* the block held the pattern of poison.h */
+    bool lent;     /* the block is lent to the default pool, see flags.h */
+};
+
+/* Whether an arena that was found without a lock still belongs to the pool of a request.  The arena's lock is held,
+ * or GROWTH. */
+static inline bool xseg_arena_is_for(const struct xseg_arena *arena, const struct xseg_need *need)
+{
+    return __builtin_expect(need->pool == NULL || need->pool == arena->pool, 1);
+}
+
+static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)
+{
+    return atomic_load_explicit(&arena->stream, memory_order_acquire);
+}
+
+/* Whether freed blocks of an arena wait for other streams. */
+static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
+{
+    return xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE) !=
+           xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATION);
+}
+
+/* Bytes of cached blocks, as far as they are counted.  Without the arena's lock the sums may be of two moments. */
+static inline uint64_t xseg_arena_cached_bytes(const struct xseg_arena *arena)
+{
+    const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
+
+    return reserved - xseg_min(reserved, active);
+}
+
+/* The arguments of xseg_arena_create(): an arena has members of these names. */
+struct xseg_arena_plan {
+    struct xseg_device *device;
+    struct xseg_pool *pool;
+    struct xseg_known_stream *stream;
+    struct xseg_page_map *page_map;
+    struct xseg_history *history;
+    atomic_uint *searches;
+    uint32_t pool_number;
+    bool is_small, is_private, is_guarded, has_cells;
+};
+
+/* Returns NULL without host memory. */
+struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan);
+/* Free an arena, which must have no extent. */
+void xseg_arena_destroy(struct xseg_arena *arena);
+
+static inline void xseg_arena_lock(struct xseg_arena *arena) XSEG_ACQUIRES(arena->lock)
+{
+    xseg_biased_lock_take(&arena->lock);
+}
+
+static inline void xseg_arena_unlock(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
+{
+    xseg_biased_lock_give(&arena->lock);
+}
+
+/*
+ * Make sure that a slab of the arena has `count` records to take.  May let go of the lock and take
+ * it again.  Returns false without host memory, the lock held all the same.
+ */
+bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
+    XSEG_REQUIRES(arena->lock);
+
+/* Whether a free has notes to make. */
+static inline bool xseg_arena_has_notes(const struct xseg_arena *arena)
+{
+    return !xseg_word_is_just(&arena->notes, 0);
+}
+
+/* The clock of the last look at idle memory; the arena's lock is held. */
+static inline uint64_t xseg_arena_now(const struct xseg_arena *arena)
+{
+    return atomic_load_explicit(&arena->notes, memory_order_relaxed) &
+           ~(XSEG_COUNTS_REST | XSEG_ARENA_GENERALLY);
+}
+
+/* Set that clock; the arena's lock is held. */
+static inline void xseg_arena_set_now(struct xseg_arena *arena, uint64_t now)
+{
+    XSEG_ASSERT((now & (XSEG_COUNTS_REST | XSEG_ARENA_GENERALLY)) == 0);
+    (void)atomic_fetch_add(&arena->notes, now - xseg_arena_now(arena));
+}
+
+/* Set whether large blocks are freed in the general path; the arena's lock is held. */
+static inline void xseg_arena_set_generally(struct xseg_arena *arena, bool generally)
+{
+    if (generally)
+        (void)atomic_fetch_or(&arena->notes, XSEG_ARENA_GENERALLY);
+    else
+        (void)atomic_fetch_and(&arena->notes, ~XSEG_ARENA_GENERALLY);
+}
+
+/* Note a free of some bytes of an extent, in an arena that has notes. */
+void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
+                          uint64_t bytes);
+
+/* Note a free of some bytes of an extent, if the arena has notes: when memory became idle, and that counts fell. */
+static inline void xseg_arena_stamp(struct xseg_arena *arena, struct xseg_extent *extent,
+                                    uint64_t base, uint64_t bytes)
+{
+    if (__builtin_expect(xseg_arena_has_notes(arena), 0))
+        xseg_arena_note_free(arena, extent, base, bytes);
+}
+
+#endif

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * From an address to the live block there.
+ *
+ * An extent that holds no live block may end at any time, so an extent that the page map led to is checked again
+ * under its arena's lock.
+ */
+#ifndef XSEG_CORE_LIVE_H
+#define XSEG_CORE_LIVE_H
+
+#include "src/core/arena/arena.h"
+#include "src/core/block/page_map.h"
+#include "src/core/config/size.h"
+
+/* Whether an address lies in an extent, whose arena's lock is held. */
+static inline bool xseg_live_lies_in(const struct xseg_extent *extent, uint64_t address)
+{
+    return address - extent->segment.base < extent->segment.bytes;
+}
+
+/* Lock the arena of an address; returns the extent.  NULL, and no arena is locked, if the address is in no segment. */
+static inline struct xseg_extent *xseg_live_lock_extent(struct xseg_page_map *page_map,
+                                                        uint64_t address) XSEG_UNCHECKED
+{
+    for (;;) {
+        struct xseg_extent *extent = xseg_page_map_find(page_map, address);
+
+        if (__builtin_expect(extent == NULL, 0))
+            return NULL;
+        struct xseg_arena *arena = extent->arena;
+        xseg_arena_lock(arena);
+        /* An extent that belongs to its arena and has blocks has not ended. */
+        if (__builtin_expect(extent->arena == arena && extent->first != NULL &&
+                                 xseg_live_lies_in(extent, address),
+                             1))
+            return extent;
+        const bool is_free =
+            extent == xseg_page_map_find(page_map, address) && extent->arena == arena;
+        xseg_arena_unlock(arena);
+        if (is_free)
+            return NULL;
+    }
+}
+
+/* Whether a live cell begins at an address of an extent that has cells.
+ * quantum: set to that of the address */
+static inline bool xseg_live_find_cell(const struct xseg_extent *extent, uint64_t address,
+                                       uint32_t *quantum)
+{
+    const uint64_t offset = address - extent->segment.base;
+
+    XSEG_ASSERT(extent->has_cells && xseg_live_lies_in(extent, address));
+    *quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT);
+    const struct xseg_chunk_map *chunk = xseg_cells_chunk(&extent->cells, *quantum);
+    if (offset % XSEG_SIZE_QUANTUM != 0 || chunk == NULL)
+        return false;
+    return xseg_cells_is_live(&chunk->word[*quantum / 64 % XSEG_CELLS_WORDS], *quantum);
+}
+
+#endif

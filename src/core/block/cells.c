@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/block/cells.h"
+
+#include <string.h>
+
+#include "src/base/zeroed.h"
+
+_Static_assert(sizeof(struct xseg_block) <= (XSEG_CELLS_WIDE / 2 - 4) * sizeof(uint16_t),
+               "a node has to fit into the slack of half a wide cell");
+
+bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes)
+{
+    XSEG_ASSERT(bytes > 0 && (bytes >> XSEG_CELLS_SHIFT) % XSEG_CELLS_CHUNK == 0);
+    memset(cells, 0, sizeof(*cells));
+    if (bytes > XSEG_CELLS_MAX)
+        return false;
+    cells->quanta = (uint32_t)(bytes >> XSEG_CELLS_SHIFT);
+    cells->chunks = (cells->quanta + XSEG_CELLS_CHUNK - 1) / XSEG_CELLS_CHUNK;
+    const size_t words = xseg_bits_words(cells->chunks);
+    cells->host_bytes = cells->chunks * sizeof(*cells->chunk) + words * sizeof(uint64_t);
+    char *memory = xseg_zeroed_take(cells->host_bytes);
+    if (memory == NULL)
+        return false;
+    cells->memory = memory;
+    cells->chunk = (struct xseg_chunk_map **)(void *)memory;
+    xseg_bits_init(&cells->used,
+                   (uint64_t *)(void *)(memory + cells->chunks * sizeof(*cells->chunk)),
+                   cells->chunks);
+    return true;
+}
+
+void xseg_cells_fini(struct xseg_cells *cells)
+{
+    xseg_zeroed_give(cells->memory, cells->host_bytes);
+    memset(cells, 0, sizeof(*cells));
+}
+
+/* --- Starts. --- */
+
+uint32_t xseg_cells_next_far(const struct xseg_cells *cells, uint32_t quantum)
+{
+    uint32_t number = quantum / XSEG_CELLS_CHUNK;
+    const uint32_t word = quantum / 64 % XSEG_CELLS_WORDS;
+    struct xseg_chunk_map *chunk = number < cells->chunks ? cells->chunk[number] : NULL;
+    uint64_t words = 0;
+
+    if (chunk != NULL) {
+        const uint64_t bits = xseg_bits_from(chunk->word[word].start, quantum % 64);
+
+        if (bits != 0)
+            return quantum / 64 * 64 + (uint32_t)__builtin_ctzll(bits);
+        words = xseg_bits_from(chunk->starts, word + 1);
+    }
+    if (words == 0) {
+        number = xseg_bits_next(&cells->used, number + 1);
+        if (number == XSEG_BITS_NONE)
+            return cells->quanta;
+        chunk = cells->chunk[number];
+        words = chunk->starts;
+    }
+    const uint32_t first = (uint32_t)__builtin_ctzll(words);
+    XSEG_ASSERT(chunk->number == number && chunk->word[first].start != 0);
+    return number * XSEG_CELLS_CHUNK + first * 64 +
+           (uint32_t)__builtin_ctzll(chunk->word[first].start);
+}
+
+uint32_t xseg_cells_last_far(const struct xseg_cells *cells, uint32_t quantum)
+{
+    uint32_t number = quantum / XSEG_CELLS_CHUNK;
+    struct xseg_chunk_map *chunk = cells->chunk[number];
+    XSEG_ASSERT(number < cells->chunks && chunk != NULL);
+    uint64_t words = xseg_bits_below(chunk->starts, quantum / 64 % XSEG_CELLS_WORDS);
+
+    if (words == 0) {
+        number = xseg_bits_prev(&cells->used, number);
+        XSEG_ASSERT(number != XSEG_BITS_NONE);
+        chunk = cells->chunk[number];
+        words = chunk->starts;
+    }
+    const uint32_t last = 63 - (uint32_t)__builtin_clzll(words);
+    XSEG_ASSERT(chunk->word[last].start != 0);
+    return number * XSEG_CELLS_CHUNK + last * 64 + 63 -
+           (uint32_t)__builtin_clzll(chunk->word[last].start);
+}
+
+/* --- Slack. --- */
+
+static xseg_cells_slack *slack_at(const struct xseg_cells *cells, uint32_t quantum)
+{
+    XSEG_ASSERT(xseg_cells_chunk(cells, quantum) != NULL);
+    return &xseg_cells_chunk(cells, quantum)->slack[quantum % XSEG_CELLS_CHUNK];
+}
+
+/* The size lies in four entries of 16 bits: a cell with so much slack has at least 128 quanta. */
+uint64_t xseg_cells_requested_far(const struct xseg_cells *cells, uint32_t quantum)
+{
+    uint64_t requested = 0;
+
+    for (unsigned i = 0; i < 4; i++)
+        requested |= (uint64_t)*slack_at(cells, quantum + 1 + i) << 16 * i;
+    return requested;
+}
+
+void xseg_cells_note_far(struct xseg_cells *cells, uint32_t quantum, uint64_t requested)
+{
+    XSEG_ASSERT(requested > 0);
+    *slack_at(cells, quantum) = XSEG_CELLS_MUCH_SLACK;
+    for (unsigned i = 0; i < 4; i++)
+        *slack_at(cells, quantum + 1 + i) = (uint16_t)(requested >> 16 * i);
+}
+
+/* --- The pattern. --- */
+
+/* The bits of a range in the word of its first quantum; the range loses these quanta. */
+static uint64_t take_word(uint32_t *quantum, uint32_t *count)
+{
+    const uint32_t from = *quantum % 64;
+    const uint32_t taken = *count < 64 - from ? *count : 64 - from;
+
+    XSEG_ASSERT(taken > 0 && taken <= *count);
+    *quantum += taken;
+    *count -= taken;
+    return xseg_bits_below(UINT64_MAX, taken) << from;
+}
+
+bool xseg_cells_are_poisoned(const struct xseg_cells *cells, uint32_t quantum, uint32_t count)
+{
+    XSEG_ASSERT(quantum + count <= cells->quanta);
+    while (count > 0) {
+        const struct xseg_chunk_map *chunk = xseg_cells_chunk(cells, quantum);
+        const uint64_t poisoned = chunk->poisoned[quantum / 64 % XSEG_CELLS_WORDS];
+
+        if ((~poisoned & take_word(&quantum, &count)) != 0)
+            return false;
+    }
+    return true;
+}
+
+void xseg_cells_set_poisoned(struct xseg_cells *cells, uint32_t quantum, uint32_t count,
+                             bool poisoned)
+{
+    XSEG_ASSERT(quantum + count <= cells->quanta);
+    while (count > 0) {
+        struct xseg_chunk_map *chunk = xseg_cells_chunk(cells, quantum);
+        uint64_t *word = &chunk->poisoned[quantum / 64 % XSEG_CELLS_WORDS];
+        const uint64_t bits = take_word(&quantum, &count);
+
+        *word = poisoned ? *word | bits : *word & ~bits;
+    }
+}

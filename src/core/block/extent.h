@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * An extent: a segment as its arena sees it.  It has the segment of the floor below, and the chain of blocks
+ * that tiles it; in a small arena, also cells.  The slots of the page map say where live blocks begin (slot.h).
+ *
+ * Locking: ARENA of its arena guards blocks; GROWTH the segment.
+ */
+#ifndef XSEG_CORE_EXTENT_H
+#define XSEG_CORE_EXTENT_H
+
+#include "src/base/align.h"
+#include "src/base/list.h"
+#include "src/core/block/block.h"
+#include "src/core/block/cells.h"
+#include "vmm/segment.h"
+
+struct xseg_arena;
+struct xseg_origins;
+struct xseg_packing_page;
+
+/* Members that hits read come first: classic segments are many, and each cache line of one is a miss. */
+struct xseg_extent {
+    /* A lookup may read a record that is being reused, so `arena` and `base` are atomic. */
+    _Alignas(XSEG_CACHE_LINE) _Atomic(struct xseg_arena *) arena;
+    atomic_uint_fast64_t base; /* of the segment, once it is announced */
+    struct xseg_block *first;
+    bool has_cells; /* as its arena has them */
+    bool oversize;  /* counted as an oversize segment */
+    struct xseg_segment segment;
+    struct xseg_cells cells;
+    struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
+    struct xseg_packing_page *pages; /* [granules], NULL without placement:pages; see packing.h */
+    struct xseg_list link;           /* in its arena */
+    uint32_t pool_number; /* of the pool that it was made for, for notes; as in arena.h */
+    _Atomic(struct xseg_origins *) origins; /* NULL while none is noted; see origins.h */
+};
+
+/* Whether a block is all of its segment. */
+static inline bool xseg_block_is_whole(const struct xseg_block *block)
+{
+    XSEG_ASSERT(block->extent != NULL && block->bytes <= block->extent->segment.bytes);
+    return block->bytes == block->extent->segment.bytes;
+}
+
+static inline bool xseg_extent_is_expandable(const struct xseg_extent *extent)
+{
+    return xseg_segment_is_expandable(&extent->segment);
+}
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/block/free_index.h"
+
+#include <inttypes.h>
+
+/* Blocks that a search walks along before it asks the marks: four of five searches end within these. */
+#define STEPS 4u
+
+void xseg_free_index_init(struct xseg_free_index *free_index)
+{
+    XSEG_ASSERT(free_index->storage[0] == 0 && free_index->bin[0] == NULL);
+    xseg_bits_init(&free_index->used, free_index->storage, XSEG_FREE_INDEX_BINS);
+}
+
+struct xseg_block *xseg_free_index_find_among(struct xseg_block *first, uint64_t bytes,
+                                              uint64_t base)
+{
+    struct xseg_block *block = first;
+
+    XSEG_ASSERT(xseg_free_index_is_below(first, bytes, base));
+    XSEG_ASSERT(!xseg_free_index_is_below(first->lower, bytes, base));
+    for (unsigned step = 0; step < STEPS; step++) {
+        block = block->higher;
+        if (!xseg_free_index_is_below(block, bytes, base))
+            return block;
+    }
+    block = xseg_tree_find(first->left, bytes, base);
+    if (block == NULL)
+        block = first->lower;
+    while (!xseg_free_index_is_below(block->lower, bytes, base))
+        block = block->lower;
+    XSEG_ASSERT(block != first && block->lower->higher == block);
+    return block;
+}
+
+/* Insert a block that comes before all others of its bin. */
+static void insert_first(struct xseg_block **bin, struct xseg_block *block)
+{
+    struct xseg_block *second = *bin, *marks = second->left;
+
+    XSEG_ASSERT(xseg_free_index_is_below(block, second->bytes, second->base));
+    if (xseg_free_index_is_mark(second))
+        xseg_tree_insert(&marks, second);
+    block->left = marks;
+    block->lower = second->lower;
+    block->higher = second;
+    second->lower = block;
+    *bin = block;
+}
+
+void xseg_free_index_insert_among(struct xseg_block **bin, struct xseg_block *block)
+{
+    struct xseg_block *first = *bin, *last = first->lower;
+
+    XSEG_ASSERT(last->higher == NULL && block != first && block != last);
+    if (!xseg_free_index_is_below(first, block->bytes, block->base)) {
+        insert_first(bin, block);
+        return;
+    }
+    if (xseg_free_index_is_below(last, block->bytes, block->base)) {
+        block->lower = last;
+        block->higher = NULL;
+        last->higher = block;
+        first->lower = block;
+    } else {
+        struct xseg_block *higher = xseg_free_index_find_among(first, block->bytes, block->base);
+
+        XSEG_ASSERT(higher != first && higher != block);
+        block->lower = higher->lower;
+        block->higher = higher;
+        higher->lower->higher = block;
+        higher->lower = block;
+    }
+    if (xseg_free_index_is_mark(block))
+        xseg_tree_insert(&first->left, block);
+}
+
+void xseg_free_index_remove_among(struct xseg_block *first, struct xseg_block *block)
+{
+    struct xseg_block *lower = block->lower, *higher = block->higher;
+
+    XSEG_ASSERT(first != block && lower->higher == block);
+    XSEG_ASSERT((higher == NULL ? first : higher)->lower == block);
+    lower->higher = higher;
+    (higher == NULL ? first : higher)->lower = lower;
+    if (xseg_free_index_is_mark(block))
+        xseg_tree_remove(&first->left, block);
+}
+
+/* Audit a bin that is not empty. */
+static bool audit_bin(uint32_t bin, struct xseg_block *first, struct xseg_finding *finding)
+{
+    const struct xseg_block *mark = xseg_tree_first(first->left), *last = NULL;
+
+    for (const struct xseg_block *block = first; block != NULL; block = block->higher) {
+        XSEG_HOLDS(finding, "INDEX-2",
+                   xseg_free_index_bin_of(block->bytes) == bin && block->state == XSEG_BLOCK_CACHED,
+                   "a block of %" PRIu64 " bytes, state %d, is in bin %" PRIu32, block->bytes,
+                   block->state, bin);
+        XSEG_HOLDS(finding, "INDEX-3",
+                   last == NULL || (block->lower == last &&
+                                    xseg_free_index_is_below(last, block->bytes, block->base)),
+                   "bin %" PRIu32 " is out of order at %#" PRIx64, bin, block->base);
+        if (last != NULL && xseg_free_index_is_mark(block)) {
+            XSEG_HOLDS(finding, "INDEX-4", block == mark,
+                       "the mark at %#" PRIx64 " is not in the tree of bin %" PRIu32, block->base,
+                       bin);
+            mark = xseg_tree_next(first->left, mark);
+        }
+        last = block;
+    }
+    XSEG_HOLDS(finding, "INDEX-3", first->lower == last,
+               "the first of bin %" PRIu32 " does not name the last", bin);
+    XSEG_HOLDS(finding, "INDEX-4", mark == NULL, "the tree of bin %" PRIu32 " has what is no mark",
+               bin);
+    return true;
+}
+
+bool xseg_free_index_audit(const struct xseg_free_index *free_index, struct xseg_finding *finding)
+{
+    for (uint32_t bin = 0; bin < XSEG_FREE_INDEX_BINS; bin++) {
+        struct xseg_block *first = free_index->bin[bin];
+
+        XSEG_HOLDS(finding, "INDEX-1", xseg_bits_has(&free_index->used, bin) == (first != NULL),
+                   "bin %" PRIu32 " and its bit differ", bin);
+        if (first != NULL && !audit_bin(bin, first, finding))
+            return false;
+    }
+    return true;
+}

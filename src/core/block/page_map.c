@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/block/page_map.h"
+
+#include <stdlib.h>
+
+#include "src/base/fork.h"
+
+#define UNIT_BYTES (2 * XSEG_MIB)
+#define ROOT_BYTES (XSEG_PAGE_MAP_ROOTS * sizeof(atomic_uintptr_t))
+
+bool xseg_page_map_init(struct xseg_page_map *page_map)
+{
+    bool is_wiped; /* not needed: a child does not use the table, since its frees are not plain */
+
+    page_map->first = XSEG_PAGE_MAP_ROOTS;
+    page_map->end = 0;
+    page_map->spare = NULL;
+    xseg_lock_init(&page_map->lock, XSEG_RANK_TABLE);
+    page_map->root = xseg_fork_wiped(ROOT_BYTES, &is_wiped);
+    return page_map->root != NULL;
+}
+
+static uintptr_t entry_at(const struct xseg_page_map *page_map, uint64_t gib)
+{
+    return atomic_load_explicit(xseg_page_map_entry(page_map, gib), memory_order_relaxed);
+}
+
+static struct xseg_page_map_leaf *leaf_at(const struct xseg_page_map *page_map, uint64_t gib)
+{
+    return xseg_page_map_leaf_of(entry_at(page_map, gib));
+}
+
+static void set_entry(struct xseg_page_map *page_map, uint64_t gib, uintptr_t entry)
+{
+    atomic_store_explicit(xseg_page_map_entry(page_map, gib), entry, memory_order_release);
+}
+
+void xseg_page_map_fini(struct xseg_page_map *page_map)
+{
+    struct xseg_page_map_leaf *leaf;
+
+    for (uint64_t i = page_map->first; page_map->root != NULL && i < page_map->end; i++)
+        free(leaf_at(page_map, i));
+    while ((leaf = page_map->spare) != NULL) {
+        page_map->spare = leaf->spare;
+        free(leaf);
+    }
+    xseg_fork_unmap(page_map->root, ROOT_BYTES);
+    page_map->root = NULL;
+    xseg_lock_fini(&page_map->lock);
+}
+
+/* Whether the extent's addresses are whole GiB that no other segment can share. */
+static bool owns_gib(const struct xseg_extent *extent)
+{
+    return xseg_segment_is_expandable(&extent->segment) && extent->segment.base % XSEG_GIB == 0 &&
+           extent->segment.reserved_bytes % XSEG_GIB == 0;
+}
+
+static uint64_t end_of(const struct xseg_extent *extent)
+{
+    XSEG_ASSERT(extent->segment.bytes > 0);
+    return extent->segment.base + extent->segment.bytes;
+}
+
+static uint64_t first_gib(const struct xseg_extent *extent)
+{
+    return extent->segment.base >> 30;
+}
+
+static uint64_t last_gib(const struct xseg_extent *extent)
+{
+    return (end_of(extent) - 1) >> 30;
+}
+
+/* Let an extent's addresses in a GiB lead to it, or to nothing. */
+static void set_leaf(struct xseg_page_map_leaf *leaf, uint64_t gib, struct xseg_extent *extent,
+                     bool is_known)
+{
+    const uint64_t base = extent->segment.base;
+    const uint64_t begin = xseg_max(base, gib << 30);
+    const uint64_t end = xseg_min(end_of(extent), (gib + 1) << 30);
+
+    XSEG_ASSERT(leaf != NULL && begin < end);
+    for (uint64_t unit = begin / UNIT_BYTES; unit <= (end - 1) / UNIT_BYTES; unit++) {
+        struct xseg_page_map_unit *at = &leaf->unit[unit % XSEG_PAGE_MAP_UNITS];
+
+        XSEG_ASSERT(unit * UNIT_BYTES >> 30 == gib);
+        atomic_store_explicit(unit * UNIT_BYTES < base ? &at->tail : &at->head,
+                              is_known ? extent : NULL, memory_order_release);
+    }
+    for (uint64_t at = xseg_round_up(begin, XSEG_MIB); extent->has_cells && at + XSEG_MIB <= end;
+         at += XSEG_MIB)
+        xseg_slot_set(xseg_page_map_slot_in(leaf, at), is_known ? (uintptr_t)extent + 1 : 0);
+}
+
+/* An empty leaf, or NULL without host memory. */
+static struct xseg_page_map_leaf *take_leaf(struct xseg_page_map *page_map)
+{
+    struct xseg_page_map_leaf *leaf = page_map->spare;
+
+    if (leaf == NULL)
+        return calloc(1, sizeof(*leaf));
+    page_map->spare = leaf->spare;
+    leaf->spare = NULL;
+    return leaf;
+}
+
+/* The leaf of a GiB, made if there is none; NULL without host memory.  If the entry was an extent, a new leaf leads
+ * to that. */
+static struct xseg_page_map_leaf *make_leaf(struct xseg_page_map *page_map, uint64_t gib)
+{
+    struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
+    struct xseg_extent *extent = (struct xseg_extent *)entry_at(page_map, gib);
+
+    if (leaf != NULL)
+        return leaf;
+    leaf = take_leaf(page_map);
+    if (leaf == NULL)
+        return NULL;
+    if (extent != NULL)
+        set_leaf(leaf, gib, extent, true);
+    set_entry(page_map, gib, (uintptr_t)leaf + 1);
+    return leaf;
+}
+
+static bool make_leaves(struct xseg_page_map *page_map, uint64_t first, uint64_t last)
+{
+    XSEG_ASSERT(first <= last && last < XSEG_PAGE_MAP_ROOTS);
+    for (uint64_t gib = first; gib <= last; gib++)
+        if (make_leaf(page_map, gib) == NULL)
+            return false;
+    return true;
+}
+
+static bool overlaps(const struct xseg_extent *extent, uint64_t first, uint64_t last)
+{
+    return extent != NULL && extent->segment.base <= last && end_of(extent) > first;
+}
+
+bool xseg_page_map_covers(const struct xseg_page_map *page_map, uint64_t first, uint64_t last)
+{
+    XSEG_ASSERT(first <= last && first / UNIT_BYTES == last / UNIT_BYTES);
+    const uintptr_t entry = entry_at(page_map, first >> 30);
+    const struct xseg_page_map_leaf *leaf = xseg_page_map_leaf_of(entry);
+
+    if (leaf == NULL)
+        return entry != 0;
+    const struct xseg_page_map_unit *at = &leaf->unit[first / UNIT_BYTES % XSEG_PAGE_MAP_UNITS];
+    return overlaps(atomic_load_explicit(&at->head, memory_order_relaxed), first, last) ||
+           overlaps(atomic_load_explicit(&at->tail, memory_order_relaxed), first, last);
+}
+
+bool xseg_page_map_insert(struct xseg_page_map *page_map, struct xseg_extent *extent)
+{
+    if ((end_of(extent) - 1) >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
+        return false;
+    page_map->first = xseg_min(page_map->first, first_gib(extent));
+    page_map->end = xseg_max(page_map->end, last_gib(extent) + 1);
+    if (!owns_gib(extent) && !make_leaves(page_map, first_gib(extent), last_gib(extent)))
+        return false;
+    /* Addresses are reused: a GiB that the extent owns may have the leaf of extents that ended. */
+    for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++) {
+        struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
+
+        if (leaf == NULL)
+            set_entry(page_map, gib, (uintptr_t)extent);
+        else
+            set_leaf(leaf, gib, extent, true);
+    }
+    return true;
+}
+
+/* Take the leaf of a GiB in which no segment has addresses any more out of the table. */
+static void put_leaf(struct xseg_page_map *page_map, uint64_t gib, struct xseg_page_map_leaf *leaf)
+{
+    XSEG_ASSERT(leaf_at(page_map, gib) == leaf && leaf->spare == NULL);
+    set_entry(page_map, gib, 0);
+    leaf->spare = page_map->spare;
+    page_map->spare = leaf;
+}
+
+void xseg_page_map_remove(struct xseg_page_map *page_map, struct xseg_extent *extent)
+{
+    for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++) {
+        struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
+
+        if (leaf == NULL) {
+            XSEG_ASSERT(entry_at(page_map, gib) == (uintptr_t)extent);
+            set_entry(page_map, gib, 0);
+            continue;
+        }
+        set_leaf(leaf, gib, extent, false);
+        if (owns_gib(extent))
+            put_leaf(page_map, gib, leaf);
+    }
+}
+
+bool xseg_page_map_cover(struct xseg_page_map *page_map, struct xseg_extent *extent, uint64_t begin,
+                         uint64_t end)
+{
+    XSEG_ASSERT(begin < end && end <= extent->segment.bytes && !extent->has_cells);
+    return make_leaves(page_map, (extent->segment.base + begin) >> 30,
+                       (extent->segment.base + end - 1) >> 30);
+}
+
+struct xseg_block *xseg_page_map_last_slot(const struct xseg_page_map *page_map,
+                                           const struct xseg_extent *extent, uint64_t address)
+{
+    const uint64_t first = extent->segment.base >> XSEG_SLOT_SHIFT;
+
+    XSEG_ASSERT(address >= extent->segment.base);
+    for (uint64_t mib = (address >> XSEG_SLOT_SHIFT) + 1; mib-- > first;) {
+        const xseg_slot *slot = xseg_page_map_slot(page_map, mib << XSEG_SLOT_SHIFT);
+        struct xseg_block *block = xseg_slot_block_of(slot, extent->arena);
+
+        if (block != NULL && block->extent == extent)
+            return block;
+        /* Without a leaf, no block begins in the GiB. */
+        if (slot == NULL)
+            mib -= mib % XSEG_SLOT_SLOTS;
+    }
+    return NULL;
+}
+
+uint64_t xseg_page_map_host_bytes(const struct xseg_page_map *page_map,
+                                  const struct xseg_extent *extent)
+{
+    uint64_t covered = 0;
+
+    for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++)
+        if (leaf_at(page_map, gib) != NULL)
+            covered += xseg_min(end_of(extent), (gib + 1) << 30) -
+                       xseg_max(extent->segment.base, gib << 30);
+    return covered / XSEG_MIB * sizeof(struct xseg_page_map_leaf) / 1024;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/large/cached.h"
+
+/* The size that an expandable block can grow to: its own and that of the hole behind it. */
+static uint64_t effective_bytes(const struct xseg_block *block)
+{
+    return block->bytes + (xseg_block_can_grow(block) ? block->next->bytes : 0);
+}
+
+struct xseg_block *xseg_cached_prefer_enclosed(const struct xseg_arena *arena,
+                                               struct xseg_block *block)
+{
+    XSEG_ASSERT(block != NULL && block->state == XSEG_BLOCK_CACHED);
+    /* A block that cannot grow is effectively no larger than any that follows. */
+    while (xseg_block_can_grow(block) && xseg_extent_is_expandable(block->extent)) {
+        struct xseg_block *next = xseg_cached_next(arena, block);
+
+        if (next == NULL || effective_bytes(next) >= effective_bytes(block))
+            break;
+        XSEG_ASSERT(next->bytes >= block->bytes && next != block);
+        block = next;
+    }
+    return block;
+}
+
+struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena, const struct xseg_need *need,
+                                      struct xseg_block *block)
+{
+    const struct xseg_config *config = need->config;
+
+    XSEG_ASSERT(block != NULL && block->bytes >= need->span);
+    if (need->expandable) {
+        block = xseg_cached_prefer_enclosed(arena, block);
+    } else {
+        while (block != NULL && xseg_extent_is_expandable(block->extent))
+            block = xseg_cached_next(arena, block);
+        if (block == NULL)
+            return NULL;
+    }
+    /* Oversize blocks are kept for oversize requests of nearly their size. */
+    if (need->bytes < config->max_split_bytes && block->bytes >= config->max_split_bytes)
+        return NULL;
+    if (need->bytes >= config->max_split_bytes &&
+        block->bytes >= xseg_add_saturate(need->bytes, config->max_non_split_rounding_bytes))
+        return NULL;
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
+    return block;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The cached blocks of an arena without cells, in the order of best fit: by size, then by address.
+ *
+ * Most are in the free index.  Two kinds are not:
+ *
+ *   - the *victim*: the rest of the block that was cut last.  Often the next request is cut from the victim
+ *     as well, and freed parts merge with it again, each of which would change its place in the free index.
+ *     Or the block that was freed last, if that is all of its segment (large.h).
+ *   - *scraps* of a large arena: blocks of up to 1 MiB, too small for any request.  Best fit leaves many; they
+ *     wait for a neighbour to merge with.
+ *
+ * Locking: the arena's.
+ */
+#ifndef XSEG_CORE_CACHED_H
+#define XSEG_CORE_CACHED_H
+
+#include "src/core/arena/arena.h"
+#include "src/core/config/size.h"
+
+/* PyTorch's choice among blocks that can grow, from `block` on by size: the first that cannot grow, or that with the
+ * hole behind it is not larger than the next one with its hole. */
+struct xseg_block *xseg_cached_prefer_enclosed(const struct xseg_arena *arena,
+                                               struct xseg_block *block);
+
+/* The block that PyTorch's rules give a request whose best fit is `block`; or NULL. */
+struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena, const struct xseg_need *need,
+                                      struct xseg_block *block);
+
+/* Whether a block is too small for every request of its arena. */
+static inline bool xseg_cached_is_scrap(const struct xseg_arena *arena,
+                                        const struct xseg_block *block)
+{
+    return block->bytes <= XSEG_SIZE_SMALL_MAX && !arena->is_small;
+}
+
+/* Note when a block became cached, for garbage collection by age. */
+static inline void xseg_cached_note_born(const struct xseg_arena *arena, struct xseg_block *block)
+{
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && block != &arena->edge);
+    block->born = atomic_load_explicit(arena->searches, memory_order_relaxed);
+}
+
+static inline bool xseg_cached_has_victim(const struct xseg_arena *arena)
+{
+    return arena->victim != &arena->edge;
+}
+
+/* Let searches find a cached block, which is no scrap and has its final size. */
+static inline void xseg_cached_show(struct xseg_arena *arena, struct xseg_block *block)
+{
+    XSEG_ASSERT(!arena->has_cells && !xseg_cached_is_scrap(arena, block));
+    XSEG_ASSERT(block != arena->victim);
+    xseg_cached_note_born(arena, block);
+    xseg_free_index_insert(&arena->free_index, block);
+}
+
+/* Make a cached block the victim: the rest of a block that was cut, the block that the victim has merged into, or
+ * a whole segment that is free again. */
+static inline void xseg_cached_show_victim(struct xseg_arena *arena, struct xseg_block *block)
+{
+    XSEG_ASSERT(!arena->has_cells && !xseg_cached_is_scrap(arena, block));
+    XSEG_ASSERT(block != arena->victim);
+    xseg_cached_note_born(arena, block);
+    if (xseg_cached_has_victim(arena))
+        xseg_free_index_insert(&arena->free_index, arena->victim);
+    arena->victim = block;
+}
+
+/* Let searches find a cached block no longer; its size must not have changed.  Returns whether it was the victim. */
+static inline bool xseg_cached_hide(struct xseg_arena *arena, struct xseg_block *block)
+{
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && !xseg_cached_is_scrap(arena, block));
+    if (block == arena->victim) {
+        arena->victim = &arena->edge;
+        return true;
+    }
+    xseg_free_index_remove(&arena->free_index, block);
+    return false;
+}
+
+/* xseg_cached_show(), xseg_cached_show_victim() and xseg_cached_hide() for blocks that may be scraps. */
+static inline void xseg_cached_add(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (!xseg_cached_is_scrap(arena, block))
+        xseg_cached_show(arena, block);
+}
+
+static inline void xseg_cached_add_victim(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (!xseg_cached_is_scrap(arena, block))
+        xseg_cached_show_victim(arena, block);
+}
+
+static inline void xseg_cached_remove(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (!xseg_cached_is_scrap(arena, block))
+        (void)xseg_cached_hide(arena, block);
+}
+
+/* The victim if it is not below (bytes, base) and comes before a block, which may be NULL; else the block. */
+static inline struct xseg_block *xseg_cached_or_victim(const struct xseg_arena *arena,
+                                                       struct xseg_block *block, uint64_t bytes,
+                                                       uint64_t base)
+{
+    struct xseg_block *victim = arena->victim;
+
+    XSEG_ASSERT(bytes > 0 && victim != block);
+    if (victim->bytes < bytes || (victim->bytes == bytes && victim->base < base))
+        return block;
+    if (block == NULL || victim->bytes < block->bytes ||
+        (victim->bytes == block->bytes && victim->base < block->base))
+        return victim;
+    return block;
+}
+
+/* The first cached block that is not below (bytes, base), or NULL; never a scrap.  bytes: not 0 */
+static inline struct xseg_block *xseg_cached_from(const struct xseg_arena *arena, uint64_t bytes,
+                                                  uint64_t base)
+{
+    struct xseg_block *block = arena->free_index.used.top == 0
+                                   ? NULL
+                                   : xseg_free_index_from(&arena->free_index, bytes, base);
+
+    return xseg_cached_or_victim(arena, block, bytes, base);
+}
+
+/* The best fit for `bytes`, which is more than a scrap has; or NULL. */
+static inline struct xseg_block *xseg_cached_find(const struct xseg_arena *arena, uint64_t bytes)
+{
+    struct xseg_block *block =
+        arena->free_index.used.top == 0 ? NULL : xseg_free_index_find(&arena->free_index, bytes);
+
+    XSEG_ASSERT(arena->is_small || bytes > XSEG_SIZE_SMALL_MAX);
+    return xseg_cached_or_victim(arena, block, bytes, 0);
+}
+
+/* The block that comes after another, which is cached and no scrap; or NULL. */
+static inline struct xseg_block *xseg_cached_next(const struct xseg_arena *arena,
+                                                  const struct xseg_block *block)
+{
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
+    return xseg_cached_from(arena, block->bytes, block->base + 1);
+}
+
+/* The block that serves a request by all rules, or NULL. */
+static inline struct xseg_block *xseg_cached_choose(const struct xseg_arena *arena,
+                                                    const struct xseg_need *need)
+{
+    struct xseg_block *block = xseg_cached_find(arena, need->span);
+
+    if (block == NULL)
+        return NULL;
+    /* Mostly the best fit is what the rules choose. */
+    const bool is_odd =
+        need->expandable ? xseg_block_can_grow(block) : xseg_extent_is_expandable(block->extent);
+    if (__builtin_expect(!is_odd && block->bytes < need->config->max_split_bytes, 1))
+        return block;
+    return xseg_cached_filter(arena, need, block);
+}
+
+/* How much of the block that serves a request stays cached. */
+static inline uint64_t xseg_cached_rest(const struct xseg_block *block,
+                                        const struct xseg_need *need)
+{
+    const uint64_t rest = block->bytes - need->bytes;
+
+    XSEG_ASSERT(need->bytes > 0 && block->bytes >= need->bytes);
+    if (need->no_split)
+        return 0;
+    if (need->is_small || need->expandable)
+        return rest;
+    return need->bytes < need->config->max_split_bytes && rest > XSEG_SIZE_SMALL_MAX ? rest : 0;
+}
+
+#endif
