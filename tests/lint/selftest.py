@@ -164,9 +164,12 @@ CASES = [
      {"tests/mutation/a.toml": "suites = []\n" + "".join(
          MUTANT.format(*entry) for entry in (("there", "b.c", "x"), ("twice", "b.c", "y"),
                                              ("nowhere", "b.c", "z"), ("no file", "c.c", "x"),
-                                             ("there", "b.c", "x"))),
-      "b.c": "x y y"},
-     ["stands 2 times", "stands 0 times", "c.c does not exist", "another mutant"]),
+                                             ("there", "b.c", "x"), ("seen", "b.c", "x"),
+                                             ("unseen", "b.c", "x")))
+      .replace('"seen"\n', '"seen"\ntests = ["unit/a", "tool/b"]\n')
+      .replace('"unseen"\n', '"unseen"\ntests = ["unit/b"]\n'),
+      "tests/unit/a.c": "\n", "tests/tool/b.py": "\n", "b.c": "x y y"},
+     ["stands 2 times", "stands 0 times", "c.c does not exist", "another mutant", "there is no test unit/b"]),
     ("sentences beside complain.c", outlets.check,
      {"src/tools/a.c": 'fprintf(\n    stderr, "a");\nfputs("b",\n stderr);\nputc(c, stderr);\nperror(d);\n'
                        "replays->out = stderr;\nhelp_print(stderr, e);\ndprintf(STDERR_FILENO, f);\n",

@@ -1,10 +1,12 @@
 """The mutants of tests/mutation/*.toml: small faults that tests have to see.
 
 A mutant is a file, a text that stands in it once, and what stands there instead.  Each file of
-mutants is a group, with the suites that its mutants are run on; a mutant may name others.
+mutants is a group, with the suites that its mutants are run on; a mutant may name others, and the
+tests that are tried before them.
 """
 
 import dataclasses
+import json
 import pathlib
 import tomllib
 
@@ -17,6 +19,7 @@ class Mutant:
     old: str
     new: str
     suites: tuple[str, ...]
+    tests: tuple[str, ...]  # "unit/labels", tried first
 
     def apply(self, text: str) -> str:
         """The file's text with the fault in it."""
@@ -32,6 +35,9 @@ class Mutant:
             return f"its old text stands {count} times in {self.file}, instead of once"
         if self.old == self.new:
             return "it changes nothing"
+        for test in self.tests:
+            if not any((root / f"tests/{test}.{kind}").is_file() for kind in ("c", "py")):
+                return f"there is no test {test}"
         return None
 
 
@@ -46,6 +52,7 @@ def group(path: pathlib.Path) -> list[Mutant]:
             entry["old"],
             entry["new"],
             tuple(entry.get("suites", table["suites"])),
+            tuple(entry.get("tests", ())),
         )
         for entry in table["mutant"]
     ]
@@ -55,3 +62,14 @@ def load(root: pathlib.Path) -> list[Mutant]:
     """All mutants of a tree, group by group."""
     paths = sorted((root / "tests/mutation").glob("*.toml"))
     return [mutant for path in paths for mutant in group(path)]
+
+
+def record(root: pathlib.Path, mutant: Mutant, test: str) -> None:
+    """Write the test that sees a mutant into its file, behind its name."""
+    path = root / "tests/mutation" / f"{mutant.group}.toml"
+    lines = path.read_text().splitlines(keepends=True)
+    behind = next(at for at, line in enumerate(lines) if line.startswith("name = ") and
+                  tomllib.loads(line)["name"] == mutant.name) + 1
+    end = behind + lines[behind].startswith("tests = ")
+    lines[behind:end] = [f"tests = [{json.dumps(test)}]\n"]
+    path.write_text("".join(lines))
