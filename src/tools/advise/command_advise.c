@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/command/command.h"
+#include "src/tools/advise/command_advise.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "src/tools/advise/advise_report.h"
+#include "src/tools/command/option.h"
 #include "src/tools/driver/simulator.h"
 #include "src/tools/ranks/rank_files.h"
 #include "src/tools/ranks/ranks_job.h"
 #include "src/tools/text/complain.h"
+#include "src/tools/text/output.h"
 #include "src/tools/trace/trace_file.h"
 #include "xseg/status.h"
 
@@ -27,7 +29,7 @@ struct advising {
 
 static int lacks_memory(void)
 {
-    command_complain(command_find("advise"), "no host memory is left");
+    (void)complain_of_memory();
     return COMMAND_BAD;
 }
 
@@ -147,18 +149,6 @@ static bool find_base(struct advising *advising)
     return true;
 }
 
-/* object: given up */
-static bool print_json(json_t *object)
-{
-    const bool fine =
-        object && json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) == 0;
-
-    if (fine)
-        (void)fputc('\n', stdout);
-    json_decref(object);
-    return object != NULL;
-}
-
 /* Advise on the files that were added. */
 static int advise_files(struct advising *advising, const char *name,
                         const struct advise_ranks *ranks)
@@ -172,13 +162,13 @@ static int advise_files(struct advising *advising, const char *name,
     if (!find_base(advising) || !advise(&advising->trials, &advising->base, &advice))
         return COMMAND_BAD;
     if (ranks)
-        fine = as_json ? print_json(advise_report_ranks_json(ranks, &advice))
-                       : advise_report_ranks_text(stdout, ranks, &advice);
+        fine = as_json ? output_json(stdout, advise_report_ranks_json(ranks, &advice))
+                       : advise_report_ranks_text(stdout, ranks, &advice) || complain_of_memory();
     else
-        fine =
-            as_json ? print_json(advise_report_json(&advice)) : advise_report_text(stdout, &advice);
+        fine = as_json ? output_json(stdout, advise_report_json(&advice))
+                       : advise_report_text(stdout, &advice) || complain_of_memory();
     advice_fini(&advice);
-    return fine ? COMMAND_FINE : lacks_memory();
+    return fine ? COMMAND_FINE : COMMAND_BAD;
 }
 
 /* --- A folder. --- */
@@ -280,13 +270,13 @@ static int advise_folder(struct advising *advising)
     return status;
 }
 
-int command_advise(const struct option_values *arguments)
+static int run(const struct option_values *arguments)
 {
     struct advising advising = {.arguments = arguments};
     const char *path = arguments->operands[0];
     int status;
 
-    if (!simulator_open(command_full_name(command_find("advise"))))
+    if (!simulator_open())
         return COMMAND_BAD;
     if (rank_files_is_folder(path))
         return advise_folder(&advising);
@@ -296,3 +286,48 @@ int command_advise(const struct option_values *arguments)
     end(&advising);
     return status;
 }
+
+const struct command command_advise = {
+    .name = "advise",
+    .run = run,
+    .sentence = "say which configuration a programme should have",
+    .usage = "FILE | FOLDER",
+    .needs = "a file or a folder",
+    .operands = COMMAND_FILES,
+    .least_operands = 1,
+    .most_operands = 1,
+    .options = {OPTION_DEVICE_MEMORY, OPTION_PYTORCH, OPTION_SNAPSHOT_DEVICE, OPTION_JSON,
+                OPTION_COLOR, OPTION_HELP},
+    .description =
+        "Replays a recorded programme, as `xseg replay` does, on the simulated driver under "
+        "many "
+        "configurations, and prints the one to set, why, the runner-up, and what each takes: "
+        "the "
+        "peak of what is reserved and the smallest device. Where nothing helps, it says so. "
+        "FILE "
+        "is a trace, a tape or a memory snapshot, or `-`, standard input.\n"
+        "\n"
+        "`--device-memory` is how large the device is on which the programme is to complete. "
+        "Otherwise that is what could be reserved when a request of a snapshot last failed; "
+        "otherwise it is the file's device, or 80 GiB. Where memory runs out there, or ran out "
+        "in the file, it says whether the programme would have completed, and the least change "
+        "with which it does.\n"
+        "\n"
+        "Each figure is what `xseg replay --min-device --config STRING FILE` prints, on the "
+        "file's device or on 80 GiB; if `--device-memory` is larger, with that as well.\n"
+        "\n"
+        "Of a FOLDER with a snapshot for each rank of a job it looks at the odd rank, or, if "
+        "none "
+        "is, at the one with the largest peak, at the most typical one and at two others, and "
+        "prints one string for all of them: the one with which the largest of their peaks is "
+        "lowest.",
+    .examples =
+        {
+            {"xseg advise job.pickle", "what to set, why, and what it saves"},
+            {"xseg advise --pytorch oom.pickle", "with keys that PyTorch knows, too"},
+            {"xseg advise --device-memory 24GiB job.pickle", "will it run on a smaller card?"},
+            {"xseg advise --json job.pickle | jq -r .advised.config", "the string, for a script"},
+            {"xseg advise snapshots/", "one string for the ranks of a job"},
+        },
+    .exits = {COMMAND_EXIT_FINE, NULL, COMMAND_EXIT_BAD},
+};

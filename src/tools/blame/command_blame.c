@@ -1,55 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/command/command.h"
+#include "src/tools/blame/command_blame.h"
 
+#include "src/tools/blame/blame_ranks.h"
 #include "src/tools/blame/blame_report.h"
+#include "src/tools/command/option.h"
 #include "src/tools/ranks/rank_files.h"
-#include "src/tools/ranks/ranks_run.h"
 #include "src/tools/recording/recording_file.h"
 #include "src/tools/text/complain.h"
-
-/* A run of the command. */
-struct blaming {
-    const struct option_values *arguments;
-};
-
-static bool is_given(const struct blaming *blaming, enum option_id id)
-{
-    return blaming->arguments->of[id].given;
-}
-
-static uint64_t number_of(const struct blaming *blaming, enum option_id id)
-{
-    return blaming->arguments->of[id].number;
-}
-
-static int lacks_memory(void)
-{
-    command_complain(command_find("blame"), "no host memory is left");
-    return COMMAND_BAD;
-}
+#include "src/tools/text/output.h"
 
 /* Options that are fine apart and not together. */
-static bool agree(const struct blaming *blaming)
+static bool agree(const struct option_values *arguments)
 {
-    const struct command *command = command_find("blame");
-
-    if (is_given(blaming, OPTION_FLAME) && is_given(blaming, OPTION_JSON))
-        return option_refuse(command, "--flame", "cannot be given with --json");
-    if (is_given(blaming, OPTION_FLAME) && is_given(blaming, OPTION_LABEL))
-        return option_refuse(command, "--flame", "is by stacks: it cannot be given with --label");
-    if (is_given(blaming, OPTION_DEPTH) &&
-        (is_given(blaming, OPTION_FLAME) || is_given(blaming, OPTION_LABEL)))
-        return option_refuse(command, "--depth", "cannot be given with --flame or --label");
+    if (option_given(arguments, OPTION_FLAME) && option_given(arguments, OPTION_JSON))
+        return option_refuse("--flame", "cannot be given with --json");
+    if (option_given(arguments, OPTION_FLAME) && option_given(arguments, OPTION_LABEL))
+        return option_refuse("--flame", "is by stacks: it cannot be given with --label");
+    if (option_given(arguments, OPTION_DEPTH) &&
+        (option_given(arguments, OPTION_FLAME) || option_given(arguments, OPTION_LABEL)))
+        return option_refuse("--depth", "cannot be given with --flame or --label");
     return true;
 }
 
 /* The device that is asked for, or NULL: standard error has the sentence. */
-static const struct recording_device *find_device(const struct blaming *blaming,
+static const struct recording_device *find_device(const struct option_values *arguments,
                                                   const struct recording *recording)
 {
-    const int number = is_given(blaming, OPTION_SNAPSHOT_DEVICE)
-                           ? (int)number_of(blaming, OPTION_SNAPSHOT_DEVICE)
-                           : -1;
+    const int number = option_device(arguments, OPTION_SNAPSHOT_DEVICE);
     struct recording_fault fault;
     const struct recording_device *device = recording_file_device(recording, number, &fault);
 
@@ -58,61 +35,87 @@ static const struct recording_device *find_device(const struct blaming *blaming,
     return device;
 }
 
-static bool print_json(const struct blame *blame, enum blame_by by)
+static bool print(const struct option_values *arguments, const struct blame *blame)
 {
-    json_t *object = blame_report_json(blame, by);
-    const bool fine = object && json_dumpf(object, stdout, JSON_INDENT(2)) == 0;
+    const enum blame_by by = (enum blame_by)option_number(arguments, OPTION_BY);
 
-    if (fine)
-        (void)fputc('\n', stdout);
-    json_decref(object);
-    return object != NULL;
+    if (option_given(arguments, OPTION_FLAME))
+        return blame_report_folded(stdout, blame, by) || complain_of_memory();
+    if (option_given(arguments, OPTION_JSON))
+        return output_json(stdout, blame_report_json(blame, by));
+    return blame_report_text(stdout, blame, by, (uint32_t)option_number(arguments, OPTION_ROWS)) ||
+           complain_of_memory();
 }
 
-static bool print(const struct blaming *blaming, const struct blame *blame)
+static bool blame_device(const struct option_values *arguments, const struct recording *recording)
 {
-    const enum blame_by by = (enum blame_by)number_of(blaming, OPTION_BY);
-
-    if (is_given(blaming, OPTION_FLAME))
-        return blame_report_folded(stdout, blame, by);
-    if (is_given(blaming, OPTION_JSON))
-        return print_json(blame, by);
-    return blame_report_text(stdout, blame, by, (uint32_t)number_of(blaming, OPTION_ROWS));
-}
-
-static int blame_device(const struct blaming *blaming, const struct recording *recording)
-{
-    const struct recording_device *device = find_device(blaming, recording);
-    const enum sites_by sites_by = is_given(blaming, OPTION_FLAME)   ? SITES_BY_STACK
-                                   : is_given(blaming, OPTION_LABEL) ? SITES_BY_LABEL
-                                                                     : SITES_BY_FRAME;
+    const struct recording_device *device = find_device(arguments, recording);
+    const enum sites_by sites_by = option_given(arguments, OPTION_FLAME)   ? SITES_BY_STACK
+                                   : option_given(arguments, OPTION_LABEL) ? SITES_BY_LABEL
+                                                                           : SITES_BY_FRAME;
     struct blame blame;
     bool fine;
 
     if (!device)
-        return COMMAND_BAD;
-    if (!blame_init(&blame, recording, device, sites_by, (uint32_t)number_of(blaming, OPTION_DEPTH),
-                    (enum blame_by)number_of(blaming, OPTION_BY)))
-        return lacks_memory();
-    fine = print(blaming, &blame);
+        return false;
+    if (!blame_init(&blame, recording, device, sites_by,
+                    (uint32_t)option_number(arguments, OPTION_DEPTH),
+                    (enum blame_by)option_number(arguments, OPTION_BY)))
+        return complain_of_memory();
+    fine = print(arguments, &blame);
     blame_fini(&blame);
-    return fine ? COMMAND_FINE : lacks_memory();
+    return fine;
 }
 
-int command_blame(const struct option_values *arguments)
+static int run(const struct option_values *arguments)
 {
-    struct blaming blaming = {.arguments = arguments};
     const char *path = arguments->operands[0];
     struct recording recording;
-    int status;
+    bool fine;
 
-    if (!agree(&blaming))
+    if (!agree(arguments))
         return COMMAND_BAD;
     if (rank_files_is_folder(path))
-        return ranks_run_blame(arguments);
+        return blame_ranks(arguments);
     if (!recording_file_read(path, &recording))
         return COMMAND_BAD;
-    status = blame_device(&blaming, &recording);
+    fine = blame_device(arguments, &recording);
     recording_fini(&recording);
-    return status;
+    return fine ? COMMAND_FINE : COMMAND_BAD;
 }
+
+const struct command command_blame = {
+    .name = "blame",
+    .run = run,
+    .sentence = "say which lines of a programme keep memory from going back",
+    .usage = "FILE | FOLDER",
+    .needs = "a file or a folder",
+    .operands = COMMAND_FILES,
+    .least_operands = 1,
+    .most_operands = 1,
+    .options = {OPTION_BY, OPTION_LABEL, OPTION_DEPTH, OPTION_ROWS, OPTION_FLAME,
+                OPTION_SNAPSHOT_DEVICE, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
+    .description =
+        "Reads a memory snapshot of PyTorch or xseg, plain or compressed with Zstandard, and "
+        "says who strands memory: whose live blocks lie on pages of which the rest is cached, "
+        "and cannot go back to the driver for that. Each site's stranded bytes, pending and "
+        "idle ones add up to what was reserved and not live. A FILE may be `-`, standard input."
+        "\n\n"
+        "A page is 2 MiB of a small expandable segment, 20 MiB or large_segment_size_mb of a "
+        "large one, or a whole classic segment. Several live blocks on a page share what is "
+        "cached there equally. Figures are averages over the "
+        "time of the recording. Without a history in the file they are those of its end."
+        "\n\n"
+        "Of a FOLDER with a snapshot for each rank of a job it says which rank is unlike the "
+        "others, and in what, and whose blocks all ranks have.",
+    .examples =
+        {
+            {"xseg blame job.pickle", "lines of code, those that strand most first"},
+            {"xseg blame --by peak job.pickle", "who held memory when most was reserved"},
+            {"xseg blame --label job.pickle", "by label instead"},
+            {"xseg blame --flame job.pickle", "call stacks, for `flamegraph.pl` to draw"},
+            {"xseg blame --json job.pickle | jq .idle", "one of the sums, for a script"},
+            {"xseg blame snapshots/", "all ranks of a job, and which is the odd one"},
+        },
+    .exits = {COMMAND_EXIT_FINE, NULL, COMMAND_EXIT_BAD},
+};

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The subcommands of the `xseg` tool, in one table: commands[].
+ * A subcommand of the `xseg` tool: a row, which stands in its file command_NAME.c behind the function that runs it.
  *
- * A command is its row there and a file command_NAME.c with the function that runs it.  The row has its
- * options (option.h) and its texts; help, manual pages and completion of shells are made from them.
+ * The row has its options (option_table.h) and its texts; help, manual pages and completion of shells are made from them.
  *
  * Texts are plain sentences, in which `...` is what a user types; a blank line parts paragraphs.
  */
@@ -12,7 +11,7 @@
 
 #include <stdint.h>
 
-#include "src/tools/command/option.h"
+#include "src/tools/command/option_table.h"
 
 /* Exit statuses, for every subcommand. */
 enum command_exit {
@@ -23,11 +22,16 @@ enum command_exit {
     COMMAND_EXITS
 };
 
+#define COMMAND_EXIT_FINE "fine"
+#define COMMAND_EXIT_BAD  "a bad file or argument, or output that cannot be written"
+
 /* What stands behind the options; completion offers it. */
 enum command_operands { COMMAND_NO_OPERANDS, COMMAND_FILES, COMMAND_NAMES, COMMAND_TEXT };
 
 #define COMMAND_OPTIONS  20
 #define COMMAND_EXAMPLES 6
+
+struct option_values;
 
 struct command {
     const char *name;                                  /* NULL: the tool itself */
@@ -44,30 +48,5 @@ struct command {
     } examples[COMMAND_EXAMPLES];     /* NULL behind the last */
     const char *exits[COMMAND_EXITS]; /* what each exit status means; NULL: there is none such */
 };
-
-/* The tool itself, and its commands; a row without a name ends them. */
-extern const struct command command_tool;
-extern const struct command commands[];
-
-/* The command with this name; NULL: there is none. */
-const struct command *command_find(const char *name);
-
-/* "xseg replay"; valid until the next call. */
-const char *command_full_name(const struct command *command);
-
-/* Print one line on standard error, which begins with the command's name. */
-void command_complain(const struct command *command, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-int command_advise(const struct option_values *arguments);
-int command_blame(const struct option_values *arguments);
-int command_compare(const struct option_values *arguments);
-int command_config(const struct option_values *arguments);
-int command_export(const struct option_values *arguments);
-int command_help(const struct option_values *arguments);
-int command_probe(const struct option_values *arguments);
-int command_replay(const struct option_values *arguments);
-int command_top(const struct option_values *arguments);
-int command_view(const struct option_values *arguments);
 
 #endif

@@ -5,27 +5,25 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/tools/command/command.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/style.h"
 
 #define LETTERS (3 * OPTION_COUNT + 3) /* of getopt: "+:", each option, "::", and the end */
 #define LONG    256                    /* what getopt_long() returns: this + enum option_id */
 
-bool option_refuse(const struct command *command, const char *option, const char *sentence)
+bool option_refuse(const char *option, const char *sentence)
 {
-    command_complain(command, "%s %s", option, sentence);
+    complain_named("%s %s", option, sentence);
     return false;
 }
 
-static bool refuse(const struct command *command, const struct option_row *row,
-                   const char *sentence)
+static bool refuse(const struct option_row *row, const char *sentence)
 {
-    command_complain(command, "--%s %s", row->name, sentence);
+    complain_named("--%s %s", row->name, sentence);
     return false;
 }
 
-static bool refuse_word(const struct command *command, const struct option_row *row)
+static bool refuse_word(const struct option_row *row)
 {
     char sentence[192] = "takes ";
 
@@ -42,11 +40,10 @@ static bool refuse_word(const struct command *command, const struct option_row *
     if (row->takes == OPTION_TAKES_CHOICE)
         (void)strncat(sentence, ", or a FILE, whose name has a / or a .",
                       sizeof(sentence) - strlen(sentence) - 1);
-    return refuse(command, row, sentence);
+    return refuse(row, sentence);
 }
 
-static bool read_word(const struct command *command, const struct option_row *row, const char *text,
-                      uint64_t *out)
+static bool read_word(const struct option_row *row, const char *text, uint64_t *out)
 {
     for (unsigned i = 0; i < OPTION_WORDS && row->words[i]; i++)
         if (strcmp(text, row->words[i]) == 0) {
@@ -55,8 +52,7 @@ static bool read_word(const struct command *command, const struct option_row *ro
         }
     /* Neither is in a word, so a mistyped word is no file. */
     *out = OPTION_WORDS;
-    return (row->takes == OPTION_TAKES_CHOICE && strpbrk(text, "/.") != NULL) ||
-           refuse_word(command, row);
+    return (row->takes == OPTION_TAKES_CHOICE && strpbrk(text, "/.") != NULL) || refuse_word(row);
 }
 
 /* Decimal digits; more than 64 bits are UINT64_MAX.  Returns what stands behind them. */
@@ -73,8 +69,7 @@ static const char *read_digits(const char *text, uint64_t *out)
     return text;
 }
 
-static bool read_number(const struct command *command, const struct option_row *row,
-                        const char *text, uint64_t *out)
+static bool read_number(const struct option_row *row, const char *text, uint64_t *out)
 {
     char sentence[160];
     uint64_t number;
@@ -84,11 +79,10 @@ static bool read_number(const struct command *command, const struct option_row *
         return true;
     }
     (void)snprintf(sentence, sizeof(sentence), "takes %s", row->unit);
-    return refuse(command, row, sentence);
+    return refuse(row, sentence);
 }
 
-static bool read_size(const struct command *command, const struct option_row *row, const char *text,
-                      uint64_t *out)
+static bool read_size(const struct option_row *row, const char *text, uint64_t *out)
 {
     static const char units[] = "kmgt";
     uint64_t number;
@@ -101,26 +95,24 @@ static bool read_size(const struct command *command, const struct option_row *ro
         at += strcmp(at + 1, "iB") == 0 ? 3 : 1;
     }
     if (at == text || *at)
-        return refuse(command, row,
+        return refuse(row,
                       "takes a whole number with KiB, MiB, GiB or TiB, such as 900MiB or 24GiB");
     if (number > row->most >> shift)
-        return refuse(command, row, "is more than any device has");
+        return refuse(row, "is more than any device has");
     *out = number << shift;
-    return *out >= row->least ||
-           refuse(command, row, "is less than 2MiB; a number alone is in bytes");
+    return *out >= row->least || refuse(row, "is less than 2MiB; a number alone is in bytes");
 }
 
-static bool read_value(const struct command *command, const struct option_row *row,
-                       struct option_value *value)
+static bool read_value(const struct option_row *row, struct option_value *value)
 {
     switch (value->text ? row->takes : OPTION_TAKES_NOTHING) {
     case OPTION_TAKES_WORD:
     case OPTION_TAKES_CHOICE:
-        return read_word(command, row, value->text, &value->number);
+        return read_word(row, value->text, &value->number);
     case OPTION_TAKES_NUMBER:
-        return read_number(command, row, value->text, &value->number);
+        return read_number(row, value->text, &value->number);
     case OPTION_TAKES_SIZE:
-        return read_size(command, row, value->text, &value->number);
+        return read_size(row, value->text, &value->number);
     case OPTION_TAKES_NOTHING:
     case OPTION_TAKES_TEXT:
     case OPTION_TAKES_KEYS:
@@ -179,16 +171,16 @@ static bool refuse_unknown(const struct command *command, const struct option *l
     const int length = (int)strcspn(argument, "=");
 
     if (option == ':')
-        command_complain(command, "option '--%s' requires an argument", option_table[id].name);
+        complain_named("option '--%s' requires an argument", option_table[id].name);
     else if (!is_long)
-        command_complain(command, "invalid option -- '%c'", optopt);
+        complain_named("invalid option -- '%c'", optopt);
     else if (id != OPTION_NONE)
-        command_complain(command, "option '--%s' doesn't allow an argument", option_table[id].name);
+        complain_named("option '--%s' doesn't allow an argument", option_table[id].name);
     else if (is_ambiguous(longs, argument + 2, (size_t)length - 2))
-        command_complain(command, "option '%.*s' is ambiguous", length, argument);
+        complain_named("option '%.*s' is ambiguous", length, argument);
     else
-        command_complain(command, "unrecognized option '%.*s'", length, argument);
-    complain("%s --help lists the options", command_full_name(command));
+        complain_named("unrecognized option '%.*s'", length, argument);
+    complain("%s --help lists the options", complain_name());
     return false;
 }
 
@@ -197,14 +189,13 @@ static bool check_operands(const struct command *command, const struct option_va
     if (values->of[OPTION_HELP].given || values->of[OPTION_VERSION].given)
         return true;
     if (values->operand_count < command->least_operands) {
-        command_complain(command, "needs %s; %s --help lists the options", command->needs,
-                         command_full_name(command));
+        complain_named("needs %s; %s --help lists the options", command->needs, complain_name());
         return false;
     }
     if (values->operand_count <= command->most_operands)
         return true;
-    command_complain(command, "%s is no option: %s --help lists them",
-                     values->operands[command->most_operands], command_full_name(command));
+    complain_named("%s is no option: %s --help lists them",
+                   values->operands[command->most_operands], complain_name());
     return false;
 }
 
@@ -230,7 +221,7 @@ bool option_parse(const struct command *command, int count, char **arguments,
             return refuse_unknown(command, longs, option, arguments[optind - 1]);
         out->of[id].given = true;
         out->of[id].text = optarg;
-        if (!read_value(command, &option_table[id], &out->of[id]))
+        if (!read_value(&option_table[id], &out->of[id]))
             return false;
     }
     out->operands = arguments + optind;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/command/option.h"
+#include "src/tools/command/option_table.h"
 
 #define PRESETS                                               \
     {                                                         \

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/command/command.h"
+#include "src/tools/compare/command_compare.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/command/option.h"
 #include "src/tools/ranks/compare_report.h"
 #include "src/tools/ranks/rank_files.h"
+#include "src/tools/ranks/ranks_report.h"
 #include "src/tools/ranks/ranks_run.h"
 #include "src/tools/recording/recording_file.h"
 #include "src/tools/text/complain.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
 
@@ -29,29 +32,11 @@ struct comparing {
     bool by_events; /* both have a history; else their ends are compared */
 };
 
-static bool is_given(const struct comparing *comparing, enum option_id id)
-{
-    return comparing->arguments->of[id].given;
-}
-
-static uint32_t number_of(const struct comparing *comparing, enum option_id id)
-{
-    return (uint32_t)comparing->arguments->of[id].number;
-}
-
-static bool lacks_memory(void)
-{
-    command_complain(command_find("compare"), "no host memory is left");
-    return false;
-}
-
 /* --- Reading. --- */
 
 static bool read_side(const struct comparing *comparing, struct side *side)
 {
-    const int number = is_given(comparing, OPTION_SNAPSHOT_DEVICE)
-                           ? (int)number_of(comparing, OPTION_SNAPSHOT_DEVICE)
-                           : -1;
+    const int number = option_device(comparing->arguments, OPTION_SNAPSHOT_DEVICE);
     struct recording_fault fault;
 
     if (!recording_file_read(side->path, &side->recording))
@@ -80,8 +65,8 @@ static bool read_both(struct comparing *comparing)
 static bool find_profile(const struct comparing *comparing, struct side *side)
 {
     const struct profile_rules rules = {
-        .by = is_given(comparing, OPTION_LABEL) ? SITES_BY_LABEL : SITES_BY_FRAME,
-        .depth = number_of(comparing, OPTION_DEPTH),
+        .by = option_given(comparing->arguments, OPTION_LABEL) ? SITES_BY_LABEL : SITES_BY_FRAME,
+        .depth = (uint32_t)option_number(comparing->arguments, OPTION_DEPTH),
         .by_events = true,
         .at_end = !comparing->by_events,
     };
@@ -94,17 +79,17 @@ static bool compare_both(struct comparing *comparing)
     struct side *a = &comparing->sides[0], *b = &comparing->sides[1];
 
     if (!find_profile(comparing, a))
-        return lacks_memory();
+        return complain_of_memory();
     if (!find_profile(comparing, b)) {
         profile_fini(&a->profile);
-        return lacks_memory();
+        return complain_of_memory();
     }
     if (compare_init(&comparing->compare, &a->profile, &b->profile,
-                     !is_given(comparing, OPTION_LABEL)))
+                     !option_given(comparing->arguments, OPTION_LABEL)))
         return true;
     profile_fini(&a->profile);
     profile_fini(&b->profile);
-    return lacks_memory();
+    return complain_of_memory();
 }
 
 /* --- Printing. --- */
@@ -137,7 +122,8 @@ static void print_text(const struct comparing *comparing, const char *verdict,
     (void)printf("%s\n", style_off(stdout));
     print_side(&comparing->sides[0], 'A');
     print_side(&comparing->sides[1], 'B');
-    compare_report_tables(stdout, &comparing->compare, names, number_of(comparing, OPTION_ROWS),
+    compare_report_tables(stdout, &comparing->compare, names,
+                          (uint32_t)option_number(comparing->arguments, OPTION_ROWS),
                           comparing->by_events);
 }
 
@@ -155,17 +141,11 @@ static json_t *side_json(const struct side *side)
 
 static bool print_json(const struct comparing *comparing, const char *verdict, bool differs)
 {
-    json_t *object =
-        json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "verdict", printable_json(verdict), "differs",
-                  (int)differs, "over_events", (int)comparing->by_events, "a",
-                  side_json(&comparing->sides[0]), "b", side_json(&comparing->sides[1]), "rows",
-                  compare_report_rows(&comparing->compare));
-    const bool fine = object && json_dumpf(object, stdout, JSON_INDENT(2)) == 0;
-
-    if (fine)
-        (void)fputc('\n', stdout);
-    json_decref(object);
-    return object || lacks_memory();
+    return output_json(
+        stdout, json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "verdict", printable_json(verdict),
+                          "differs", (int)differs, "over_events", (int)comparing->by_events, "a",
+                          side_json(&comparing->sides[0]), "b", side_json(&comparing->sides[1]),
+                          "rows", compare_report_rows(&comparing->compare)));
 }
 
 static int print(const struct comparing *comparing)
@@ -176,8 +156,8 @@ static int print(const struct comparing *comparing)
     bool fine = verdict;
 
     if (!fine)
-        (void)lacks_memory();
-    else if (is_given(comparing, OPTION_JSON))
+        (void)complain_of_memory();
+    else if (option_given(comparing->arguments, OPTION_JSON))
         fine = print_json(comparing, verdict, differs);
     else
         print_text(comparing, verdict, &names);
@@ -186,8 +166,6 @@ static int print(const struct comparing *comparing)
         return COMMAND_BAD;
     return differs ? COMMAND_MISMATCH : COMMAND_FINE;
 }
-
-/* --- All of it. --- */
 
 static int compare_files(struct comparing *comparing)
 {
@@ -207,14 +185,36 @@ static int compare_files(struct comparing *comparing)
     return status;
 }
 
-int command_compare(const struct option_values *arguments)
+/* --- Folders. --- */
+
+static bool print_folders(const struct ranks_job *job, const char *verdict)
 {
-    const struct command *command = command_find("compare");
+    const struct ranks *ranks = &job->ranks;
+    const uint32_t rows = (uint32_t)option_number(job->arguments, OPTION_ROWS);
+    struct compare_names names = {"A", "B"};
+
+    if (option_given(job->arguments, OPTION_JSON))
+        return output_json(stdout, ranks_run_json(job, verdict));
+    ranks_run_heading(job, verdict);
+    ranks_report_table(stdout, ranks, rows);
+    if (!job->has_pair)
+        return true;
+    if (ranks->jobs == 1)
+        names = (struct compare_names){ranks->ranks[ranks_typical(ranks)].name,
+                                       ranks->ranks[ranks_furthest(ranks)].name};
+    compare_report_tables(stdout, &job->pair, &names, rows, true);
+    return true;
+}
+
+/* --- All of it. --- */
+
+static int run(const struct option_values *arguments)
+{
     struct comparing comparing = {.arguments = arguments};
     int folders = 0;
 
-    if (is_given(&comparing, OPTION_DEPTH) && is_given(&comparing, OPTION_LABEL)) {
-        (void)option_refuse(command, "--depth", "cannot be given with --label");
+    if (option_given(arguments, OPTION_DEPTH) && option_given(arguments, OPTION_LABEL)) {
+        (void)option_refuse("--depth", "cannot be given with --label");
         return COMMAND_BAD;
     }
     for (int i = 0; i < arguments->operand_count; i++) {
@@ -222,15 +222,46 @@ int command_compare(const struct option_values *arguments)
         comparing.sides[i].path = arguments->operands[i];
     }
     if (folders == arguments->operand_count)
-        return ranks_run_compare(arguments);
+        return ranks_run(arguments, print_folders, COMMAND_MISMATCH);
     if (folders > 0)
-        command_complain(command, "takes two files, or folders: not one of each");
+        complain_named("takes two files, or folders: not one of each");
     else if (arguments->operand_count == 1)
-        command_complain(command, "%s is no folder: it takes two files, or one or two folders",
-                         arguments->operands[0]);
+        complain_named("%s is no folder: it takes two files, or one or two folders",
+                       arguments->operands[0]);
     else if (strcmp(arguments->operands[0], "-") == 0 && strcmp(arguments->operands[1], "-") == 0)
-        command_complain(command, "standard input can be one of the files alone");
+        complain_named("standard input can be one of the files alone");
     else
         return compare_files(&comparing);
     return COMMAND_BAD;
 }
+
+const struct command command_compare = {
+    .name = "compare",
+    .run = run,
+    .sentence = "say what one run of a programme holds and strands more than another",
+    .usage = "FILE FILE | FOLDER [FOLDER]",
+    .needs = "two files, or a folder",
+    .operands = COMMAND_FILES,
+    .least_operands = 1,
+    .most_operands = 2,
+    .options = {OPTION_LABEL, OPTION_DEPTH, OPTION_ROWS, OPTION_SNAPSHOT_DEVICE, OPTION_JSON,
+                OPTION_COLOR, OPTION_HELP},
+    .description =
+        "Reads two memory snapshots of PyTorch or xseg, plain or compressed with Zstandard, "
+        "and says by call site what the second, B, has more or less of than the first, A: "
+        "reserved and live bytes at the peak, stranded bytes and lifetimes. Addresses do not "
+        "count, and time is counted in events, so two runs of one programme differ by "
+        "nothing. A FILE may be `-`, standard input."
+        "\n\n"
+        "Of a FOLDER with a snapshot for each rank of a job it says which rank is unlike the "
+        "others, and in what. Two folders are compared rank by rank.",
+    .examples =
+        {
+            {"xseg compare before.pickle after.pickle", "what a change of the programme did"},
+            {"xseg compare --rows 5 before.pickle after.pickle", "the five largest differences"},
+            {"xseg compare snapshots/", "which rank of a job is the odd one"},
+            {"xseg compare --json a.pickle b.pickle | jq .verdict", "a sentence, for a script"},
+        },
+    .exits = {"no difference of 1 % of what is reserved, or more", "there is one",
+              COMMAND_EXIT_BAD},
+};

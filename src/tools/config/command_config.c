@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/command/command.h"
+#include "src/tools/config/command_config.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/main/help.h"
+#include "src/tools/command/option.h"
+#include "src/tools/text/complain.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
 #include "xseg/key.h"
@@ -118,9 +120,9 @@ static bool print_key(void *context, const struct xseg_key *key)
     if (key->is_named || !key->is_standard)
         (void)printf("; here %s, %s", value, reason_of(config, key));
     (void)printf("%s)\n%*s", key->has_effect ? "" : "; without effect", INDENT, "");
-    help_wrap(stdout, key->accepts, INDENT);
+    style_wrap(stdout, key->accepts, INDENT);
     (void)printf("%*s", INDENT, "");
-    help_wrap(stdout, key->meaning, INDENT);
+    style_wrap(stdout, key->meaning, INDENT);
     return true;
 }
 
@@ -146,17 +148,10 @@ static int print_json(struct config *config)
     (void)!xseg_keys(config->string, NULL, add_key, config);
     all = json_pack("{s:s, s:o, s:o}", "source", config->source, "string",
                     text ? printable_json(text) : json_null(), "keys", config->keys);
-    if (!all) {
-        command_complain(command_find("config"), "no host memory is left");
-        return COMMAND_BAD;
-    }
-    (void)json_dumpf(all, stdout, JSON_INDENT(2));
-    (void)putchar('\n');
-    json_decref(all);
-    return COMMAND_FINE;
+    return output_json(stdout, all) ? COMMAND_FINE : COMMAND_BAD;
 }
 
-int command_config(const struct option_values *arguments)
+static int run(const struct option_values *arguments)
 {
     const bool lists_keys = arguments->of[OPTION_KEYS].given;
     struct config config = {
@@ -170,7 +165,7 @@ int command_config(const struct option_values *arguments)
         config.string = "";
     if (xseg_keys(config.string, &config.source, NULL, NULL) != XSEG_OK) {
         (void)xseg_error_text(problem, sizeof(problem));
-        command_complain(command_find("config"), "%s", problem);
+        complain_named("%s", problem);
         return COMMAND_BAD;
     }
     if (arguments->of[OPTION_JSON].given)
@@ -181,3 +176,25 @@ int command_config(const struct option_values *arguments)
         print_values(&config);
     return COMMAND_FINE;
 }
+
+const struct command command_config = {
+    .name = "config",
+    .run = run,
+    .sentence = "say which configuration is in force and why, check a string, list keys",
+    .usage = "[STRING]",
+    .operands = COMMAND_TEXT,
+    .most_operands = 1,
+    .options = {OPTION_KEYS, OPTION_ALL_KEYS, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
+    .description =
+        "Reads a configuration as a programme would that opens the allocator here: STRING, "
+        "else the first of the variables `XSEG_ALLOC_CONF`, `PYTORCH_CUDA_ALLOC_CONF` and "
+        "`PYTORCH_ALLOC_CONF` that is set, else the defaults. Says where it comes from and "
+        "which keys differ from their defaults, or what is wrong with it.",
+    .examples =
+        {
+            {"xseg config", "what is in force, and why"},
+            {"xseg config max_split_size_mb:128,idle_ms:5000", "check a string"},
+            {"xseg config --keys", "every key, with its meaning"},
+        },
+    .exits = {COMMAND_EXIT_FINE, NULL, "the string has an error, or a bad argument"},
+};

@@ -52,7 +52,7 @@ static bool resolve(void *library)
     return path[0] != '\0';
 }
 
-bool simulator_open(const char *whole_name)
+bool simulator_open(void)
 {
     static void *library; /* until the process ends: the addresses are used */
 
@@ -61,10 +61,9 @@ bool simulator_open(const char *whole_name)
     library = open_library();
     if (library && resolve(library))
         return true;
-    complain("%s: the simulated driver cannot be opened: %s", whole_name, dlerror());
-    complain("%s: build and install " TOOLS_SIMULATOR " (meson's option simulator), or take this "
-             "machine's driver with --driver cuda",
-             whole_name);
+    complain_named("the simulated driver cannot be opened: %s", dlerror());
+    complain_named("build and install " TOOLS_SIMULATOR " (meson's option simulator), or take this "
+                   "machine's driver with --driver cuda");
     if (library)
         (void)dlclose(library);
     library = NULL;

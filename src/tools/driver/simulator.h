@@ -31,8 +31,8 @@ extern struct simulator {
 #undef X
 } simulator;
 
-/* Open it; once more does nothing.  On failure says so on standard error, as `whole_name` (xseg replay). */
-bool simulator_open(const char *whole_name);
+/* Open it; once more does nothing.  On failure says so on standard error. */
+bool simulator_open(void);
 
 /* The path of the library; NULL if it is not open. */
 const char *simulator_path(void);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/command/command.h"
+#include "src/tools/export/command_export.h"
 
 #include <inttypes.h>
 
+#include "src/tools/command/option.h"
 #include "src/tools/export/export_trace.h"
 #include "src/tools/recording/recording_file.h"
 #include "src/tools/text/complain.h"
@@ -41,8 +42,8 @@ static bool write_trace(const struct option_values *arguments, const struct reco
     bool fine;
 
     if (!choose(arguments, recording, &device) ||
-        !whole_file_open(&file, command_find("export"), arguments->of[OPTION_OUTPUT].text,
-                         arguments->operands, arguments->operand_count))
+        !whole_file_open(&file, arguments->of[OPTION_OUTPUT].text, arguments->operands,
+                         arguments->operand_count))
         return false;
     fine = export_trace_write(file.out, recording, device,
                               (size_t)arguments->of[OPTION_SLICES].number);
@@ -51,18 +52,17 @@ static bool write_trace(const struct option_values *arguments, const struct reco
     return whole_file_close(&file, fine);
 }
 
-int command_export(const struct option_values *arguments)
+static int run(const struct option_values *arguments)
 {
-    const struct command *command = command_find("export");
     struct recording recording;
     bool fine;
 
     if (!arguments->of[OPTION_PERFETTO].given) {
-        command_complain(command, "needs --perfetto: the format to write");
+        complain_named("needs --perfetto: the format to write");
         return COMMAND_BAD;
     }
     if (!arguments->of[OPTION_OUTPUT].text) {
-        command_complain(command, "needs --output: the file to write");
+        complain_named("needs --output: the file to write");
         return COMMAND_BAD;
     }
     if (!recording_file_read(arguments->operands[0], &recording))
@@ -71,3 +71,29 @@ int command_export(const struct option_values *arguments)
     recording_fini(&recording);
     return fine ? COMMAND_FINE : COMMAND_BAD;
 }
+
+const struct command command_export = {
+    .name = "export",
+    .run = run,
+    .sentence = "write a memory snapshot in the format of another programme",
+    .usage = "--perfetto FILE -o OUT",
+    .needs = "a memory snapshot",
+    .operands = COMMAND_FILES,
+    .least_operands = 1,
+    .most_operands = 1,
+    .options = {OPTION_PERFETTO, OPTION_OUTPUT, OPTION_ONE_DEVICE, OPTION_SLICES, OPTION_COLOR,
+                OPTION_HELP},
+    .description =
+        "Reads a memory snapshot of PyTorch or xseg, plain or compressed with Zstandard, and "
+        "writes its history as a trace that Perfetto opens: reserved, live, pending and cached "
+        "bytes by device and pool, what happened to segments and why, requests that failed, "
+        "and the largest blocks. A FILE may be `-`, standard input.",
+    .examples =
+        {
+            {"xseg export --perfetto job.pickle -o job.perfetto", "a trace of all devices"},
+            {"xseg export --perfetto --device 3 job.pickle -o job.perfetto", "of one of them"},
+            {"xseg export --perfetto --blocks 20000 job.pickle -o job.perfetto",
+             "with more blocks"},
+        },
+    .exits = {COMMAND_EXIT_FINE, NULL, COMMAND_EXIT_BAD},
+};

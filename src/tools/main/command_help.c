@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: MIT */
+#include "src/tools/main/command_help.h"
+
 #include <jansson.h>
 
+#include "src/tools/command/option.h"
+#include "src/tools/main/commands.h"
 #include "src/tools/main/help.h"
+#include "src/tools/text/complain.h"
+#include "src/tools/text/output.h"
 #include "xseg/version.h"
 
 static json_t *words_of(const struct option_row *row)
@@ -75,24 +81,20 @@ static int print_json(void)
 {
     json_t *all = json_array(), *object;
 
-    (void)json_array_append_new(all, object_of(&command_tool));
-    for (const struct command *command = commands; command->name; command++)
-        (void)json_array_append_new(all, object_of(command));
+    (void)json_array_append_new(all, object_of(&commands_tool));
+    for (const struct command *const *command = commands; *command; command++)
+        (void)json_array_append_new(all, object_of(*command));
     object = json_pack("{s:s, s:o}", "version", XSEG_VERSION_TEXT, "commands", all);
-    (void)json_dumpf(object, stdout, JSON_INDENT(2));
-    (void)putchar('\n');
-    json_decref(object);
-    return COMMAND_FINE;
+    return output_json(stdout, object) ? COMMAND_FINE : COMMAND_BAD;
 }
 
-int command_help(const struct option_values *arguments)
+static int run(const struct option_values *arguments)
 {
     const char *name = arguments->operand_count > 0 ? arguments->operands[0] : NULL;
-    const struct command *command = name ? command_find(name) : &command_tool;
+    const struct command *command = name ? commands_find(name) : &commands_tool;
 
     if (!command) {
-        command_complain(command_find("help"), "there is no command '%s'; `xseg help` lists them",
-                         name);
+        complain_named("there is no command '%s'; `xseg help` lists them", name);
         return COMMAND_BAD;
     }
     if (arguments->of[OPTION_JSON].given)
@@ -100,3 +102,18 @@ int command_help(const struct option_values *arguments)
     help_print(stdout, command);
     return COMMAND_FINE;
 }
+
+const struct command command_help = {
+    .name = "help",
+    .run = run,
+    .sentence = "explain a command",
+    .usage = "[COMMAND]",
+    .operands = COMMAND_NAMES,
+    .most_operands = 1,
+    .options = {OPTION_JSON, OPTION_COLOR, OPTION_HELP},
+    .description = "Prints what a command does, its options and examples; without COMMAND, the "
+                   "list of commands. The manual pages say the same: `man xseg-replay`. As "
+                   "JSON, everything about all commands.",
+    .examples = {{"xseg help replay", "the options of `xseg replay`"}},
+    .exits = {COMMAND_EXIT_FINE, NULL, "there is no such command"},
+};

@@ -2,15 +2,26 @@
 /* The `xseg` command line tool: finds the subcommand. */
 #include <stdio.h>
 
+#include "src/tools/command/option.h"
+#include "src/tools/main/commands.h"
 #include "src/tools/main/help.h"
 #include "src/tools/main/version.h"
+#include "src/tools/text/complain.h"
 #include "src/tools/text/output.h"
+
+/* Read the arguments of a command, in whose name the tool complains from then on. */
+static bool begin(const struct command *command, int count, char **arguments,
+                  struct option_values *out)
+{
+    complain_as(commands_full_name(command));
+    return option_parse(command, count, arguments, out);
+}
 
 static int run_command(const struct command *command, int count, char **arguments)
 {
     struct option_values values;
 
-    if (!option_parse(command, count, arguments, &values))
+    if (!begin(command, count, arguments, &values))
         return COMMAND_BAD;
     if (!values.of[OPTION_HELP].given)
         return command->run(&values);
@@ -18,40 +29,37 @@ static int run_command(const struct command *command, int count, char **argument
     return COMMAND_FINE;
 }
 
-static int run(int count, char **arguments, const struct command **command)
+static int run(int count, char **arguments)
 {
     struct option_values values;
+    const struct command *command;
 
-    *command = &command_tool;
-    if (!option_parse(&command_tool, count, arguments, &values))
+    if (!begin(&commands_tool, count, arguments, &values))
         return COMMAND_BAD;
     if (values.of[OPTION_VERSION].given) {
         version_print(stdout);
         return COMMAND_FINE;
     }
     if (values.of[OPTION_HELP].given) {
-        help_print(stdout, &command_tool);
+        help_print(stdout, &commands_tool);
         return COMMAND_FINE;
     }
     if (values.operand_count == 0) {
-        help_print(stderr, &command_tool);
+        help_print(stderr, &commands_tool);
         return COMMAND_BAD;
     }
-    *command = command_find(values.operands[0]);
-    if (*command)
-        return run_command(*command, values.operand_count, values.operands);
-    *command = &command_tool;
-    command_complain(&command_tool, "there is no command '%s'; `xseg help` lists them",
-                     values.operands[0]);
+    command = commands_find(values.operands[0]);
+    if (command)
+        return run_command(command, values.operand_count, values.operands);
+    complain_named("there is no command '%s'; `xseg help` lists them", values.operands[0]);
     return COMMAND_BAD;
 }
 
 int main(int count, char **arguments)
 {
-    const struct command *command;
     int status;
 
     output_guard();
-    status = run(count, arguments, &command);
-    return output_finish(command_full_name(command)) ? status : COMMAND_BAD;
+    status = run(count, arguments);
+    return output_finish() ? status : COMMAND_BAD;
 }

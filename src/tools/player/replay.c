@@ -153,7 +153,7 @@ static bool set_scene(struct player *player)
     struct xseg_sim_settings scene = XSEG_SIM_SETTINGS_INIT;
     char why[512];
 
-    if (!simulator_open("xseg replay"))
+    if (!simulator_open())
         return false;
     scene.memory_bytes = player->settings->device_bytes;
     scene.costs = player->settings->costs;

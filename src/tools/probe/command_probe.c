@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/command/command.h"
+#include "src/tools/probe/command_probe.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/command/option.h"
 #include "src/tools/driver/simulator.h"
 #include "src/tools/probe/probe_preset.h"
 #include "src/tools/probe/probe_report.h"
 #include "src/tools/probe/probe_table.h"
 #include "src/tools/text/complain.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 
 struct probe {
@@ -24,11 +25,6 @@ struct probe {
     FILE *table, *save;
 };
 
-static bool refuse(const char *option, const char *sentence)
-{
-    return option_refuse(command_find("probe"), option, sentence);
-}
-
 /* The machine is the environment's, so that one can be probed that some program runs on. */
 static bool set_scene(struct probe *probe)
 {
@@ -36,36 +32,26 @@ static bool set_scene(struct probe *probe)
 
     if (probe->driver != GPU_SIMULATED)
         return true;
-    if (!simulator_open("xseg probe"))
+    if (!simulator_open())
         return false;
     if (!probe->costs)
         probe->costs = secure_getenv("XSEG_SIM_COSTS");
     else if (setenv("XSEG_SIM_COSTS", probe->costs, 1) != 0)
-        return refuse("--costs", "cannot be set: no host memory is left");
+        return option_refuse("--costs", "cannot be set: no host memory is left");
     if (simulator.reset(NULL) != XSEG_OK) {
         (void)simulator.error_text(why, sizeof(why));
-        return refuse("the simulator does not understand", why);
+        return option_refuse("the simulator does not understand", why);
     }
     if (!probe->costs)
         probe->costs = "a100";
     return true;
 }
 
-/* What could not be written is seen at the end of the tool. */
 static bool print(const struct probe *probe, const struct probe_report *report)
 {
-    json_t *object;
-
-    if (!probe->json) {
-        probe_report_print(probe->out, report);
-        return true;
-    }
-    object = probe_report_json(report);
-    if (!object)
-        return refuse("has", "no host memory left");
-    (void)json_dumpf(object, probe->out, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
-    (void)fputc('\n', probe->out);
-    json_decref(object);
+    if (probe->json)
+        return output_json(probe->out, probe_report_json(report));
+    probe_report_print(probe->out, report);
     return true;
 }
 
@@ -76,43 +62,12 @@ static bool left_nothing(const struct probe *probe)
 
     if (probe->driver != GPU_SIMULATED || simulator.leaks(left, sizeof(left)) == 0)
         return true;
-    complain("xseg probe: left over:");
+    complain_named("left over:");
     complain_lines(left);
     return false;
 }
 
 /* --- What is written beside the report. --- */
-
-/* Before anything is measured, so that a mistyped name costs no time. */
-static bool open_output(struct probe *probe, const char *name, FILE **file)
-{
-    if (!name)
-        return true;
-    if (strcmp(name, "-") == 0) {
-        *file = stdout;
-        probe->out = stderr;
-        return true;
-    }
-    *file = fopen(name, "w");
-    if (!*file)
-        command_complain(command_find("probe"), "%s cannot be written: %s", name, strerror(errno));
-    return *file != NULL;
-}
-
-static bool close_output(const char *name, FILE *file)
-{
-    bool fine;
-
-    if (!file || file == stdout)
-        return true;
-    errno = 0;
-    fine = !ferror(file);
-    fine = fclose(file) == 0 && fine;
-    if (!fine)
-        command_complain(command_find("probe"), "%s cannot be written%s%s", name, errno ? ": " : "",
-                         errno ? strerror(errno) : "");
-    return fine;
-}
 
 static void put_rows(const struct probe_costs *costs, unsigned from, void *context)
 {
@@ -139,7 +94,7 @@ static void save_costs(const struct probe *probe, const struct probe_report *rep
     probe_preset_print(probe->save, &preset, report->costs, report->device->name, source);
 }
 
-static int run(const struct probe *probe)
+static int run_probe(const struct probe *probe)
 {
     static struct probe_driver driver;
     static struct probe_device device;
@@ -155,7 +110,7 @@ static int run(const struct probe *probe)
     bool printed, closed;
 
     if (!probe_driver_open(&driver, probe->driver, probe->device, problem, sizeof(problem))) {
-        complain("xseg probe: %s", problem);
+        complain_named("%s", problem);
         (void)left_nothing(probe);
         return COMMAND_BAD;
     }
@@ -171,14 +126,14 @@ static int run(const struct probe *probe)
     closed = driver.failures == 0;
     probe_driver_close(&driver);
     if (closed && driver.failures > 0)
-        complain("xseg probe: %s failed with %s (%d), closing", driver.failure[0].call,
-                 driver.failure[0].error_name, driver.failure[0].error);
+        complain_named("%s failed with %s (%d), closing", driver.failure[0].call,
+                       driver.failure[0].error_name, driver.failure[0].error);
     if (!printed)
         return COMMAND_BAD;
     return left_nothing(probe) && driver.failures == 0 ? COMMAND_FINE : COMMAND_MISMATCH;
 }
 
-int command_probe(const struct option_values *arguments)
+static int run(const struct option_values *arguments)
 {
     struct probe probe = {
         .driver = gpu_driver_of(arguments->of[OPTION_DRIVER].text),
@@ -194,19 +149,45 @@ int command_probe(const struct option_values *arguments)
     int status;
 
     if (probe.driver != GPU_SIMULATED && probe.costs) {
-        (void)refuse("--driver", "cannot be given with --costs unless it is sim: what calls of "
-                                 "another driver cost is measured");
+        (void)option_refuse("--driver",
+                            "cannot be given with --costs unless it is sim: what calls of "
+                            "another driver cost is measured");
         return COMMAND_BAD;
     }
     if (probe.table_name && probe.save_name && strcmp(probe.table_name, probe.save_name) == 0) {
-        (void)refuse("--table", "and --save-costs take two files");
+        (void)option_refuse("--table", "and --save-costs take two files");
         return COMMAND_BAD;
     }
-    status = set_scene(&probe) && open_output(&probe, probe.table_name, &probe.table) &&
-                     open_output(&probe, probe.save_name, &probe.save)
-                 ? run(&probe)
+    /* Files are opened before anything is measured, so that a mistyped name costs no time. */
+    status = set_scene(&probe) && output_open(probe.table_name, &probe.table, &probe.out) &&
+                     output_open(probe.save_name, &probe.save, &probe.out)
+                 ? run_probe(&probe)
                  : COMMAND_BAD;
-    written = close_output(probe.table_name, probe.table);
-    written = close_output(probe.save_name, probe.save) && written;
+    written = output_close(probe.table_name, probe.table);
+    written = output_close(probe.save_name, probe.save) && written;
     return written ? status : COMMAND_BAD;
 }
+
+const struct command command_probe = {
+    .name = "probe",
+    .run = run,
+    .sentence = "say what a driver can do and what its calls cost",
+    .usage = "",
+    .options = {OPTION_DRIVER, OPTION_PROBE_DEVICE, OPTION_PROBE_COSTS, OPTION_SECONDS,
+                OPTION_TABLE, OPTION_SAVE_COSTS, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
+    .description =
+        "Says what a driver and a device can do, what its calls cost, and what xseg would use "
+        "there. Everything that is taken for this is given back.\n"
+        "\n"
+        "The simulated machine is the one that the `XSEG_SIM_*` variables describe.",
+    .examples =
+        {
+            {"xseg probe --driver cuda", "this machine's driver, its costs measured"},
+            {"xseg probe --costs consumer", "the simulated driver, its costs modelled"},
+            {"xseg probe --driver cuda --save-costs ./card.costs",
+             "a card's costs, for the simulator to charge"},
+            {"xseg probe --json | jq .would_use", "one answer, for a script"},
+        },
+    .exits = {COMMAND_EXIT_FINE, "a call failed, or something was left over",
+              "a bad argument, nothing to probe, or output that cannot be written"},
+};

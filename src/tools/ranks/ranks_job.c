@@ -6,36 +6,18 @@
 #include "src/tools/ranks/ranks_report.h"
 #include "src/tools/text/complain.h"
 
-static uint64_t number_of(const struct ranks_job *job, enum option_id id)
-{
-    return job->arguments->of[id].number;
-}
-
-static bool is_given(const struct ranks_job *job, enum option_id id)
-{
-    return job->arguments->of[id].given;
-}
-
-static bool lacks_memory(void)
-{
-    complain("no host memory is left");
-    return false;
-}
-
 /* --- Reading. --- */
 
 /* Averages are over events: over time, ranks that do the same differ by what their machines do besides. */
 static void find_rules(struct ranks_job *job)
 {
-    const bool by_label = is_given(job, OPTION_LABEL);
+    const bool by_label = option_given(job->arguments, OPTION_LABEL);
 
     job->rules = (struct ranks_rules){
         .profile = {.by = by_label ? SITES_BY_LABEL : SITES_BY_FRAME,
-                    .depth = (uint32_t)number_of(job, OPTION_DEPTH),
+                    .depth = (uint32_t)option_number(job->arguments, OPTION_DEPTH),
                     .by_events = true},
-        .device = is_given(job, OPTION_SNAPSHOT_DEVICE)
-                      ? (int)number_of(job, OPTION_SNAPSHOT_DEVICE)
-                      : -1,
+        .device = option_device(job->arguments, OPTION_SNAPSHOT_DEVICE),
         .progress = isatty(STDERR_FILENO),
     };
 }
@@ -58,7 +40,7 @@ static bool compare_odd(struct ranks_job *job)
         return true;
     profile_fini(&job->profiles[0]);
     profile_fini(&job->profiles[1]);
-    return lacks_memory();
+    return complain_of_memory();
 }
 
 bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments)
@@ -84,7 +66,7 @@ bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments
     if (fine && is_two) {
         fine = job->has_pair = compare_init(&job->pair, &job->ranks.sums[0], &job->ranks.sums[1],
                                             job->rules.profile.by == SITES_BY_FRAME);
-        fine = fine || lacks_memory();
+        fine = fine || complain_of_memory();
     } else if (fine && job->ranks.read > 1) {
         fine = compare_odd(job);
     }

@@ -7,7 +7,7 @@
 #ifndef TOOLS_RANKS_JOB_H
 #define TOOLS_RANKS_JOB_H
 
-#include "src/tools/command/command.h"
+#include "src/tools/command/option.h"
 #include "src/tools/ranks/ranks.h"
 
 struct ranks_job {

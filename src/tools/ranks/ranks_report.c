@@ -160,70 +160,6 @@ void ranks_report_table(FILE *out, const struct ranks *ranks, uint32_t rows)
         (void)fprintf(out, "%zu more\n", ranks->read - rows);
 }
 
-/* --- Sites of all ranks. --- */
-
-static uint64_t amount_of(enum blame_by by, const struct profile_figures *figures)
-{
-    switch (by) {
-    case BLAME_BY_STRANDED:
-        return figures->of[PROFILE_CACHED];
-    case BLAME_BY_LIVE:
-        return figures->of[PROFILE_LIVE];
-    case BLAME_BY_PEAK:
-        break;
-    }
-    return figures->of[PROFILE_PEAK_LIVE];
-}
-
-static int compare_sites(const void *left, const void *right, void *context)
-{
-    const enum blame_by by = *(const enum blame_by *)context;
-    const struct profile_site *a = *(const struct profile_site *const *)left;
-    const struct profile_site *b = *(const struct profile_site *const *)right;
-    const uint64_t of_a = amount_of(by, &a->figures), of_b = amount_of(by, &b->figures);
-
-    return of_a != of_b ? (of_a > of_b ? -1 : 1) : strcmp(a->name, b->name);
-}
-
-static void print_site(FILE *out, const struct profile_figures *figures, enum blame_by by,
-                       uint64_t whole, const char *name)
-{
-    const uint64_t amount = amount_of(by, figures);
-
-    (void)fprintf(out, "%6.2f %%  ", whole == 0 ? 0 : 100 * (double)amount / (double)whole);
-    print_cell(out, figures->of[PROFILE_CACHED]);
-    print_cell(out, figures->of[PROFILE_LIVE]);
-    print_cell(out, figures->of[PROFILE_PEAK_LIVE]);
-    printable_print(out, name);
-    (void)fputc('\n', out);
-}
-
-bool ranks_report_sites(FILE *out, const struct profile *sum, enum blame_by by, uint32_t rows)
-{
-    const uint64_t whole = amount_of(by, &sum->whole);
-    const struct profile_site **order = malloc((sum->site_count + 1) * sizeof(*order));
-
-    if (!order)
-        return false;
-    for (size_t i = 0; i < sum->site_count; i++)
-        order[i] = &sum->sites[i];
-    qsort_r(order, sum->site_count, sizeof(*order), compare_sites, &by);
-    (void)fprintf(out, "\n%s%8s  %12s  %12s  %12s  site, of all ranks together%s\n",
-                  style_on(out, STYLE_STRONG), "share", "stranded", "live", "at the peak",
-                  style_off(out));
-    for (size_t i = 0; i < sum->site_count && i < rows; i++)
-        print_site(out, &order[i]->figures, by, whole, order[i]->name);
-    if (sum->site_count > rows)
-        (void)fprintf(out, "%zu more\n", sum->site_count - rows);
-    free(order);
-    if (by == BLAME_BY_STRANDED) {
-        print_site(out, &sum->pending, by, whole,
-                   "pending: freed, but another stream may still use it");
-        print_site(out, &sum->idle, by, whole, "idle: whole pages without a block");
-    }
-    return true;
-}
-
 /* --- JSON. --- */
 
 static json_t *number_json(uint64_t number)
@@ -277,26 +213,6 @@ json_t *ranks_report_unread(const struct ranks *ranks)
         if (!rank->is_read &&
             json_array_append_new(list, printable_json(rank->fault ? rank->fault : rank->name)) !=
                 0) {
-            json_decref(list);
-            return NULL;
-        }
-    }
-    return list;
-}
-
-json_t *ranks_report_sum(const struct profile *sum)
-{
-    json_t *list = json_array();
-
-    for (size_t i = 0; list && i < sum->site_count; i++) {
-        const uint64_t *of = sum->sites[i].figures.of;
-
-        if (json_array_append_new(list, json_pack("{s:o, s:o, s:o, s:o, s:o}", "site",
-                                                  printable_json(sum->sites[i].name), "stranded",
-                                                  number_json(of[PROFILE_CACHED]), "live",
-                                                  number_json(of[PROFILE_LIVE]), "peak",
-                                                  number_json(of[PROFILE_PEAK_LIVE]), "blocks",
-                                                  number_json(of[PROFILE_BLOCKS]))) != 0) {
             json_decref(list);
             return NULL;
         }

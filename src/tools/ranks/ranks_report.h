@@ -10,7 +10,6 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "src/tools/blame/blame.h"
 #include "src/tools/ranks/ranks.h"
 
 /*
@@ -29,14 +28,8 @@ bool ranks_report_differs(const struct ranks *ranks, const struct compare *pair)
 /* A line about each thing that was left out, if any, and a table of so many ranks. */
 void ranks_report_table(FILE *out, const struct ranks *ranks, uint32_t rows);
 
-/* The sites of a sum of profiles, those first that have most; false without host memory. */
-bool ranks_report_sites(FILE *out, const struct profile *sum, enum blame_by by, uint32_t rows);
-
 /* The ranks, and what could not be read; NULL without host memory. */
 json_t *ranks_report_json(const struct ranks *ranks);
 json_t *ranks_report_unread(const struct ranks *ranks);
-
-/* The sites of a sum, in the order of names; NULL without host memory. */
-json_t *ranks_report_sum(const struct profile *sum);
 
 #endif

@@ -4,29 +4,12 @@
 #include <stdlib.h>
 
 #include "src/tools/ranks/compare_report.h"
-#include "src/tools/ranks/ranks_job.h"
 #include "src/tools/ranks/ranks_report.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
 
-static uint64_t number_of(const struct ranks_job *job, enum option_id id)
-{
-    return job->arguments->of[id].number;
-}
-
-static bool is_given(const struct ranks_job *job, enum option_id id)
-{
-    return job->arguments->of[id].given;
-}
-
-static bool lacks_memory(void)
-{
-    complain("no host memory is left");
-    return false;
-}
-
-static void print_heading(const struct ranks_job *job, const char *verdict)
+void ranks_run_heading(const struct ranks_job *job, const char *verdict)
 {
     const struct ranks *ranks = &job->ranks;
 
@@ -45,18 +28,7 @@ static void print_heading(const struct ranks_job *job, const char *verdict)
     }
 }
 
-/* object: given up */
-static bool print_json(json_t *object)
-{
-    const bool fine = object && json_dumpf(object, stdout, JSON_INDENT(2)) == 0;
-
-    if (fine)
-        (void)fputc('\n', stdout);
-    json_decref(object);
-    return object || lacks_memory();
-}
-
-static json_t *make_json(const struct ranks_job *job, const char *verdict)
+json_t *ranks_run_json(const struct ranks_job *job, const char *verdict)
 {
     const struct ranks *ranks = &job->ranks;
     const bool differs = ranks_job_differs(job);
@@ -72,49 +44,8 @@ static json_t *make_json(const struct ranks_job *job, const char *verdict)
                      "rows", job->has_pair ? compare_report_rows(&job->pair) : json_array());
 }
 
-static bool print_blame(const struct ranks_job *job, const char *verdict)
-{
-    const uint32_t rows = (uint32_t)number_of(job, OPTION_ROWS);
-    json_t *object;
-
-    if (is_given(job, OPTION_JSON)) {
-        object = make_json(job, verdict);
-        if (object &&
-            json_object_set_new(object, "sites", ranks_report_sum(&job->ranks.sums[0])) != 0) {
-            json_decref(object);
-            object = NULL;
-        }
-        return print_json(object);
-    }
-    print_heading(job, verdict);
-    ranks_report_table(stdout, &job->ranks, rows);
-    return ranks_report_sites(stdout, &job->ranks.sums[0], (enum blame_by)number_of(job, OPTION_BY),
-                              rows) ||
-           lacks_memory();
-}
-
-static bool print_compare(const struct ranks_job *job, const char *verdict)
-{
-    const struct ranks *ranks = &job->ranks;
-    const uint32_t rows = (uint32_t)number_of(job, OPTION_ROWS);
-    struct compare_names names = {"A", "B"};
-
-    if (is_given(job, OPTION_JSON))
-        return print_json(make_json(job, verdict));
-    print_heading(job, verdict);
-    ranks_report_table(stdout, ranks, rows);
-    if (!job->has_pair)
-        return true;
-    if (ranks->jobs == 1)
-        names = (struct compare_names){ranks->ranks[ranks_typical(ranks)].name,
-                                       ranks->ranks[ranks_furthest(ranks)].name};
-    compare_report_tables(stdout, &job->pair, &names, rows, true);
-    return true;
-}
-
-static int run_with(const struct option_values *arguments,
-                    bool (*print)(const struct ranks_job *job, const char *verdict),
-                    bool has_status)
+int ranks_run(const struct option_values *arguments,
+              bool (*print)(const struct ranks_job *job, const char *verdict), int if_differs)
 {
     struct ranks_job job;
     char *verdict;
@@ -123,25 +54,12 @@ static int run_with(const struct option_values *arguments,
     if (!ranks_job_open(&job, arguments))
         return COMMAND_BAD;
     verdict = ranks_job_verdict(&job);
-    fine = verdict ? print(&job, verdict) : lacks_memory();
+    fine = verdict ? print(&job, verdict) : complain_of_memory();
     fine = fine && job.ranks.read == job.ranks.count;
     differs = ranks_job_differs(&job);
     free(verdict);
     ranks_job_close(&job);
     if (!fine)
         return COMMAND_BAD;
-    return has_status && differs ? COMMAND_MISMATCH : COMMAND_FINE;
-}
-
-int ranks_run_blame(const struct option_values *arguments)
-{
-    if (!arguments->of[OPTION_FLAME].given)
-        return run_with(arguments, print_blame, false);
-    (void)option_refuse(command_find("blame"), "--flame", "is of one file, not of a folder");
-    return COMMAND_BAD;
-}
-
-int ranks_run_compare(const struct option_values *arguments)
-{
-    return run_with(arguments, print_compare, true);
+    return differs ? if_differs : COMMAND_FINE;
 }

@@ -1,15 +1,31 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * `xseg blame` and `xseg compare` where they are given folders.  Each returns the exit status of its command.
+ * A command that is given folders: it reads them, and says which rank is the odd one before what only it has to say.
  *
  * Locking: none.
  */
 #ifndef TOOLS_RANKS_RUN_H
 #define TOOLS_RANKS_RUN_H
 
-#include "src/tools/command/command.h"
+#include <jansson.h>
 
-int ranks_run_blame(const struct option_values *arguments);
-int ranks_run_compare(const struct option_values *arguments);
+#include "src/tools/ranks/ranks_job.h"
+
+/* The verdict, and which folders it is about. */
+void ranks_run_heading(const struct ranks_job *job, const char *verdict);
+
+/* The object that begins so; NULL without host memory. */
+json_t *ranks_run_json(const struct ranks_job *job, const char *verdict);
+
+/*
+ * Read the folders and print.
+ *
+ * print:      returns false where standard error has a sentence instead
+ * if_differs: the exit status where the ranks, or the two jobs, differ
+ *
+ * Returns: the exit status
+ */
+int ranks_run(const struct option_values *arguments,
+              bool (*print)(const struct ranks_job *job, const char *verdict), int if_differs);
 
 #endif

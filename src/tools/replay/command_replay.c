@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/command/command.h"
+#include "src/tools/replay/command_replay.h"
 
-#include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "src/tools/command/option.h"
 #include "src/tools/player/min_device.h"
 #include "src/tools/player/replay.h"
 #include "src/tools/replay/report.h"
 #include "src/tools/text/complain.h"
+#include "src/tools/text/output.h"
 #include "src/tools/trace/trace_file.h"
 
 /* A run of the command. */
@@ -23,80 +25,47 @@ struct replays {
     int exit;
 };
 
-static bool is_given(const struct replays *replays, enum option_id id)
-{
-    return replays->arguments->of[id].given;
-}
-
-static const char *text_of(const struct replays *replays, enum option_id id)
-{
-    return replays->arguments->of[id].text;
-}
-
-static uint64_t number_of(const struct replays *replays, enum option_id id)
-{
-    return replays->arguments->of[id].number;
-}
-
 static const char *driver_of(const struct replays *replays)
 {
-    return gpu_driver_of(text_of(replays, OPTION_DRIVER));
+    return gpu_driver_of(option_text(replays->arguments, OPTION_DRIVER));
 }
 
 static enum check_mode check_of(const struct replays *replays)
 {
-    if (!is_given(replays, OPTION_CHECK))
+    if (!option_given(replays->arguments, OPTION_CHECK))
         return CHECK_OFF;
-    return number_of(replays, OPTION_CHECK) == 0 ? CHECK_EXACT : CHECK_FLOOR;
-}
-
-static bool refuse(const char *option, const char *sentence)
-{
-    return option_refuse(command_find("replay"), option, sentence);
+    return option_number(replays->arguments, OPTION_CHECK) == 0 ? CHECK_EXACT : CHECK_FLOOR;
 }
 
 /* Whether an option is given that writes to standard output. */
 static bool is_output(const struct replays *replays, enum option_id id)
 {
-    return is_given(replays, id) && strcmp(text_of(replays, id), "-") == 0;
+    return option_given(replays->arguments, id) &&
+           strcmp(option_text(replays->arguments, id), "-") == 0;
 }
 
 /* Arguments that are fine apart and not together. */
 static bool agree(const struct replays *replays)
 {
     if (driver_of(replays) != GPU_SIMULATED &&
-        (is_given(replays, OPTION_DEVICE_MEMORY) || is_given(replays, OPTION_COSTS) ||
-         is_given(replays, OPTION_MIN_DEVICE)))
-        return refuse("--driver", "cannot be given with --device-memory, --costs or --min-device "
-                                  "unless it is sim");
-    if (is_given(replays, OPTION_CHECK) && is_given(replays, OPTION_COMPARE))
-        return refuse("--check", "cannot be given with --compare: a tape has answers for one "
-                                 "configuration only");
-    if (is_given(replays, OPTION_TIMELINE) && replays->arguments->operand_count > 1)
-        return refuse("--timeline", "takes one trace at a time");
-    if (is_given(replays, OPTION_HISTORY) && replays->arguments->operand_count > 1)
-        return refuse("--history", "takes one trace at a time");
+        (option_given(replays->arguments, OPTION_DEVICE_MEMORY) ||
+         option_given(replays->arguments, OPTION_COSTS) ||
+         option_given(replays->arguments, OPTION_MIN_DEVICE)))
+        return option_refuse("--driver",
+                             "cannot be given with --device-memory, --costs or --min-device "
+                             "unless it is sim");
+    if (option_given(replays->arguments, OPTION_CHECK) &&
+        option_given(replays->arguments, OPTION_COMPARE))
+        return option_refuse("--check",
+                             "cannot be given with --compare: a tape has answers for one "
+                             "configuration only");
+    if (option_given(replays->arguments, OPTION_TIMELINE) && replays->arguments->operand_count > 1)
+        return option_refuse("--timeline", "takes one trace at a time");
+    if (option_given(replays->arguments, OPTION_HISTORY) && replays->arguments->operand_count > 1)
+        return option_refuse("--history", "takes one trace at a time");
     if (is_output(replays, OPTION_TIMELINE) && is_output(replays, OPTION_HISTORY))
-        return refuse("--history", "cannot go to standard output together with --timeline");
+        return option_refuse("--history", "cannot go to standard output together with --timeline");
     return true;
-}
-
-/* Open the file that an option names.  Where it is standard output, what else is printed goes to standard error. */
-static bool open_output(struct replays *replays, enum option_id id, FILE **out)
-{
-    const char *path = text_of(replays, id);
-
-    if (!path)
-        return true;
-    if (is_output(replays, id)) {
-        *out = stdout;
-        replays->out = stderr;
-        return true;
-    }
-    *out = fopen(path, "w");
-    if (!*out)
-        command_complain(command_find("replay"), "%s cannot be written: %s", path, strerror(errno));
-    return *out != NULL;
 }
 
 /* The worst of what happened counts: a bad file, then an out of memory, then a mismatch. */
@@ -111,15 +80,15 @@ static void note_exit(struct replays *replays, int status)
 
 static void close_output(struct replays *replays, enum option_id id, FILE *file)
 {
-    if (!file || file == stdout || fclose(file) == 0)
-        return;
-    complain("%s: cannot be written: %s", text_of(replays, id), strerror(errno));
-    note_exit(replays, COMMAND_BAD);
+    if (file)
+        clearerr(file); /* the replay has said it */
+    if (!output_close(option_text(replays->arguments, id), file))
+        note_exit(replays, COMMAND_BAD);
 }
 
 /* is_first: of those that are compared; files are written of that one */
-static void run(struct replays *replays, const struct xtrace *trace, struct report *report,
-                bool is_first)
+static void run_once(struct replays *replays, const struct xtrace *trace, struct report *report,
+                     bool is_first)
 {
     static const int exits[] = {[REPLAY_DONE] = COMMAND_FINE,
                                 [REPLAY_MISMATCH] = COMMAND_MISMATCH,
@@ -130,18 +99,18 @@ static void run(struct replays *replays, const struct xtrace *trace, struct repo
         .config = report->config,
         .driver = report->driver,
         .device_bytes = report->device_bytes,
-        .costs = text_of(replays, OPTION_COSTS),
+        .costs = option_text(replays->arguments, OPTION_COSTS),
         .check = report->check,
         .timeline = is_first ? replays->timeline : NULL,
         .history = is_first ? replays->history : NULL,
-        .tick_ms = number_of(replays, OPTION_TICK),
-        .explain = is_given(replays, OPTION_EXPLAIN),
+        .tick_ms = option_number(replays->arguments, OPTION_TICK),
+        .explain = option_given(replays->arguments, OPTION_EXPLAIN),
         .progress = isatty(STDERR_FILENO),
     };
 
     replay_run(trace, &settings, &report->result);
     note_exit(replays, exits[report->result.end]);
-    if (is_given(replays, OPTION_MIN_DEVICE) && report->result.end != REPLAY_REFUSED)
+    if (option_given(replays->arguments, OPTION_MIN_DEVICE) && report->result.end != REPLAY_REFUSED)
         report->has_min_device =
             min_device_find(trace, &settings, &report->result, false, &report->min_device);
 }
@@ -151,13 +120,14 @@ static void print(struct replays *replays, const struct report *reports, unsigne
     if (!replays->objects) {
         if (replays->printed++ > 0)
             (void)fputc('\n', replays->out);
-        report_table(replays->out, reports, count, is_given(replays, OPTION_NAME_CALLS));
+        report_table(replays->out, reports, count,
+                     option_given(replays->arguments, OPTION_NAME_CALLS));
         (void)fflush(replays->out);
         return;
     }
     for (unsigned i = 0; i < count; i++)
         if (json_array_append_new(replays->objects, report_json(&reports[i])) != 0) {
-            command_complain(command_find("replay"), "no host memory is left");
+            (void)complain_of_memory();
             note_exit(replays, COMMAND_BAD);
         }
 }
@@ -165,11 +135,11 @@ static void print(struct replays *replays, const struct report *reports, unsigne
 /* Replay a file that has been read, once or twice. */
 static void replay_trace(struct replays *replays, const struct trace_file *file)
 {
-    const char *const config = text_of(replays, OPTION_CONFIG);
-    const char *const compare = text_of(replays, OPTION_COMPARE);
+    const char *const config = option_text(replays->arguments, OPTION_CONFIG);
+    const char *const compare = option_text(replays->arguments, OPTION_COMPARE);
     const char *const driver = driver_of(replays);
     const uint64_t device_bytes =
-        trace_file_device_bytes(file, number_of(replays, OPTION_DEVICE_MEMORY));
+        trace_file_device_bytes(file, option_number(replays->arguments, OPTION_DEVICE_MEMORY));
     struct report reports[REPORT_COLUMNS] = {
         {.file = file->name,
          .config = config ? config : file->config,
@@ -182,7 +152,7 @@ static void replay_trace(struct replays *replays, const struct trace_file *file)
     bool refused = false;
 
     for (unsigned i = 0; i < count; i++) {
-        run(replays, &file->trace, &reports[i], i == 0);
+        run_once(replays, &file->trace, &reports[i], i == 0);
         refused |= reports[i].result.end == REPLAY_REFUSED;
     }
     if (!refused)
@@ -195,10 +165,10 @@ static void replay_trace(struct replays *replays, const struct trace_file *file)
 static bool may_replay(const struct replays *replays, const struct trace_file *file)
 {
     const struct xtrace *trace = &file->trace;
-    const char *const config = text_of(replays, OPTION_CONFIG);
+    const char *const config = option_text(replays->arguments, OPTION_CONFIG);
     bool has_answers = false;
 
-    if (!is_given(replays, OPTION_CHECK))
+    if (!option_given(replays->arguments, OPTION_CHECK))
         return true;
     for (size_t i = 0; i < trace->answer_count && !has_answers; i++)
         has_answers = trace->answers[i].row == XTRACE_ROW_NOW;
@@ -220,7 +190,7 @@ static bool may_read(struct replays *replays, const char *path)
     const bool is_input = strcmp(path, "-") == 0;
 
     if (is_input && replays->has_read_input) {
-        command_complain(command_find("replay"), "standard input can be read once only");
+        complain_named("standard input can be read once only");
         return false;
     }
     replays->has_read_input |= is_input;
@@ -229,9 +199,7 @@ static bool may_read(struct replays *replays, const char *path)
 
 static void replay_file(struct replays *replays, const char *path)
 {
-    const int device = is_given(replays, OPTION_SNAPSHOT_DEVICE)
-                           ? (int)number_of(replays, OPTION_SNAPSHOT_DEVICE)
-                           : -1;
+    const int device = option_device(replays->arguments, OPTION_SNAPSHOT_DEVICE);
     struct trace_file file;
 
     if (!may_read(replays, path) || !trace_file_read(path, device, &file)) {
@@ -247,25 +215,27 @@ static void replay_file(struct replays *replays, const char *path)
 
 static void print_json(struct replays *replays)
 {
-    const bool several = replays->arguments->operand_count > 1 || is_given(replays, OPTION_COMPARE);
+    const bool several =
+        replays->arguments->operand_count > 1 || option_given(replays->arguments, OPTION_COMPARE);
     const size_t count = json_array_size(replays->objects);
-    const json_t *what = several ? replays->objects : json_array_get(replays->objects, 0);
 
-    if (count > 0 && json_dumpf(what, replays->out, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) == 0)
-        (void)fputc('\n', replays->out);
+    if (count > 0)
+        (void)output_json(replays->out, json_incref(several ? replays->objects
+                                                            : json_array_get(replays->objects, 0)));
 }
 
-int command_replay(const struct option_values *arguments)
+static int run(const struct option_values *arguments)
 {
     struct replays replays = {.arguments = arguments, .out = stdout, .exit = COMMAND_FINE};
 
-    if (!agree(&replays) || !open_output(&replays, OPTION_TIMELINE, &replays.timeline))
+    if (!agree(&replays) ||
+        !output_open(option_text(arguments, OPTION_TIMELINE), &replays.timeline, &replays.out))
         return COMMAND_BAD;
-    if (!open_output(&replays, OPTION_HISTORY, &replays.history)) {
+    if (!output_open(option_text(arguments, OPTION_HISTORY), &replays.history, &replays.out)) {
         close_output(&replays, OPTION_TIMELINE, replays.timeline);
         return COMMAND_BAD;
     }
-    if (is_given(&replays, OPTION_JSON))
+    if (option_given(arguments, OPTION_JSON))
         replays.objects = json_array();
     for (int i = 0; i < arguments->operand_count; i++)
         replay_file(&replays, arguments->operands[i]);
@@ -276,3 +246,35 @@ int command_replay(const struct option_values *arguments)
     close_output(&replays, OPTION_HISTORY, replays.history);
     return replays.exit;
 }
+
+const struct command command_replay = {
+    .name = "replay",
+    .run = run,
+    .sentence = "replay recorded programmes through the allocator",
+    .usage = "FILE...",
+    .needs = "a file",
+    .operands = COMMAND_FILES,
+    .least_operands = 1,
+    .most_operands = INT_MAX,
+    .options = {OPTION_CONFIG, OPTION_COMPARE, OPTION_DEVICE_MEMORY, OPTION_DRIVER, OPTION_COSTS,
+                OPTION_CHECK, OPTION_MIN_DEVICE, OPTION_EXPLAIN, OPTION_SNAPSHOT_DEVICE,
+                OPTION_TIMELINE, OPTION_HISTORY, OPTION_TICK, OPTION_NAME_CALLS, OPTION_JSON,
+                OPTION_COLOR, OPTION_HELP},
+    .description =
+        "Replays recorded programmes through the allocator: traces, tapes and memory snapshots "
+        "of PyTorch, plain or compressed with Zstandard. Says how much memory was held at the "
+        "peak, how many driver calls were made and how long an allocation took. A FILE may be "
+        "`-`, standard input.",
+    .examples =
+        {
+            {"xseg replay trace.xtrace.zst", "peaks, driver calls, time"},
+            {"xseg replay --compare expandable_segments:False job.pickle",
+             "what expandable segments save in a PyTorch job"},
+            {"xseg replay --min-device --json job.pickle",
+             "the smallest device on which the job runs, for a script"},
+            {"xseg replay --check tape.zst", "PyTorch's answers, number for number"},
+            {"zcat old.gz | xseg replay -", "a trace from another programme"},
+        },
+    .exits = {COMMAND_EXIT_FINE, "a mismatch", COMMAND_EXIT_BAD,
+              "an out of memory that is not in the file"},
+};

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/text/complain.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
+
+static const char *name = "xseg";
 
 static void put(const char *format, va_list arguments) __attribute__((format(printf, 1, 0)));
 
@@ -32,11 +35,31 @@ void complain(const char *format, ...)
     (void)fputc('\n', stderr);
 }
 
-void complain_as(const char *who, const char *format, va_list arguments)
+void complain_as(const char *who)
 {
-    (void)fprintf(stderr, "%s%s:%s ", style_on(stderr, STYLE_BAD), who, style_off(stderr));
+    name = who;
+}
+
+const char *complain_name(void)
+{
+    return name;
+}
+
+void complain_named(const char *format, ...)
+{
+    va_list arguments;
+
+    (void)fprintf(stderr, "%s%s:%s ", style_on(stderr, STYLE_BAD), name, style_off(stderr));
+    va_start(arguments, format);
     put(format, arguments);
+    va_end(arguments);
     (void)fputc('\n', stderr);
+}
+
+bool complain_of_memory(void)
+{
+    complain_named("no host memory is left");
+    return false;
 }
 
 void complain_lines(const char *text)

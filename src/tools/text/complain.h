@@ -4,19 +4,25 @@
  * Names and contents of files, arguments and the environment may hold any byte, so the whole line is shown as
  * printable.h says.
  *
- * Locking: none.
+ * Locking: none; who complains is set before the program's other threads.
  */
 #ifndef TOOLS_COMPLAIN_H
 #define TOOLS_COMPLAIN_H
 
-#include <stdarg.h>
+#include <stdbool.h>
 
 /* complain() prints one line, and ends it. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* complain_as() prints one line that begins with who complains, in colour. */
-void complain_as(const char *who, const char *format, va_list arguments)
-    __attribute__((format(printf, 2, 0)));
+/* Who complains from now on: "xseg replay".  The text must live as long. */
+void complain_as(const char *who);
+const char *complain_name(void);
+
+/* complain_named() prints one line that begins with who complains, in colour. */
+void complain_named(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The same about host memory.  Returns false. */
+bool complain_of_memory(void);
 
 /* Several lines, each of which is shown so. */
 void complain_lines(const char *text);

@@ -17,12 +17,50 @@ void output_guard(void)
             (void)!open("/dev/null", number == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-bool output_finish(const char *who)
+static bool is_written(const char *name, bool fine)
+{
+    if (!fine)
+        complain_named("%s cannot be written%s%s", name, errno ? ": " : "",
+                       errno ? strerror(errno) : "");
+    return fine;
+}
+
+bool output_finish(void)
 {
     errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout))
+    return is_written("the output", fflush(stdout) == 0 && !ferror(stdout));
+}
+
+bool output_open(const char *path, FILE **out, FILE **report)
+{
+    if (!path)
         return true;
-    complain("%s: the output cannot be written%s%s", who, errno ? ": " : "",
-             errno ? strerror(errno) : "");
-    return false;
+    if (strcmp(path, "-") == 0) {
+        *out = stdout;
+        *report = stderr;
+        return true;
+    }
+    *out = fopen(path, "w");
+    return is_written(path, *out);
+}
+
+bool output_close(const char *path, FILE *file)
+{
+    bool fine;
+
+    if (!file || file == stdout)
+        return true;
+    errno = 0;
+    fine = !ferror(file);
+    return is_written(path, fclose(file) == 0 && fine);
+}
+
+bool output_json(FILE *out, json_t *object)
+{
+    if (!object)
+        return complain_of_memory();
+    (void)json_dumpf(object, out, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    (void)fputc('\n', out);
+    json_decref(object);
+    return true;
 }

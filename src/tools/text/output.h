@@ -1,22 +1,40 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Standard output as the tool's last word: what could not be written is an error.
+ * Standard output, and files that are written beside it: what could not be written is an error.
  *
  * Locking: none.
  */
 #ifndef TOOLS_OUTPUT_H
 #define TOOLS_OUTPUT_H
 
+#include <jansson.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 /* First of all: no file that is opened later becomes standard input, output or error. */
 void output_guard(void);
 
+/* Last of all: whether everything was written to standard output.  Returns false where it was not: standard error has the
+ * sentence. */
+bool output_finish(void);
+
 /*
- * Last of all: whether everything was written to standard output.
+ * Open a file to write beside a report.  Where it is standard output, `-`, the report goes to standard error.
  *
- * Returns: false where it was not; standard error has the sentence, which begins with `who`.
+ * path: NULL: there is none, and *out stays as it is
+ *
+ * Returns: false where it cannot be written: standard error has the sentence
  */
-bool output_finish(const char *who);
+bool output_open(const char *path, FILE **out, FILE **report);
+
+/* Close it; NULL and standard output are fine.  Returns whether all of it was written, or standard error has the sentence. */
+bool output_close(const char *path, FILE *file);
+
+/*
+ * Write an object, which is given up, and end the line.  What could not be written is seen by output_finish().
+ *
+ * Returns: false where there is none, for want of host memory: standard error has the sentence
+ */
+bool output_json(FILE *out, json_t *object);
 
 #endif

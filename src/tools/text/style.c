@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define WIDTH 80
+
 static enum style_when chosen = STYLE_AUTO;
 
 void style_choose(enum style_when when)
@@ -33,4 +35,56 @@ const char *style_on(FILE *file, enum style style)
 const char *style_off(FILE *file)
 {
     return has_colours(file) ? "\033[m" : "";
+}
+
+/* Print a word; what stands between backquotes is set off where there are colours. */
+static void print_word(FILE *out, const char *word, size_t length)
+{
+    static bool is_code;
+
+    for (size_t i = 0; i < length; i++) {
+        if (word[i] != '`') {
+            (void)fputc(word[i], out);
+            continue;
+        }
+        is_code = !is_code;
+        (void)fputs(is_code ? style_on(out, STYLE_STRONG) : style_off(out), out);
+    }
+}
+
+/* How long a word is that ends at a blank, and how much of it is seen. */
+static size_t measure(const char *word, unsigned *seen)
+{
+    size_t length = strcspn(word, " \n");
+
+    *seen = 0;
+    for (size_t i = 0; i < length; i++)
+        *seen += word[i] != '`';
+    return length;
+}
+
+void style_wrap(FILE *out, const char *text, unsigned column)
+{
+    unsigned at = column, seen;
+
+    while (*text) {
+        const size_t length = measure(text, &seen);
+
+        if (at > column && at + 1 + seen > WIDTH) {
+            (void)fprintf(out, "\n%*s", (int)column, "");
+            at = column;
+        } else if (at > column) {
+            (void)fputc(' ', out);
+            at++;
+        }
+        print_word(out, text, length);
+        at += seen;
+        text += length;
+        if (text[0] == '\n' && text[1] == '\n') {
+            (void)fprintf(out, "\n\n%*s", (int)column, "");
+            at = column;
+        }
+        text += strspn(text, " \n");
+    }
+    (void)fputc('\n', out);
 }

@@ -23,4 +23,10 @@ void style_choose(enum style_when when);
 const char *style_on(FILE *file, enum style style);
 const char *style_off(FILE *file);
 
+/*
+ * Print a text, wrapped, from a column on; the first line is there already.  What stands between backquotes is set off,
+ * and a blank line parts paragraphs.
+ */
+void style_wrap(FILE *out, const char *text, unsigned column);
+
 #endif

@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "src/tools/command/command.h"
+#include "src/tools/text/complain.h"
 
 static bool complain_of(const struct whole_file *file)
 {
-    command_complain(file->command, "%s cannot be written: %s", file->path, strerror(errno));
+    complain_named("%s cannot be written: %s", file->path, strerror(errno));
     return false;
 }
 
@@ -78,10 +78,10 @@ static void free_names(struct whole_file *file)
     free(file->beside);
 }
 
-bool whole_file_open(struct whole_file *file, const struct command *command, const char *path,
-                     char *const *inputs, int input_count)
+bool whole_file_open(struct whole_file *file, const char *path, char *const *inputs,
+                     int input_count)
 {
-    *file = (struct whole_file){.command = command, .path = path};
+    *file = (struct whole_file){.path = path};
     if (strcmp(path, "-") == 0) {
         file->out = stdout;
         return true;
@@ -89,7 +89,7 @@ bool whole_file_open(struct whole_file *file, const struct command *command, con
     if (is_special(path)) {
         file->out = fopen(path, "w");
     } else if (is_input(path, inputs, input_count)) {
-        command_complain(command, "%s is read: give another file to write", path);
+        complain_named("%s is read: give another file to write", path);
         return false;
     } else {
         (void)open_beside(file);

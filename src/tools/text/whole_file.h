@@ -14,10 +14,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-struct command;
-
 struct whole_file {
-    const struct command *command; /* who complains */
     const char *path;
     char *place;  /* where it goes; NULL: it is written there, not beside it */
     char *beside; /* of it */
@@ -27,13 +24,13 @@ struct whole_file {
 /*
  * Open a file.
  *
- * command, path: must live as long as the file; path `-` is standard output
- * inputs:        paths of `input_count` files that it must not replace
+ * path:   must live as long as the file; `-` is standard output
+ * inputs: paths of `input_count` files that it must not replace
  *
  * Returns: false where it cannot be written: standard error has the sentence, and there is nothing to close
  */
-bool whole_file_open(struct whole_file *file, const struct command *command, const char *path,
-                     char *const *inputs, int input_count);
+bool whole_file_open(struct whole_file *file, const char *path, char *const *inputs,
+                     int input_count);
 
 /*
  * Close it.

@@ -1,40 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/command/command.h"
+#include "src/tools/top/command_top.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "src/tools/command/option.h"
+#include "src/tools/text/complain.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/style.h"
 #include "src/tools/top/top_screen.h"
-
-static int lacks_memory(void)
-{
-    command_complain(command_find("top"), "no host memory is left");
-    return COMMAND_BAD;
-}
 
 /* Options that are fine apart and not together. */
 static bool agree(const struct option_values *arguments)
 {
-    const struct command *command = command_find("top");
-
     if (arguments->of[OPTION_JSON].given && !arguments->of[OPTION_ONCE].given)
-        return option_refuse(command, "--json", "needs --once");
+        return option_refuse("--json", "needs --once");
     if (arguments->of[OPTION_INTERVAL].given && arguments->of[OPTION_ONCE].given)
-        return option_refuse(command, "--interval", "cannot be given with --once");
+        return option_refuse("--interval", "cannot be given with --once");
     return true;
-}
-
-static bool print_json(const struct publishers *publishers)
-{
-    json_t *object = top_table_json(publishers);
-    const bool fine = object && json_dumpf(object, stdout, JSON_INDENT(2)) == 0;
-
-    if (fine)
-        (void)fputc('\n', stdout);
-    json_decref(object);
-    return object != NULL;
 }
 
 static bool print_text(const struct publishers *publishers, enum top_by by)
@@ -68,24 +52,23 @@ static int print_once(const struct option_values *arguments, pid_t pid)
     bool fine;
 
     if (error != 0) {
-        command_complain(command_find("top"), "the processes cannot be listed in /proc: %s",
-                         strerror(error));
+        complain_named("the processes cannot be listed in /proc: %s", strerror(error));
         return COMMAND_BAD;
     }
     if (pid != 0 && publishers.count == 0) {
-        command_complain(command_find("top"),
-                         "process %ld publishes nothing that may be read: it needs the key "
-                         "publish:True, and to be of the same user",
-                         (long)pid);
+        complain_named("process %ld publishes nothing that may be read: it needs the key "
+                       "publish:True, and to be of the same user",
+                       (long)pid);
         publishers_fini(&publishers);
         return COMMAND_MISMATCH;
     }
-    fine = arguments->of[OPTION_JSON].given ? print_json(&publishers) : print_text(&publishers, by);
+    fine = arguments->of[OPTION_JSON].given ? output_json(stdout, top_table_json(&publishers))
+                                            : print_text(&publishers, by) || complain_of_memory();
     publishers_fini(&publishers);
-    return fine ? COMMAND_FINE : lacks_memory();
+    return fine ? COMMAND_FINE : COMMAND_BAD;
 }
 
-int command_top(const struct option_values *arguments)
+static int run(const struct option_values *arguments)
 {
     const struct top_wish wish = {
         .by = (enum top_by)arguments->of[OPTION_SORT].number,
@@ -103,6 +86,32 @@ int command_top(const struct option_values *arguments)
               : top_screen_run(&wish);
     if (!why)
         return COMMAND_FINE;
-    command_complain(command_find("top"), "%s", why);
+    complain_named("%s", why);
     return COMMAND_BAD;
 }
+
+const struct command command_top = {
+    .name = "top",
+    .run = run,
+    .sentence = "show the memory of running processes",
+    .usage = "",
+    .options = {OPTION_ONCE, OPTION_SORT, OPTION_INTERVAL, OPTION_PID, OPTION_JSON, OPTION_COLOR,
+                OPTION_HELP},
+    .description =
+        "Shows the memory of processes that have the key `publish:True`, by device and pool: "
+        "what is live, pending, cached and reserved, the most that was reserved, requests "
+        "refused for want of memory, and how old these figures are. The kernel lets a user see "
+        "the processes of that user; others are counted.\n"
+        "\n"
+        "On a terminal: `q` quits, `<` and `>` order by another column, `p` shows and hides "
+        "pools, arrows scroll, the space bar looks at once.",
+    .examples =
+        {
+            {"XSEG_ALLOC_CONF=publish:True ./service &", "a process that publishes"},
+            {"xseg top", "all of them, live"},
+            {"xseg top --once --sort cached", "one look, as text"},
+            {"xseg top --once --json | jq '.publishers[].devices[].reserved'", "for a script"},
+        },
+    .exits = {COMMAND_EXIT_FINE, "the process that is asked for publishes nothing that may be read",
+              "a bad argument, no terminal, or output that cannot be written"},
+};

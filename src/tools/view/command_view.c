@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/command/command.h"
+#include "src/tools/view/command_view.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "src/tools/command/option.h"
 #include "src/tools/recording/recording_file.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/whole_file.h"
@@ -29,10 +30,9 @@ static uint64_t largest_of(const struct recording_device *device)
 static const struct recording_device *choose(const struct option_values *arguments,
                                              const struct recording *recording)
 {
-    const struct option_value *number = &arguments->of[OPTION_SNAPSHOT_DEVICE];
     struct recording_fault fault;
     const struct recording_device *device =
-        recording_file_device(recording, number->given ? (int)number->number : -1, &fault);
+        recording_file_device(recording, option_device(arguments, OPTION_SNAPSHOT_DEVICE), &fault);
 
     if (!device)
         complain("%s: %s", recording->name, fault.text);
@@ -70,18 +70,17 @@ static bool add_file(FILE *out, const struct option_values *arguments, unsigned 
     return fine;
 }
 
-int command_view(const struct option_values *arguments)
+static int run(const struct option_values *arguments)
 {
     const char *path = arguments->of[OPTION_OUTPUT].text;
-    const struct command *command = command_find("view");
     struct whole_file page;
     bool fine = true;
 
     if (!path) {
-        command_complain(command, "needs --output: the page to write");
+        complain_named("needs --output: the page to write");
         return COMMAND_BAD;
     }
-    if (!whole_file_open(&page, command, path, arguments->operands, arguments->operand_count))
+    if (!whole_file_open(&page, path, arguments->operands, arguments->operand_count))
         return COMMAND_BAD;
     (void)fwrite(view_page_head, 1, view_page_head_bytes, page.out);
     for (int i = 0; fine && i < arguments->operand_count; i++)
@@ -90,3 +89,29 @@ int command_view(const struct option_values *arguments)
         (void)fwrite(view_page_tail, 1, view_page_tail_bytes, page.out);
     return whole_file_close(&page, fine) ? COMMAND_FINE : COMMAND_BAD;
 }
+
+const struct command command_view = {
+    .name = "view",
+    .run = run,
+    .sentence = "make a page of a memory snapshot, for a browser",
+    .usage = "FILE [FILE] -o PAGE",
+    .needs = "a memory snapshot",
+    .operands = COMMAND_FILES,
+    .least_operands = 1,
+    .most_operands = 2,
+    .options = {OPTION_OUTPUT, OPTION_SNAPSHOT_DEVICE, OPTION_BLOCKS, OPTION_COLOR, OPTION_HELP},
+    .description =
+        "Writes one file of HTML that shows a memory snapshot, of PyTorch or of xseg, plain or "
+        "compressed with Zstandard: live memory by call site over time, reserved against live, "
+        "pages over time, the state at any event, and the call stack of each block. It has all "
+        "that it needs in it, and asks nothing of a network. Of two files it shows both, "
+        "beside "
+        "each other. A FILE may be `-`, standard input.",
+    .examples =
+        {
+            {"xseg view job.pickle -o job.html", "a page of one snapshot"},
+            {"xseg view before.pickle after.pickle -o both.html", "two, to compare"},
+            {"xseg view --device 3 job.pickle -o job.html", "of another device"},
+        },
+    .exits = {COMMAND_EXIT_FINE, NULL, COMMAND_EXIT_BAD},
+};

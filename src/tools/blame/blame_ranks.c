@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/blame/blame_ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/blame/blame.h"
+#include "src/tools/ranks/ranks_report.h"
+#include "src/tools/ranks/ranks_run.h"
+#include "src/tools/text/amount.h"
+#include "src/tools/text/complain.h"
+#include "src/tools/text/output.h"
+#include "src/tools/text/printable.h"
+#include "src/tools/text/style.h"
+
+/* --- The table of sites. --- */
+
+static uint64_t amount_of(enum blame_by by, const struct profile_figures *figures)
+{
+    switch (by) {
+    case BLAME_BY_STRANDED:
+        return figures->of[PROFILE_CACHED];
+    case BLAME_BY_LIVE:
+        return figures->of[PROFILE_LIVE];
+    case BLAME_BY_PEAK:
+        break;
+    }
+    return figures->of[PROFILE_PEAK_LIVE];
+}
+
+static int compare_sites(const void *left, const void *right, void *context)
+{
+    const enum blame_by by = *(const enum blame_by *)context;
+    const struct profile_site *a = *(const struct profile_site *const *)left;
+    const struct profile_site *b = *(const struct profile_site *const *)right;
+    const uint64_t of_a = amount_of(by, &a->figures), of_b = amount_of(by, &b->figures);
+
+    return of_a != of_b ? (of_a > of_b ? -1 : 1) : strcmp(a->name, b->name);
+}
+
+static void print_cell(FILE *out, uint64_t bytes)
+{
+    char text[32];
+
+    amount_bytes(bytes, text, sizeof(text));
+    (void)fprintf(out, "%12s  ", text);
+}
+
+static void print_site(FILE *out, const struct profile_figures *figures, enum blame_by by,
+                       uint64_t whole, const char *name)
+{
+    const uint64_t amount = amount_of(by, figures);
+
+    (void)fprintf(out, "%6.2f %%  ", whole == 0 ? 0 : 100 * (double)amount / (double)whole);
+    print_cell(out, figures->of[PROFILE_CACHED]);
+    print_cell(out, figures->of[PROFILE_LIVE]);
+    print_cell(out, figures->of[PROFILE_PEAK_LIVE]);
+    printable_print(out, name);
+    (void)fputc('\n', out);
+}
+
+static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, uint32_t rows)
+{
+    const uint64_t whole = amount_of(by, &sum->whole);
+    const struct profile_site **order = malloc((sum->site_count + 1) * sizeof(*order));
+
+    if (!order)
+        return false;
+    for (size_t i = 0; i < sum->site_count; i++)
+        order[i] = &sum->sites[i];
+    qsort_r(order, sum->site_count, sizeof(*order), compare_sites, &by);
+    (void)fprintf(out, "\n%s%8s  %12s  %12s  %12s  site, of all ranks together%s\n",
+                  style_on(out, STYLE_STRONG), "share", "stranded", "live", "at the peak",
+                  style_off(out));
+    for (size_t i = 0; i < sum->site_count && i < rows; i++)
+        print_site(out, &order[i]->figures, by, whole, order[i]->name);
+    if (sum->site_count > rows)
+        (void)fprintf(out, "%zu more\n", sum->site_count - rows);
+    free(order);
+    if (by == BLAME_BY_STRANDED) {
+        print_site(out, &sum->pending, by, whole,
+                   "pending: freed, but another stream may still use it");
+        print_site(out, &sum->idle, by, whole, "idle: whole pages without a block");
+    }
+    return true;
+}
+
+/* --- All of it. --- */
+
+/* The sites of a sum, in the order of names; NULL without host memory. */
+static json_t *sum_json(const struct profile *sum)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; list && i < sum->site_count; i++) {
+        const uint64_t *of = sum->sites[i].figures.of;
+
+        if (json_array_append_new(list, json_pack("{s:o, s:I, s:I, s:I, s:I}", "site",
+                                                  printable_json(sum->sites[i].name), "stranded",
+                                                  (json_int_t)of[PROFILE_CACHED], "live",
+                                                  (json_int_t)of[PROFILE_LIVE], "peak",
+                                                  (json_int_t)of[PROFILE_PEAK_LIVE], "blocks",
+                                                  (json_int_t)of[PROFILE_BLOCKS])) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static bool print(const struct ranks_job *job, const char *verdict)
+{
+    const uint32_t rows = (uint32_t)option_number(job->arguments, OPTION_ROWS);
+    json_t *object;
+
+    if (option_given(job->arguments, OPTION_JSON)) {
+        object = ranks_run_json(job, verdict);
+        if (object && json_object_set_new(object, "sites", sum_json(&job->ranks.sums[0])) != 0) {
+            json_decref(object);
+            object = NULL;
+        }
+        return output_json(stdout, object);
+    }
+    ranks_run_heading(job, verdict);
+    ranks_report_table(stdout, &job->ranks, rows);
+    return print_sites(stdout, &job->ranks.sums[0],
+                       (enum blame_by)option_number(job->arguments, OPTION_BY), rows) ||
+           complain_of_memory();
+}
+
+int blame_ranks(const struct option_values *arguments)
+{
+    if (!option_given(arguments, OPTION_FLAME))
+        return ranks_run(arguments, print, COMMAND_FINE);
+    (void)option_refuse("--flame", "is of one file, not of a folder");
+    return COMMAND_BAD;
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * `xseg blame` where it is given a folder: the sites of all ranks of a job together.
+ *
+ * Locking: none.
+ */
+#ifndef TOOLS_BLAME_RANKS_H
+#define TOOLS_BLAME_RANKS_H
+
+#include "src/tools/command/option.h"
+
+/* Returns the exit status. */
+int blame_ranks(const struct option_values *arguments);
+
+#endif
