@@ -9,6 +9,7 @@
 #include "src/tools/blame/blame.h"
 #include "src/tools/export/export_trace.h"
 #include "src/tools/files/json_pickle.h"
+#include "src/tools/files/unpickle.h"
 #include "src/tools/ranks/compare.h"
 #include "src/tools/recording/recording_read.h"
 #include "src/tools/view/view_model.h"

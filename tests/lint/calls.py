@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The call graph of the library: which function names which, and which modules call in a circle.
+"""The call graph of the library, or of the tool: which function names which, and which modules call in a circle.
 
-    calls.py ROOT       functions, calls, and the circles of modules in src/core
+    calls.py ROOT       functions, calls, and the circles of modules in src/core and in src/tools
 
 universal-ctags says where functions stand, inline functions of headers among them.  A function whose
 name stands in the body of another one, as a call or as a pointer, is called there.  A name in an
@@ -9,8 +9,9 @@ initialiser outside of functions, such as a table of pointers, is a call of the 
 caller.  A macro stands for the names in its body.  Comments, strings, members of structs and
 their tags are no names.
 
-A name that begins with xseg_ may stand for a function of any file, every other name for one of its own
-file only: docs/contributing.md has the rule for names.  A module is a .c and the .h of the same stem.
+In the library a name that begins with xseg_ may stand for a function of any file, every other name for one of its own
+file only: docs/contributing.md has the rule for names.  In the tool a name may stand for any function that is not static.
+A module is a .c and the .h of the same stem.
 """
 import bisect
 import collections
@@ -21,11 +22,13 @@ import shutil
 import subprocess
 import sys
 
-# The library; what stands in the second is none of it.
-FOLDERS = ("src", "vmm")
-OUTSIDE = ("src/adapters/", "src/tools/", "src/package/", "vmm/sim/")
 CORE = "src/core/"
-PREFIX = "xseg_"
+TOOLS = "src/tools/"
+# Of what a folder with rooms calls: the folders, those that are none of it, and how a name begins that others call.
+PROGRAMS = {
+    CORE: (("src", "vmm"), ("src/adapters/", TOOLS, "src/package/", "vmm/sim/"), "xseg_"),
+    TOOLS: (("src/tools",), (), ""),
+}
 
 # first, last: lines of the name and of the closing brace; is_own: static in a .c
 Function = collections.namedtuple("Function", "path name first last is_own")
@@ -61,12 +64,12 @@ def module(path):
     return path[:-2]
 
 
-def sources(root):
-    """Path and text of each source of the library, without comments and strings."""
-    paths = (path for folder in FOLDERS for path in sorted((root / folder).rglob("*.[ch]")))
+def sources(root, folders, outside):
+    """Path and text of each source in folders, without comments and strings."""
+    paths = (path for folder in folders for path in sorted((root / folder).rglob("*.[ch]")))
     named = ((path.relative_to(root).as_posix(), path) for path in paths)
     return {name: NO_CODE.sub(spaces, path.read_text()) for name, path in named
-            if not name.startswith(OUTSIDE)}
+            if not name.startswith(outside)}
 
 
 def tags(root, texts):
@@ -87,8 +90,9 @@ def tags(root, texts):
 class Graph:
     """Functions, their declarations in headers, and the calls among them."""
 
-    def __init__(self, root):
-        self.texts = sources(pathlib.Path(root))
+    def __init__(self, root, program=CORE):
+        folders, outside, self.prefix = PROGRAMS[program]
+        self.texts = sources(pathlib.Path(root), folders, outside)
         self.functions, self.declared = [], []
         for tag in tags(root, self.texts) if self.texts else []:
             path, name, line = tag["path"], tag["name"], tag["line"]
@@ -97,7 +101,7 @@ class Graph:
                     self.declared.append(Declared(path, name, line))
             else:
                 last = tag.get("end") or self.closing_brace(path, line)
-                is_own = path.endswith(".c") and ("file" in tag or not name.startswith(PREFIX))
+                is_own = path.endswith(".c") and ("file" in tag or not name.startswith(self.prefix))
                 self.functions.append(Function(path, name, line, last, is_own))
         self.defined = collections.defaultdict(list)
         for function in self.functions:
@@ -117,7 +121,7 @@ class Graph:
         own = [function for function in candidates if function.path == path]
         if own:
             return own[:1]
-        if not word.startswith(PREFIX):
+        if not word.startswith(self.prefix):
             return []
         return list({function.path: function for function in candidates if not function.is_own}.values())
 
@@ -179,12 +183,13 @@ def circles(edges):
 
 
 def main():
-    """Print the graph's size and its circles in the core."""
-    graph = Graph(sys.argv[1])
-    edges = graph.modules(lambda path: path.startswith(CORE))
-    print(f"{len(graph.functions)} functions, {len(graph.calls)} calls, {len(edges)} modules in src/core")
-    for circle in circles(edges):
-        print(len(circle), *(name.removeprefix(CORE) for name in circle))
+    """Print the size of both graphs and their circles."""
+    for program in PROGRAMS:
+        graph = Graph(sys.argv[1], program)
+        edges = graph.modules(lambda path, program=program: path.startswith(program))
+        print(f"{len(graph.functions)} functions, {len(graph.calls)} calls, {len(edges)} modules in {program}")
+        for circle in circles(edges):
+            print(len(circle), *(name.removeprefix(program) for name in circle))
 
 
 if __name__ == "__main__":

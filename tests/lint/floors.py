@@ -4,7 +4,7 @@
 Includes in quotes are written from the root of the tree, public headers as "xseg/...", so every
 include names its floor.  cuda.h is seen by the driver, the simulator, the tests of that, the GPU tests and the runtime for tests only.
 
-src/core is divided into rooms, which have an order, too, and keep it with their calls as well.  In a
+src/core and src/tools are divided into rooms, which have an order, too, and keep it with their calls as well.  In a
 room a header declares the functions of one .c, the one of its stem, and every .c has such a header.
 Calls are read by calls.py; without universal-ctags only files and includes are looked at.
 
@@ -17,18 +17,23 @@ import sys
 
 import calls
 import tree
-from calls import CORE
+from calls import CORE, TOOLS
 
-# The folders of src/core, bottom to top.  A room uses itself and the rooms before it; folders in it belong to it.
-ROOMS = ("config", "history", "stats", "stream", "block", "arena", "small", "large", "cache", "device", "pending",
-         "reclaim", "grow", "pools", "inspect", "snapshot", "metrics", "front", "hit")
+# The folders with rooms, each bottom to top.  A room uses itself and the rooms before it; folders in it belong to it.  Rooms
+# in one tuple stand beside each other: none uses another.
+ROOMS = {
+    CORE: ("config", "history", "stats", "stream", "block", "arena", "small", "large", "cache", "device", "pending",
+           "reclaim", "grow", "pools", "inspect", "snapshot", "metrics", "front", "hit"),
+    TOOLS: ("text", "command", "files", "recording", "trace", "driver", "player", "course", "ranks",
+            ("advise", "blame", "compare", "config", "export", "probe", "replay", "top", "view"), "main"),
+}
 # Room: the circles of calls that it has, each as its modules in order.
 CIRCLES = {
-    "small": ["small_free tract"],
-    "device": ["orphan pool pool_stats retire"],
-    "pending": ["deferred pending"],
-    "pools": ["share share_header"],
-    "front": ["allocator_free device_alloc"],
+    "src/core/small": ["small_free tract"],
+    "src/core/device": ["orphan pool pool_stats retire"],
+    "src/core/pending": ["deferred pending"],
+    "src/core/pools": ["share share_header"],
+    "src/core/front": ["allocator_free device_alloc"],
 }
 CIRCLE_MODULES = 5
 NO_CTAGS = "universal-ctags is not installed"
@@ -101,71 +106,80 @@ def complaint(source, quote, name):
     return None
 
 
-def place(path):
-    """How high a file stands among the rooms, and what is there; None where the core has no room for it."""
-    if path.startswith(CORE):
-        room = path.removeprefix(CORE).split("/")[0]
-        return (ROOMS.index(room), f"room {room}") if room in ROOMS and "/" in path.removeprefix(CORE) else None
-    if re.fullmatch(r"src/[^/]+", path):
-        return len(ROOMS), "the entry points"
+def rooms(program):
+    """Of each room of a folder, bottom to top, how high it stands."""
+    levels = (level if isinstance(level, tuple) else (level,) for level in ROOMS[program])
+    return {room: height for height, level in enumerate(levels) for room in level}
+
+
+def place(path, program):
+    """How high a file stands among the rooms of a folder, and what is there; None where there is no room for it."""
+    if path.startswith(program):
+        room, _, name = path.removeprefix(program).partition("/")
+        height = rooms(program).get(room)
+        return (height, f"room {room}") if name and height is not None else None
+    if program == CORE and re.fullmatch(r"src/[^/]+", path):
+        return len(ROOMS[CORE]), "the entry points"
     return -1, floor_of(path)
 
 
-def use(source, number, verb, name, target):
-    """The complaints about one use of what is in another file: none, or one if that stands above."""
-    here, there = place(source), place(target)
-    if here is None or there is None or here[0] >= there[0]:
+def use(program, source, number, verb, target, what):
+    """The complaints about one use of what is in another file: none, or one if that stands above, or beside."""
+    here, there = place(source, program), place(target, program)
+    if here is None or there is None or here == there or here[0] == -1 or here[0] > there[0]:
         return []
-    return [f"{source}:{number}: {here[1]} may not {verb} {name} of {there[1]}, above it"]
+    where = "beside" if here[0] == there[0] else "above"
+    return [f"{source}:{number}: {here[1]} may not {verb} {what} of {there[1]}, {where} it"]
 
 
-def check_files(root):
-    """What is wrong with the files of the core and their includes."""
-    for path in sorted((root / CORE).rglob("*.[ch]")):
+def check_files(root, program):
+    """What is wrong with the files of rooms and their includes."""
+    for path in sorted((root / program).rglob("*.[ch]")):
         source = path.relative_to(root).as_posix()
-        if place(source) is None:
+        if place(source, program) is None:
             yield f"{source}: stands in no room"
-        elif path.suffix == ".c" and not path.with_suffix(".h").exists():
+        elif path.suffix == ".c" and not path.with_suffix(".h").exists() and path.name != "main.c":
             yield f"{source}: has no header {calls.module(source)}.h"
         for number, _, name in includes(path):
-            if name.startswith(CORE):
-                yield from use(source, number, "include", name, name)
+            if name.startswith(program):
+                yield from use(program, source, number, "include", name, name)
 
 
-def check_calls(graph):
-    """What is wrong with the calls of the core, and with where its functions are declared."""
+def check_calls(graph, program):
+    """What is wrong with the calls of rooms, and with where their functions are declared."""
     for call in graph.calls:
-        yield from use(call.path, call.line, "call", call.target.name + "()", call.target.path)
+        yield from use(program, call.path, call.line, "call", call.target.path, call.target.name + "()")
     for header, name, line in graph.declared:
         places = [function.path for function in graph.defined[name] if not function.is_own]
-        if header.startswith(CORE) and places and calls.module(header) not in map(calls.module, places):
+        if header.startswith(program) and places and calls.module(header) not in map(calls.module, places):
             yield f"{header}:{line}: declares {name}(), which {places[0]} defines"
 
 
-def check_circles(graph, known):
+def check_circles(graph, program, known):
     """What is wrong with the circles of modules in each room."""
-    for room in ROOMS:
-        folder = f"{CORE}{room}/"
-        edges = graph.modules(lambda path, folder=folder: path.startswith(folder))
-        found = [[name.removeprefix(folder) for name in circle] for circle in calls.circles(edges)]
+    for room in (program + name for name in rooms(program)):
+        edges = graph.modules(lambda path, room=room: path.startswith(room + "/"))
+        found = [[name.removeprefix(room + "/") for name in circle] for circle in calls.circles(edges)]
         for circle in found:
             if len(circle) > CIRCLE_MODULES:
-                yield f"{CORE}{room}: a circle of {len(circle)} modules, more than {CIRCLE_MODULES}: {' '.join(circle)}"
+                yield f"{room}: a circle of {len(circle)} modules, more than {CIRCLE_MODULES}: {' '.join(circle)}"
             elif " ".join(circle) not in known.get(room, []):
-                yield f"{CORE}{room}: a circle that CIRCLES does not name: {' '.join(circle)}"
+                yield f"{room}: a circle that CIRCLES does not name: {' '.join(circle)}"
         for circle in known.get(room, []):
             if circle.split() not in found:
-                yield f"{CORE}{room}: CIRCLES names a circle that is not there: {circle}"
+                yield f"{room}: CIRCLES names a circle that is not there: {circle}"
 
 
 def check_rooms(root, known):
     """All complaints about the rooms."""
-    found = list(check_files(root))
+    found = [complaint for program in ROOMS for complaint in check_files(root, program)]
     if not calls.has_ctags():
         print(f"floors.py: calls are not looked at: {NO_CTAGS}")
         return found
-    graph = calls.Graph(root)
-    return found + list(check_calls(graph)) + list(check_circles(graph, known))
+    for program in ROOMS:
+        graph = calls.Graph(root, program)
+        found += [*check_calls(graph, program), *check_circles(graph, program, known)]
+    return found
 
 
 def imports(tree_of_python):

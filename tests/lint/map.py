@@ -4,13 +4,12 @@ import re
 
 import floors
 import tree
-from calls import CORE
 
 DOCUMENT = "docs/internals/floors.md"
 HEADING = "\n## Map\n"
 CODE = re.compile(r"`([^`]+)`")
 SOURCE = re.compile(r"`(\w+\.[ch])`")
-PAGE = re.compile(CORE + r"(\w+)/README\.md")
+PAGE = re.compile(r"(\w+/\w+/)(\w+)/README\.md")
 
 
 def rows(text):
@@ -36,9 +35,8 @@ def check_map(root, text):
                 yield f"{DOCUMENT}:{number}: {name} does not exist"
 
 
-def check_page(root, room):
+def check_page(root, folder):
     """What is wrong with the page of a room."""
-    folder = root / CORE / room
     page = folder / "README.md"
     name = page.relative_to(root).as_posix()
     if not page.exists():
@@ -54,11 +52,13 @@ def check_page(root, room):
 def check(root):
     """All complaints about a tree."""
     text = (root / DOCUMENT).read_text()
-    rooms = [room for room in floors.ROOMS if (root / CORE / room).is_dir()]
     found = list(check_map(root, text))
-    if PAGE.findall(text) != rooms:
-        found.append(f"{DOCUMENT}: the table of rooms is not: {' '.join(rooms)}")
-    return found + [complaint for room in rooms for complaint in check_page(root, room)]
+    for program in floors.ROOMS:
+        rooms = [room for room in floors.rooms(program) if (root / program / room).is_dir()]
+        if [room for folder, room in PAGE.findall(text) if folder == program] != rooms:
+            found.append(f"{DOCUMENT}: the table of rooms of {program} is not: {' '.join(rooms)}")
+        found += [complaint for room in rooms for complaint in check_page(root, root / program / room)]
+    return found
 
 
 if __name__ == "__main__":

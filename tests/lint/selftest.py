@@ -27,8 +27,8 @@ CTAGS = calls.has_ctags()
 
 
 def rooms(**known):
-    """The check of the rooms, where these circles are known."""
-    return lambda root: floors.check(root, known)
+    """The check of the rooms, where these circles of rooms of src/core are known."""
+    return lambda root: floors.check(root, {"src/core/" + room: circles for room, circles in known.items()})
 
 
 def calling(name, other=None):
@@ -93,6 +93,15 @@ CALLS = [
     ("circle of six", rooms(grow=["a b c d e f"]), ring("grow", *"abcdef"),
      ["src/core/grow: a circle of 6 modules, more than 5: a b c d e f"]),
     ("circle of five", rooms(grow=["a b c d e"]), ring("grow", *"abcde"), []),
+    ("call of a room of the tool above", rooms(),
+     {"src/tools/text/a.h": "static inline void a_do(void)\n{\n    b_do();\n}\n",
+      "src/tools/files/b.h": "static inline void b_do(void)\n{\n}\n"},
+     ["src/tools/text/a.h:3: room text may not call b_do() of room files, above it"]),
+    ("call of another command's room, and of one below", rooms(),
+     {"src/tools/blame/a.h": "static inline void a_do(void)\n{\n    b_do();\n    c_do();\n}\n",
+      "src/tools/view/b.h": "static inline void b_do(void)\n{\n}\n",
+      "src/tools/files/c.h": "static inline void c_do(void)\n{\n}\n"},
+     ["src/tools/blame/a.h:3: room blame may not call b_do() of room view, beside it"]),
     ("circle that is gone", rooms(grow=["a b"]), {**calling("grow/a", "b"), **calling("grow/b")},
      ["src/core/grow: CIRCLES names a circle that is not there: a b"]),
 ]
@@ -100,7 +109,7 @@ CASES = [
     ("upward include", rooms(), {"src/base/a.c": '#include "vmm/segment.h"\n'},
      ["src/base/a.c:1: src/base may not include vmm/segment.h"]),
     ("downward include", rooms(), {"vmm/a.c": '#include "src/base/a.h"\n'}, []),
-    ("sideways include", rooms(), {"src/tools/a.c": '#include "src/core/a.h"\n'},
+    ("sideways include", rooms(), {"src/tools/text/a.h": '#include "src/core/a.h"\n'},
      ["src/tools may not include"]),
     ("a door opens the core", rooms(), {"src/a.c": '#include "src/core/a.h"\n'}, []),
     ("include from the folder", rooms(), {"src/core/grow/a.h": '#include "a.h"\n'},
@@ -118,14 +127,19 @@ CASES = [
      ["src/core/stats/a.h:2: room stats may not include src/core/grow/b.h of room grow, above it"]),
     ("include of a room below, and of the room", rooms(),
      {"src/core/cache/a.h": '#include "src/core/stats/b.h"\n#include "src/core/cache/c.h"\n'}, []),
+    ("include of another command's room, and of one below", rooms(),
+     {"src/tools/blame/a.h": '#include "src/tools/view/b.h"\n#include "src/tools/text/c.h"\n', "src/tools/view/b.h": "\n",
+      "src/tools/text/c.h": "\n", "src/tools/d.h": "\n"},
+     ["src/tools/blame/a.h:1: room blame may not include src/tools/view/b.h of room view, beside it",
+      "src/tools/d.h: stands in no room"]),
     ("include of an adapter", rooms(),
      {"src/adapters/torch/a.cpp": '#include "src/base/a.h"\n#include "xseg/xseg.h"\n#include "b.h"\n#include <c10/d.h>\n',
       "src/adapters/torch/b.h": '#include "src/adapters/preload/c.h"\n#include <cuda.h>\n'},
      ["src/adapters/torch/a.cpp:1: src/adapters/torch may not include src/base/a.h",
       "src/adapters/torch/b.h:1: src/adapters/torch may not include src/adapters/preload/c.h",
       "src/adapters/torch/b.h:2: may not see cuda.h"]),
-    ("include of an adapter from below", rooms(), {"src/tools/a.c": '#include "src/adapters/preload/c.h"\n'},
-     ["src/tools/a.c:1: src/tools may not include src/adapters/preload/c.h"]),
+    ("include of an adapter from below", rooms(), {"src/tools/text/a.h": '#include "src/adapters/preload/c.h"\n'},
+     ["src/tools/text/a.h:1: src/tools may not include src/adapters/preload/c.h"]),
     ("import of an adapter", rooms(),
      {"src/adapters/python/xseg/a.py": "import os, numpy.random\nfrom xseg import b\nfrom . import c\nimport torch\n",
       "src/adapters/python/xseg/torch/d.py": "import torch.cuda\nimport cupy\n"},
@@ -148,7 +162,7 @@ CASES = [
                          "| a | `a.c`, `b.c` | `c()` |\n| d | e | `f.c` |\n| g | `src` | |\n\n## H\n| i | `j` |\n",
       "a.c": "\n", "src/core/stats/README.md": "\n", "src/core/grow/README.md": "\n"},
      ["floors.md:6: b.c does not exist", "floors.md:7: names no file for: d", "floors.md:8: src does not exist",
-      "the table of rooms is not: stats grow"]),
+      "the table of rooms of src/core/ is not: stats grow"]),
     ("map that is not there", task_map.check, {task_map.DOCUMENT: "## Maps\n"}, ["has no map"]),
     ("room with a page that is out of date", task_map.check,
      {task_map.DOCUMENT: "src/core/stats/README.md src/core/grow/README.md\n## Map\n|||\n|||\n| a | `b.c` |\n",

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/course/course.h"
+#include "src/tools/course/course_ranges.h"
 #include "tests/support/draw.h"
 #include "tests/support/programme.h"
 
@@ -382,7 +382,7 @@ static size_t compare_range(const struct course *course, const struct programme_
     size_t count = 0;
 
     for (uint64_t at = range->start; at < range->end; count++) {
-        const struct course_range *found = course_range_at(course, at);
+        const struct course_range *found = course_ranges_at(course, at);
 
         assert_non_null(found);
         assert_int_equal(found->start, at);

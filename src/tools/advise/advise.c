@@ -476,7 +476,7 @@ static bool takes_more(const struct search *search, size_t a, size_t b)
 static enum tuning_key main_key(struct search *search, size_t advised)
 {
     const struct tuning *tuning = &search->list[advised]->tuning;
-    enum tuning_key main = TUNING_KEYS;
+    enum tuning_key most = TUNING_KEYS;
     size_t worst = NONE;
 
     for (unsigned key = 0; key < TUNING_KEYS; key++) {
@@ -487,13 +487,13 @@ static enum tuning_key main_key(struct search *search, size_t advised)
             continue;
         without.value[key] = TUNING_KEPT;
         number = add(search, &without); /* simplify() has replayed it, if it is valid */
-        if (main != TUNING_KEYS &&
+        if (most != TUNING_KEYS &&
             (number == NONE || worst == NONE || !takes_more(search, number, worst)))
             continue;
-        main = (enum tuning_key)key;
+        most = (enum tuning_key)key;
         worst = number;
     }
-    return main;
+    return most;
 }
 
 static void tell(struct search *search, size_t number, struct advise_string *out)

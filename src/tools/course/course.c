@@ -98,11 +98,11 @@ static bool has_blocks(const struct course *course, uint64_t start, uint64_t end
 /* How far memory of one kind goes from an address on, at least up to `enough`; adjacent ranges may be of several streams. */
 static uint64_t memory_end(const struct course *course, uint64_t address, uint64_t enough)
 {
-    const struct course_range *range = course_range_at(course, address);
+    const struct course_range *range = course_ranges_at(course, address);
     uint64_t end = range ? range->end : address;
 
     while (range && range->is_expandable && end < enough) {
-        range = course_range_at(course, end);
+        range = course_ranges_at(course, end);
         if (range && range->is_expandable)
             end = range->end;
     }
@@ -241,13 +241,13 @@ static enum plan undo_request(struct course *course, size_t number)
 static enum plan undo_arrival(struct course *course, const struct recording_event *event)
 {
     const uint64_t start = event->address, end = start + event->bytes;
-    const struct course_range *range = course_range_at(course, start);
+    const struct course_range *range = course_ranges_at(course, start);
     enum plan plan;
 
     if (!range || !is_range(start, event->bytes) || has_blocks(course, start, end))
         return LEFT_OUT;
     if (event->action == RECORDING_SEGMENT_MAP
-            ? course_expandable_bytes(course, start, end) < event->bytes
+            ? course_ranges_expandable(course, start, end) < event->bytes
             : range->is_expandable || range->start != start || range->end != end)
         return LEFT_OUT;
     plan = course_ranges_have_small(course, start, end) ? SMALL_PAGES : PLAIN;

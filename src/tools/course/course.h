@@ -109,11 +109,7 @@ uint64_t course_next_us(const struct course *course);
 /* Play the next event.  Returns false behind the last one, and where host memory runs out. */
 bool course_step(struct course *course);
 
-/* The block or range that holds an address, or NULL.  Good until the next step.  Cost: O(log n). */
+/* The block that holds an address, or NULL.  Good until the next step.  Cost: O(log n). */
 const struct course_block *course_block_at(const struct course *course, uint64_t address);
-const struct course_range *course_range_at(const struct course *course, uint64_t address);
-
-/* The bytes of [start, end) that have memory of expandable segments.  Cost: O(log n) for each range in it. */
-uint64_t course_expandable_bytes(const struct course *course, uint64_t start, uint64_t end);
 
 #endif

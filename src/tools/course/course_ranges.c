@@ -38,7 +38,7 @@ static uint32_t range_slot_at(const struct course *course, uint64_t address)
     return slot != ORDERED_NONE && address < course->range[slot].end ? slot : ORDERED_NONE;
 }
 
-const struct course_range *course_range_at(const struct course *course, uint64_t address)
+const struct course_range *course_ranges_at(const struct course *course, uint64_t address)
 {
     const uint32_t slot = range_slot_at(course, address);
 
@@ -66,7 +66,7 @@ uint64_t course_ranges_mapped(const struct course *course, uint64_t start, uint6
     return bytes;
 }
 
-uint64_t course_expandable_bytes(const struct course *course, uint64_t start, uint64_t end)
+uint64_t course_ranges_expandable(const struct course *course, uint64_t start, uint64_t end)
 {
     return course_ranges_mapped(course, start, end, true);
 }
@@ -153,7 +153,7 @@ bool course_ranges_remove(struct course *course, uint64_t start, uint64_t end)
 bool course_ranges_have_small(const struct course *course, uint64_t start, uint64_t end)
 {
     while (start < end) {
-        const struct course_range *range = course_range_at(course, start);
+        const struct course_range *range = course_ranges_at(course, start);
 
         if (range->page > 0)
             return true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The ranges of a course, and their pages (course.h); for course.c alone.
+ * The ranges of a course, and their pages (course.h).  Only course.c changes them.
  *
  * While events are taken back, the page of an expandable range is COURSE_SMALL_PAGE where that is known, otherwise 0.
  *
@@ -12,6 +12,12 @@
 #include "src/tools/course/course.h"
 
 #define COURSE_SMALL_PAGE ((uint64_t)2 << 20)
+
+/* The range that holds an address, or NULL.  Good until the next step.  Cost: O(log n). */
+const struct course_range *course_ranges_at(const struct course *course, uint64_t address);
+
+/* The bytes of [start, end) that have memory of expandable segments.  Cost: O(log n) for each range in it. */
+uint64_t course_ranges_expandable(const struct course *course, uint64_t start, uint64_t end);
 
 /* The large page of a recording's configuration; COURSE_SMALL_PAGE if there is none. */
 uint64_t course_ranges_large_page(const struct recording *recording);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/course/course_ranges.h"
+
 #define CLASSIC (UINT64_C(1) << 63) /* in the key of a page */
 
 /* A page on which a block begins or ends, or both.  What lies between these is full: it has nothing cached. */
@@ -68,7 +70,7 @@ static void measure(struct stranded *stranded, uint32_t slot)
 
     page->mapped = is_classic(stranded, slot)
                        ? page->bytes
-                       : course_expandable_bytes(stranded->course, start, start + page->bytes);
+                       : course_ranges_expandable(stranded->course, start, start + page->bytes);
 }
 
 /* Make a page.  Returns ORDERED_NONE without host memory. */
@@ -163,7 +165,7 @@ static struct stranded_site *change_site(struct stranded *stranded, uint32_t num
 static void find_pages(struct stranded *stranded, struct stranded_block *own,
                        const struct course_block *block)
 {
-    const struct course_range *range = course_range_at(stranded->course, block->address);
+    const struct course_range *range = course_ranges_at(stranded->course, block->address);
     const uint64_t last = block->address + block->bytes - 1;
 
     own->page[1] = ORDERED_NONE;
@@ -174,7 +176,7 @@ static void find_pages(struct stranded *stranded, struct stranded_block *own,
     own->page[0] = get_page(stranded, range, block->address);
     if (stranded->lacks_memory || page_at(stranded, last) == own->page[0])
         return;
-    own->page[1] = get_page(stranded, course_range_at(stranded->course, last), last);
+    own->page[1] = get_page(stranded, course_ranges_at(stranded->course, last), last);
 }
 
 /* A live block begins to count. */

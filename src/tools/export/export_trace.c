@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/course/course_ranges.h"
 #include "src/tools/course/sites.h"
 #include "src/tools/export/export_lives.h"
 
@@ -235,7 +236,7 @@ static void count_block(struct exporting *exporting, const struct course_block *
     uint64_t at = block->address;
 
     while (at < end) {
-        const struct course_range *range = course_range_at(&exporting->course, at);
+        const struct course_range *range = course_ranges_at(&exporting->course, at);
         const uint64_t stop = range && range->end < end ? range->end : end;
         uint64_t *bytes = &touch(exporting, range ? range->pool : block->pool)->bytes[counter];
 
@@ -247,7 +248,7 @@ static void count_block(struct exporting *exporting, const struct course_block *
 static void block_comes(void *self, uint32_t slot, const struct course_block *block)
 {
     struct exporting *exporting = self;
-    const struct course_range *range = course_range_at(&exporting->course, block->address);
+    const struct course_range *range = course_ranges_at(&exporting->course, block->address);
     const uint32_t number = range ? range->pool : block->pool;
     const uint64_t now_us = now_of(exporting);
 

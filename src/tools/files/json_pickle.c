@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/files/unpickle.h"
+
 #define BATCH      1000u /* items that one opcode takes, as in Python's pickles */
 #define DEPTH_MOST 64u   /* how deep values may lie in each other; xseg's lie 8 deep */
 #define DIGITS     18    /* every number of so many fits into 63 bits */

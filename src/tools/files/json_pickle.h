@@ -12,6 +12,7 @@
 #ifndef TOOLS_JSON_PICKLE_H
 #define TOOLS_JSON_PICKLE_H
 
+#include "src/tools/files/input.h"
 #include "src/tools/files/pickle.h"
 
 #define JSON_FIRST '{' /* the first byte of every snapshot as JSON */

@@ -19,8 +19,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "src/tools/files/input.h"
-
 #define PICKLE_MEMORY ((size_t)1 << 30) /* host memory that one pickle may take */
 #define PICKLE_PROTO  0x80              /* the first byte of every pickle that is read */
 
@@ -82,16 +80,6 @@ struct pickle_taker {
      * list's */
     enum pickle_taking (*take)(void *self, uint32_t list, uint32_t item);
 };
-
-/*
- * (unpickle.c) Read one pickle, and the input to its end; what comes behind the pickle does not count.
- *
- * @param taker  NULL: none
- * @param out    filled in on success; the caller calls pickle_fini().  A taker may look at it
- * @param fault  filled in on failure; its text is empty where the taker has stopped the reading
- */
-bool pickle_read(struct input *input, const struct pickle_taker *taker, struct pickle *out,
-                 struct pickle_fault *fault);
 
 void pickle_fini(struct pickle *pickle);
 

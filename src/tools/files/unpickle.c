@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/files/pickle_store.h"
+#include "src/tools/files/unpickle.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "src/tools/files/pickle_store.h"
 
 #define BUFFER_BYTES  ((size_t)1 << 16)
 #define PROTOCOL_MOST 5

@@ -2,6 +2,7 @@
 #include "src/tools/trace/history.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

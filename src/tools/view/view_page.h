@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The page of `xseg view`, as bytes: src/tools/view/, put together by view/pack.py.  What belongs to a file stands
+ * The page of `xseg view`, as bytes: src/tools/view/page/, put together by its pack.py.  What belongs to a file stands
  * between the two parts.
  */
 #ifndef TOOLS_VIEW_PAGE_H
