@@ -6,13 +6,12 @@
  *   frame    a return address on a placement of a module (modules.h), or on none.  The same address on two
  *            placements is two frames.  The call before the address is what is looked up, since a call may
  *            be a function's last instruction.
- *   symbol   a function of a module; frames of one function share its record
+ *   symbol   the function of a frame, as its module exports it, or as stack_name.h has found it
  *   source   the file and the line of a frame, if somebody has asked for them: stack_name.h
  *
  * Invariants:
  *   FRAMES-1  each frame is found by its address and placement; no two are of the same.
- *   FRAMES-2  a frame on no placement has neither symbol nor source; the symbol of another is of its
- *   module.
+ *   FRAMES-2  a frame on no placement has neither symbol nor source.
  *
  * Locking: the owner's lock covers xseg_frames_keep() and xseg_frames_note(); reading takes none.  Records
  * end with their memory.
@@ -32,15 +31,18 @@
 struct xseg_frames {
     struct xseg_bump *memory;
     struct xseg_modules *modules;
-    struct xseg_handle_table frames, symbols, texts;
+    struct xseg_handle_table frames;
+    struct xseg_handle_table texts; /* names of functions and of files, each once */
 };
 
-/* A frame's record; handles are 0 for what is not known. */
+/* A frame's record.  Names are handles of texts; 0: unknown. */
 struct xseg_frame {
     const void *pc;
     const struct xseg_module_placement *placement; /* NULL: on none */
+    uint64_t symbol_offset;                        /* of the frame; written before `symbol` */
     atomic_uint_least32_t symbol;
-    atomic_uint_least32_t source;
+    uint32_t file, line; /* written before `was_asked` */
+    atomic_bool was_asked;
 };
 
 /* What is known of a frame.  Texts belong to the table. */
@@ -90,7 +92,7 @@ bool xseg_frames_keep(struct xseg_frames *frames, const void *pc,
 
 /*
  * Note the source of a frame that lies on a placement, and its function if none is known.  The texts
- * are copied.  Nothing is done if that has been noted before, or the memory has no room.
+ * are copied; one for which the memory has no room stays unknown.  Nothing is done if that has been noted before.
  */
 void xseg_frames_note(struct xseg_frames *frames, const struct xseg_frame *frame,
                       const struct xseg_stack_source *source);

@@ -4,10 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/hash.h"
-
-#define FIRST_BITS 10u
-
 /* --- Absences. --- */
 
 static bool add_absence(struct xseg_snapshot_paused *paused, struct xseg_snapshot_absence absence)
@@ -125,44 +121,15 @@ static bool is_away(const struct xseg_snapshot_paused *paused, uint64_t address,
 
 /* --- Watched blocks. --- */
 
-static struct xseg_snapshot_watched *find(const struct xseg_snapshot_paused *paused, uint64_t base)
-{
-    const size_t mask = ((size_t)1 << paused->bits) - 1;
-    size_t at = (size_t)xseg_hash_word(base, 0) & mask;
-
-    while (paused->blocks[at].base != 0 && paused->blocks[at].base != base)
-        at = (at + 1) & mask;
-    return &paused->blocks[at];
-}
-
-static bool grow(struct xseg_snapshot_paused *paused)
-{
-    struct xseg_snapshot_paused bigger = *paused;
-
-    bigger.bits = paused->blocks == NULL ? FIRST_BITS : paused->bits + 1;
-    bigger.blocks = calloc((size_t)1 << bigger.bits, sizeof(*bigger.blocks));
-    if (bigger.blocks == NULL)
-        return false;
-    for (size_t i = 0; paused->blocks != NULL && i < (size_t)1 << paused->bits; i++)
-        if (paused->blocks[i].base != 0)
-            *find(&bigger, paused->blocks[i].base) = paused->blocks[i];
-    free(paused->blocks);
-    *paused = bigger;
-    return true;
-}
-
 /* Watch a block, unless it is watched.  Returns false without host memory. */
 static bool watch(struct xseg_snapshot_paused *paused, const struct xseg_snapshot_watched *block)
 {
-    if ((paused->blocks == NULL || paused->used >= (size_t)1 << (paused->bits - 1)) &&
-        !grow(paused))
-        return false;
-    struct xseg_snapshot_watched *place = find(paused, block->base);
-    if (place->base == 0) {
-        *place = *block;
-        paused->used++;
-    }
-    return true;
+    if (xseg_table_find(&paused->blocks, block->base) != NULL)
+        return true;
+    struct xseg_snapshot_watched *watched = xseg_table_get(&paused->blocks, block->base);
+    if (watched != NULL)
+        *watched = *block;
+    return watched != NULL;
 }
 
 static bool is_about_block(const struct xseg_history_event *event)
@@ -235,6 +202,7 @@ bool xseg_snapshot_paused_init(struct xseg_snapshot_paused *paused,
                                struct xseg_history_merge *merge, const struct xseg_picture *picture)
 {
     memset(paused, 0, sizeof(*paused));
+    xseg_table_init(&paused->blocks, sizeof(struct xseg_snapshot_watched));
     bool has_room = find_absences(paused, merge, picture);
     if (has_room && paused->count > 0)
         has_room = watch_events(paused, merge);
@@ -247,14 +215,15 @@ bool xseg_snapshot_paused_init(struct xseg_snapshot_paused *paused,
 void xseg_snapshot_paused_fini(struct xseg_snapshot_paused *paused)
 {
     free(paused->absences);
-    free(paused->blocks);
+    xseg_table_fini(&paused->blocks);
 }
 
 void xseg_snapshot_paused_begin(struct xseg_snapshot_paused *paused)
 {
     paused->next = 0;
-    for (size_t i = 0; paused->blocks != NULL && i < (size_t)1 << paused->bits; i++)
-        paused->blocks[i].is = paused->blocks[i].was;
+    for (struct xseg_snapshot_watched *block = xseg_table_next(&paused->blocks, NULL);
+         block != NULL; block = xseg_table_next(&paused->blocks, block))
+        block->is = block->was;
 }
 
 bool xseg_snapshot_paused_note(struct xseg_snapshot_paused *paused,
@@ -267,8 +236,8 @@ bool xseg_snapshot_paused_note(struct xseg_snapshot_paused *paused,
     /* The pause is older than the events, and the pool has ended since. */
     if (!is_watched(paused, event->base))
         return (event->flags & XSEG_HISTORY_AWAY) == 0;
-    struct xseg_snapshot_watched *block = find(paused, event->base);
-    XSEG_ASSERT(block->base == event->base);
+    struct xseg_snapshot_watched *block = xseg_table_find(&paused->blocks, event->base);
+    XSEG_ASSERT(block != NULL && block->base == event->base);
     if (event->action == XSEG_HISTORY_ALLOC) {
         const uint8_t was = block->was;
 
@@ -285,11 +254,8 @@ void xseg_snapshot_paused_visit(
     const struct xseg_snapshot_paused *paused, uint64_t base, uint64_t bytes,
     void (*visit)(void *self, const struct xseg_snapshot_watched *block), void *self)
 {
-    for (size_t i = 0; paused->blocks != NULL && i < (size_t)1 << paused->bits; i++) {
-        const struct xseg_snapshot_watched *block = &paused->blocks[i];
-
-        if (block->base != 0 && block->is != XSEG_BLOCK_CACHED && block->base >= base &&
-            block->base - base < bytes)
+    for (const struct xseg_snapshot_watched *block = xseg_table_next(&paused->blocks, NULL);
+         block != NULL; block = xseg_table_next(&paused->blocks, block))
+        if (block->is != XSEG_BLOCK_CACHED && block->base >= base && block->base - base < bytes)
             visit(self, block);
-    }
 }

@@ -9,70 +9,11 @@
 #include "src/base/hash.h"
 #include "src/core/snapshot/words.h"
 
-#define FIRST_BITS 10u
-
-/* --- Numbers by keys. --- */
-
-static struct xseg_snapshot_place *find(const struct xseg_snapshot_table *table, uint64_t key)
-{
-    const size_t mask = ((size_t)1 << table->bits) - 1;
-    size_t at = (size_t)xseg_hash_word(key, 0) & mask;
-
-    while (table->places[at].number != 0 && table->places[at].key != key)
-        at = (at + 1) & mask;
-    return &table->places[at];
-}
-
-static bool grow(struct xseg_snapshot_table *table)
-{
-    struct xseg_snapshot_table bigger = {.bits =
-                                             table->places == NULL ? FIRST_BITS : table->bits + 1};
-
-    bigger.places = calloc((size_t)1 << bigger.bits, sizeof(*bigger.places));
-    if (bigger.places == NULL)
-        return false;
-    for (size_t i = 0; table->places != NULL && i < (size_t)1 << table->bits; i++)
-        if (table->places[i].number != 0) {
-            *find(&bigger, table->places[i].key) = table->places[i];
-            bigger.used++;
-        }
-    free(table->places);
-    *table = bigger;
-    return true;
-}
-
-/* The place of a key, which is empty if the key is new; NULL without host memory. */
-static struct xseg_snapshot_place *get(struct xseg_snapshot_table *table, uint64_t key)
-{
-    if ((table->places == NULL || table->used >= (size_t)1 << (table->bits - 1)) && !grow(table))
-        return NULL;
-    return find(table, key);
-}
-
-static void fill(struct xseg_snapshot_table *table, struct xseg_snapshot_place *place, uint64_t key,
-                 uint32_t number)
-{
-    XSEG_ASSERT(place->number == 0 && number != 0);
-    *place = (struct xseg_snapshot_place){key, number};
-    table->used++;
-}
-
-/* Take out the numbers above `most`. */
-static void keep_up_to(struct xseg_snapshot_table *table, uint32_t most)
-{
-    struct xseg_snapshot_table kept = {.bits = table->bits};
-
-    if (table->places == NULL)
-        return;
-    kept.places = calloc((size_t)1 << table->bits, sizeof(*kept.places));
-    for (size_t i = 0; kept.places != NULL && i < (size_t)1 << table->bits; i++)
-        if (table->places[i].number != 0 && table->places[i].number <= most) {
-            *find(&kept, table->places[i].key) = table->places[i];
-            kept.used++;
-        }
-    free(table->places);
-    *table = kept;
-}
+/* What was written already: its memo, or its number in the list; 0: it was not. */
+struct place {
+    uint64_t key;
+    uint32_t number;
+};
 
 /* --- One stack. --- */
 
@@ -80,14 +21,16 @@ void xseg_snapshot_stacks_init(struct xseg_snapshot_stacks *stacks,
                                struct xseg_history_store *store, struct xseg_document *document)
 {
     memset(stacks, 0, sizeof(*stacks));
+    xseg_table_init(&stacks->stacks, sizeof(struct place));
+    xseg_table_init(&stacks->frames, sizeof(struct place));
     stacks->store = store;
     stacks->document = document;
 }
 
 void xseg_snapshot_stacks_fini(struct xseg_snapshot_stacks *stacks)
 {
-    free(stacks->stacks.places);
-    free(stacks->frames.places);
+    xseg_table_fini(&stacks->stacks);
+    xseg_table_fini(&stacks->frames);
     free(stacks->listed);
 }
 
@@ -109,8 +52,8 @@ static void write_own_frame(struct xseg_snapshot_stacks *stacks,
     struct xseg_document *document = stacks->document;
     /* An address may have been in two modules, one after the other. */
     const uint64_t key =
-        xseg_hash_word((uint64_t)(uintptr_t)frame->pc, (uint64_t)(uintptr_t)frame->path);
-    struct xseg_snapshot_place *known = get(&stacks->frames, key);
+        xseg_hash_word((uint64_t)(uintptr_t)frame->pc, (uint64_t)(uintptr_t)frame->path) | 1;
+    struct place *known = xseg_table_get(&stacks->frames, key);
     const char *name = frame->symbol == NULL ? "??" : frame->symbol;
     const char *file = frame->file != NULL ? frame->file : frame->path != NULL ? frame->path : "";
 
@@ -120,8 +63,8 @@ static void write_own_frame(struct xseg_snapshot_stacks *stacks,
     }
     xseg_document_dict(document);
     const uint32_t memo = xseg_document_remember(document);
-    if (known != NULL && memo != 0)
-        fill(&stacks->frames, known, key, memo);
+    if (known != NULL)
+        known->number = memo;
     write_frame(document, name, strlen(name), file, strlen(file),
                 frame->file != NULL ? frame->line : frame->offset);
     if (frame->file == NULL && frame->build_id != NULL) {
@@ -206,14 +149,13 @@ static uint32_t list(struct xseg_snapshot_stacks *stacks, uint64_t key)
 
 static void write_number(struct xseg_snapshot_stacks *stacks, uint64_t key)
 {
-    struct xseg_snapshot_place *known = get(&stacks->stacks, key);
-    uint32_t number = known == NULL ? 0 : known->number;
+    struct place *known = xseg_table_get(&stacks->stacks, key + 1);
+    uint32_t number = 0;
 
-    if (known != NULL && number == 0) {
-        number = list(stacks, key);
-        if (number != 0)
-            fill(&stacks->stacks, known, key, number);
-    }
+    if (known != NULL && known->number == 0)
+        known->number = list(stacks, key);
+    if (known != NULL)
+        number = known->number;
     stacks->lacks_memory |= number == 0;
     xseg_document_signed(stacks->document, (int64_t)number - 1);
 }
@@ -222,14 +164,15 @@ void xseg_snapshot_stacks_write(struct xseg_snapshot_stacks *stacks, uint32_t st
                                 uint32_t frames)
 {
     struct xseg_document *document = stacks->document;
-    const uint64_t key = (uint64_t)frames << 32 | stack;
-    struct xseg_snapshot_place *known;
+    const uint64_t key =
+        (uint64_t)frames << 32 | stack; /* 1 more in the table: 0 is no key there */
+    struct place *known;
 
     if (document->format == XSEG_DOCUMENT_JSON) {
         write_number(stacks, key);
         return;
     }
-    known = get(&stacks->stacks, key);
+    known = xseg_table_get(&stacks->stacks, key + 1);
     if (known != NULL && known->number != 0) {
         xseg_document_recall(document, known->number);
         return;
@@ -237,9 +180,18 @@ void xseg_snapshot_stacks_write(struct xseg_snapshot_stacks *stacks, uint32_t st
     xseg_document_list(document);
     const uint32_t memo = xseg_document_remember(document);
     if (known != NULL)
-        fill(&stacks->stacks, known, key, memo);
+        known->number = memo;
     write_frames(stacks, stack, frames);
     xseg_document_close(document);
+}
+
+/* Forget the memos above `most`. */
+static void forget_above(struct xseg_table *table, uint32_t most)
+{
+    for (struct place *place = xseg_table_next(table, NULL); place != NULL;
+         place = xseg_table_next(table, place))
+        if (place->number > most)
+            place->number = 0;
 }
 
 void xseg_snapshot_stacks_rewind(struct xseg_snapshot_stacks *stacks,
@@ -247,8 +199,8 @@ void xseg_snapshot_stacks_rewind(struct xseg_snapshot_stacks *stacks,
 {
     if (stacks->document->format == XSEG_DOCUMENT_JSON)
         return; /* a table with more stacks than are used does no harm */
-    keep_up_to(&stacks->stacks, mark->memos);
-    keep_up_to(&stacks->frames, mark->memos);
+    forget_above(&stacks->stacks, mark->memos);
+    forget_above(&stacks->frames, mark->memos);
 }
 
 void xseg_snapshot_stacks_list(struct xseg_snapshot_stacks *stacks)

@@ -11,30 +11,20 @@
 #define XSEG_CORE_SNAPSHOT_STACKS_H
 
 #include "src/base/document.h"
+#include "src/base/table.h"
 #include "src/core/history/store.h"
 
 /* Bytes of the text that a user's hook gives for its frames. */
 #define XSEG_SNAPSHOT_FRAMES_BYTES 16384u
 
-/* Numbers by keys, not 0; open addressing. */
-struct xseg_snapshot_table {
-    struct xseg_snapshot_place {
-        uint64_t key;
-        uint32_t number; /* 0: empty */
-    } * places;          /* [1 << bits], at most half of them full */
-    unsigned bits;
-    size_t used;
-};
-
 struct xseg_snapshot_stacks {
     struct xseg_history_store *store;
     struct xseg_document *document;
-    struct xseg_snapshot_table
-        stacks; /* key: stack, and frames above it; number: the memo, in JSON one of the table */
-    struct xseg_snapshot_table frames; /* key: hash of address and module; number: the memo */
-    uint64_t *listed;                  /* JSON: keys of stacks by number, [listed_count] */
+    struct xseg_table stacks; /* by stack and frames; of JSON the number is the one in the list */
+    struct xseg_table frames; /* by a hash of address and module */
+    uint64_t *listed;         /* JSON: stack, and frames above it, by number, [listed_count] */
     size_t listed_count, listed_room;
-    bool lacks_memory; /* JSON: a stack was left out for want of host memory */
+    bool lacks_memory;                     /* JSON: a stack was left out for want of host memory */
     char text[XSEG_SNAPSHOT_FRAMES_BYTES]; /* that a hook gives for frames */
 };
 

@@ -6,9 +6,9 @@
 
 #include "src/base/check.h"
 
-/* A node in the hash table; NULL is a free place. */
-struct xseg_topology_place {
-    xseg_node node;
+/* What is known of a node. */
+struct place {
+    uint64_t node; /* its address */
     bool behind;
     struct xseg_topology_mark *marks; /* the waiters of this node */
 };
@@ -31,7 +31,7 @@ void xseg_topology_fini(struct xseg_topology *topology)
         struct xseg_topology_view *view = XSEG_CONTAINER(node, struct xseg_topology_view, link);
 
         xseg_list_remove(&view->link);
-        free(view->place);
+        xseg_table_fini(&view->places);
         free(view);
     }
 }
@@ -52,60 +52,10 @@ struct xseg_topology_view *xseg_topology_get(struct xseg_topology *topology, uin
         return NULL;
     view->capture = capture;
     view->stream = stream;
+    xseg_table_init(&view->places, sizeof(struct place));
     xseg_list_init(&view->ready);
     xseg_list_insert(&topology->views, &view->link);
     return view;
-}
-
-/* --- The hash table: linear probing, at most half full, nothing is ever taken out. --- */
-
-static size_t first_place(const struct xseg_topology_view *view, xseg_node node)
-{
-    const uint64_t hash = ((uint64_t)(uintptr_t)node >> 4) * UINT64_C(0x9E3779B97F4A7C15);
-
-    XSEG_ASSERT(xseg_is_power_of_two(view->capacity));
-    return (size_t)(hash >> 32) & (view->capacity - 1);
-}
-
-static struct xseg_topology_place *look(const struct xseg_topology_view *view, xseg_node node)
-{
-    size_t at = first_place(view, node);
-
-    XSEG_ASSERT(node != NULL && view->used < view->capacity);
-    while (view->place[at].node != NULL && view->place[at].node != node)
-        at = (at + 1) & (view->capacity - 1);
-    return &view->place[at];
-}
-
-static bool enlarge(struct xseg_topology_view *view)
-{
-    const struct xseg_topology_view old = *view;
-    const size_t capacity = old.capacity == 0 ? 64 : old.capacity * 2;
-    struct xseg_topology_place *place = calloc(capacity, sizeof(*place));
-
-    if (place == NULL)
-        return false;
-    view->place = place;
-    view->capacity = capacity;
-    for (size_t i = 0; i < old.capacity; i++)
-        if (old.place[i].node != NULL)
-            *look(view, old.place[i].node) = old.place[i];
-    free(old.place);
-    return true;
-}
-
-/* Find the place of a node, or take one for it; NULL without host memory. */
-static struct xseg_topology_place *place_of(struct xseg_topology_view *view, xseg_node node)
-{
-    if (view->used * 2 >= view->capacity && !enlarge(view))
-        return NULL;
-    struct xseg_topology_place *place = look(view, node);
-    if (place->node == NULL) {
-        place->node = node;
-        view->used++;
-    }
-    XSEG_ASSERT(place->node == node && view->used <= view->capacity / 2);
-    return place;
 }
 
 /* --- Walking. --- */
@@ -129,7 +79,7 @@ static bool remember(struct walk *walk, xseg_node node)
 /* Note that a node is behind the stream; the nodes that it needs are walked later. */
 static void reach(struct xseg_topology_view *view, struct walk *walk, xseg_node node)
 {
-    struct xseg_topology_place *place = place_of(view, node);
+    struct place *place = xseg_table_get(&view->places, (uintptr_t)node);
 
     if (place == NULL || place->behind || !remember(walk, node))
         return;
@@ -186,10 +136,10 @@ bool xseg_topology_wait(struct xseg_topology_view *view, struct xseg_topology_wa
     xseg_list_init(&waiter->link);
     waiter->missing = 0;
     for (size_t i = 0; i < count; i++)
-        if (place_of(view, marks[i].node) == NULL)
+        if (xseg_table_get(&view->places, (uintptr_t)marks[i].node) == NULL)
             return false;
     for (size_t i = 0; i < count; i++) {
-        struct xseg_topology_place *place = look(view, marks[i].node);
+        struct place *place = xseg_table_find(&view->places, (uintptr_t)marks[i].node);
 
         if (place->behind)
             continue;
