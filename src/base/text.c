@@ -72,15 +72,3 @@ void xseg_text_add_mib(struct xseg_text *text, uint64_t bytes)
     else
         xseg_text_add(text, "%.2f MiB", (double)bytes / (double)XSEG_MIB);
 }
-
-void xseg_text_add_bytes(struct xseg_text *text, uint64_t bytes)
-{
-    if (bytes < XSEG_KIB)
-        xseg_text_add(text, "%" PRIu64 " bytes", bytes);
-    else if (bytes < XSEG_MIB)
-        xseg_text_add(text, "%.2f KiB", (double)bytes / (double)XSEG_KIB);
-    else if (bytes < XSEG_GIB)
-        xseg_text_add(text, "%.2f MiB", (double)bytes / (double)XSEG_MIB);
-    else
-        xseg_text_add(text, "%.2f GiB", (double)bytes / (double)XSEG_GIB);
-}

@@ -26,9 +26,6 @@ void xseg_text_add_list(struct xseg_text *text, const char *format, va_list argu
  * text of others may be in it. */
 void xseg_text_escape(struct xseg_text *text, size_t from);
 
-/* A number of bytes as people read it: "512 bytes", "2.00 MiB". */
-void xseg_text_add_bytes(struct xseg_text *text, uint64_t bytes);
-
 /* A number of bytes in MiB, "81920.00 MiB", for sentences whose numbers are compared.  A number that is not 0
  * but would round to 0 is written in bytes. */
 void xseg_text_add_mib(struct xseg_text *text, uint64_t bytes);

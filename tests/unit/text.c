@@ -75,34 +75,6 @@ static void what_follows_a_cut_is_counted_and_left_out(void **state)
     assert_int_equal(text.length, 7);
 }
 
-static void bytes_are_written_as_people_read_them(void **state)
-{
-    static const struct {
-        uint64_t bytes;
-        const char *want;
-    } row[] = {
-        {0, "0 bytes"},
-        {1023, "1023 bytes"},
-        {1024, "1.00 KiB"},
-        {1536, "1.50 KiB"},
-        {XSEG_MIB - 1, "1024.00 KiB"},
-        {2 * XSEG_MIB, "2.00 MiB"},
-        {20 * XSEG_MIB + XSEG_MIB / 4, "20.25 MiB"},
-        {80 * XSEG_GIB, "80.00 GiB"},
-        {UINT64_MAX, "17179869184.00 GiB"},
-    };
-
-    (void)state;
-    for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
-        char buffer[40];
-        struct xseg_text text;
-
-        xseg_text_init(&text, buffer, sizeof(buffer));
-        xseg_text_add_bytes(&text, row[i].bytes);
-        assert_string_equal(buffer, row[i].want);
-    }
-}
-
 /* In buffers of every size, and only what comes behind a place. */
 static void bytes_that_do_not_print_are_shown_by_number(void **state)
 {
@@ -163,7 +135,6 @@ int main(void)
         cmocka_unit_test(pieces_are_joined),
         cmocka_unit_test(every_buffer_size_is_kept_to),
         cmocka_unit_test(what_follows_a_cut_is_counted_and_left_out),
-        cmocka_unit_test(bytes_are_written_as_people_read_them),
         cmocka_unit_test(bytes_that_do_not_print_are_shown_by_number),
         cmocka_unit_test(mebibytes_are_one_unit),
     };

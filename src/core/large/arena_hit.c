@@ -3,7 +3,6 @@
 
 #include "src/core/block/page_map.h"
 #include "src/core/large/cached.h"
-#include "src/core/large/large.h"
 
 /* Hand out a cached block, of which the last `rest` bytes stay cached; returns its address. */
 static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena *arena,
@@ -62,16 +61,4 @@ uint64_t xseg_arena_hit_plain(struct xseg_arena *arena, uint64_t requested, bool
     const uint64_t rest = block->bytes - bytes;
     return hand_out(arena, block, expandable || rest > XSEG_SIZE_SMALL_MAX ? rest : 0, requested,
                     false);
-}
-
-bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_slot *slot, struct xseg_block *block,
-                         uint64_t address)
-{
-    if (!xseg_large_take_back(arena, slot, block, address))
-        return false;
-    if (xseg_block_is_split(block))
-        xseg_large_merge(arena, block);
-    else
-        xseg_large_put_whole(arena, block);
-    return true;
 }

@@ -12,8 +12,4 @@ uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need);
 /* xseg_arena_hit() for a configuration without max_split_size_mb, with expandable segments or without. */
 uint64_t xseg_arena_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable);
 
-/* xseg_large_take_back(), and if that succeeds the merge: whether the block was freed. */
-bool xseg_arena_hit_free(struct xseg_arena *arena, xseg_slot *slot, struct xseg_block *block,
-                         uint64_t address);
-
 #endif
