@@ -224,6 +224,11 @@ static void isolate_a_cached_cell(struct fixture *f)
                              xseg_cell_quantum_of(f->small.extent, f->small.cached));
 }
 
+static void hit_a_large_arena_without_its_lock(struct fixture *f)
+{
+    (void)xseg_arena_hit_plain(f->large.arena, 2 * MIB, true);
+}
+
 static void take_back_with_notes_where_there_are_none(struct fixture *f)
 {
     xseg_slot *slot = xseg_page_map_slot(&f->allocator->page_map, f->large.live);
@@ -324,7 +329,7 @@ static const struct breach breaches[] = {
     {"small", hit_a_small_arena_without_its_lock, "small.c", "is_held(&arena->lock)"},
     {"small_free", free_a_cell_without_the_lock, "small_free.c", "is_held(&arena->lock)"},
     {"tract", isolate_a_cached_cell, "tract.c", "xseg_cells_is_live"},
-    {"arena_hit", take_back_with_notes_where_there_are_none, "arena_hit.c", "has_notes(arena)"},
+    {"arena_hit", hit_a_large_arena_without_its_lock, "arena_hit.c", "is_held(&arena->lock)"},
     {"cached", show_a_live_block, "cached.h", "block->state == XSEG_BLOCK_CACHED"},
     {"free_index", index_a_live_block, "free_index.h", "block->state == XSEG_BLOCK_CACHED"},
     {"free_index, remove", remove_a_block_that_is_not_indexed, "free_index.h", "first != NULL"},
@@ -332,6 +337,7 @@ static const struct breach breaches[] = {
     {"notes, block", note_a_cached_block, "notes.c", "block->state == XSEG_BLOCK_LIVE"},
     {"notes, segment", note_memory_without_growth, "notes.c", "XSEG_RANK_GROWTH"},
     {"notes, lock", note_without_the_lock, "notes.c", "is_held(&arena->lock)"},
+    {"large, notes", take_back_with_notes_where_there_are_none, "large.c", "has_notes(arena)"},
     {"large", put_a_block_without_the_lock, "large.h", "is_held(&arena->lock)"},
     {"packing", pack_without_the_lock, "packing.c", "is_held(&arena->lock)"},
     {"hit_stream", serve_without_the_lock, "hit_stream.c", "is_held(&arena->lock)"},
