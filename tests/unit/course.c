@@ -171,6 +171,27 @@ static void events_that_do_not_fit_are_left_out(void **state)
     free(programme);
 }
 
+/* A block that a free tells of ends where the next one begins, whatever size the event has. */
+static void a_block_that_is_brought_back_ends_at_the_next(void **state)
+{
+    struct programme *programme = programme_new();
+    struct course course;
+
+    (void)state;
+    programme_map(programme, BASE, 4 * MIB, true);
+    programme_alloc(programme, BASE + 1024, 512, 1);
+    programme->device.event_count = 0; /* a ring has lost these */
+    (void)programme_event(programme, RECORDING_FREE_REQUESTED, BASE, 4096);
+    (void)programme_event(programme, RECORDING_FREE_COMPLETED, BASE, 4096);
+    course = begin(programme);
+    assert_int_equal(course_block_at(&course, BASE)->bytes, 1024);
+    assert_int_equal(course.live, 1024 + 512);
+    assert_int_equal(play(&course), 2);
+    assert_int_equal(course.live, 512);
+    course_fini(&course);
+    free(programme);
+}
+
 static void frees_of_one_kind_may_be_missing(void **state)
 {
     struct programme *programme = programme_new();
@@ -482,6 +503,7 @@ int main(void)
         cmocka_unit_test(without_requests_a_block_is_live_until_its_free_is_complete),
         cmocka_unit_test(a_block_at_the_end_has_its_real_size),
         cmocka_unit_test(events_that_do_not_fit_are_left_out),
+        cmocka_unit_test(a_block_that_is_brought_back_ends_at_the_next),
         cmocka_unit_test(frees_of_one_kind_may_be_missing),
         cmocka_unit_test(mapped_memory_may_be_of_several_streams_later),
         cmocka_unit_test(segments_that_overlap_are_left_out),

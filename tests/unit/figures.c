@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Figures are taken without a lock: here other code holds them all meanwhile. */
+/* Figures are taken without a lock: here other code holds them all meanwhile; and are written in full. */
+#include <string.h>
+
 #include "tests/support/scene.h"
 
 #include "src/core/inspect/figures.h"
@@ -55,10 +57,27 @@ static void no_lock_is_taken(void **state) XSEG_UNCHECKED
     scene_close(allocator);
 }
 
+/* Nanoseconds are told as seconds with nine places. */
+static void parts_of_a_second_keep_their_places(void **state)
+{
+    struct xseg_figures figures = {.calls = 1};
+    char text[4096];
+    size_t needed = 0;
+
+    (void)state;
+    figures.call[0] =
+        (struct xseg_figures_call){.name = "f", .count = 1, .spent = UINT64_C(12000000305)};
+    assert_int_equal(xseg_metrics_text_write(&figures, XSEG_METRICS_PROMETHEUS, text, sizeof(text),
+                                             &needed),
+                     XSEG_OK);
+    assert_non_null(strstr(text, "{call=\"f\"} 12.000000305\n"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_lock_is_taken),
+        cmocka_unit_test(parts_of_a_second_keep_their_places),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

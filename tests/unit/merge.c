@@ -202,6 +202,21 @@ static void equal_times_go_by_numbers(void **state)
     expect_rings(&p, "110010");
 }
 
+/* So do events without a number: each has the last one that its ring has had, also at an earlier time. */
+static void events_without_a_number_go_by_the_last_one(void **state)
+{
+    static struct programme p;
+
+    (void)state;
+    memset(&p, 0, sizeof(p));
+    p.rings = 2;
+    put(&p, 0, 5, 9);
+    put(&p, 0, 10, 0);
+    put(&p, 1, 5, 3);
+    put(&p, 1, 10, 0);
+    expect_rings(&p, "1010");
+}
+
 /* A ring whose times fall keeps its order all the same. */
 static void a_ring_keeps_its_order(void **state)
 {
@@ -299,6 +314,7 @@ int main(void)
         cmocka_unit_test(times_decide_without_numbers),
         cmocka_unit_test(numbers_decide_against_times),
         cmocka_unit_test(equal_times_go_by_numbers),
+        cmocka_unit_test(events_without_a_number_go_by_the_last_one),
         cmocka_unit_test(a_ring_keeps_its_order),
         cmocka_unit_test(any_programme_is_in_order),
         cmocka_unit_test(true_times_stay),

@@ -71,6 +71,22 @@ static void a_new_block_has_a_new_age(void **state)
     end(extent);
 }
 
+/* Where calls are not kept any more, a new block does not have that of an earlier one. */
+static void a_new_block_has_a_new_call(void **state)
+{
+    static const struct xseg_origin origin = {.stack = 3, .frames = 4, .label = 5};
+    struct xseg_extent *extent = make(true, 2 * MIB);
+
+    (void)state;
+    xseg_origins_note(extent, extent->segment.base, TICK_NS, &origin);
+    const struct xseg_origin of = xseg_origins_of(extent, extent->segment.base);
+    assert_memory_equal(&of, &origin, sizeof(of));
+    xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL);
+    const struct xseg_origin none = xseg_origins_of(extent, extent->segment.base);
+    assert_int_equal(none.stack | none.frames | none.label, 0);
+    end(extent);
+}
+
 static void stamps_start_over_and_ages_go_on(void **state)
 {
     static const uint64_t born[] = {1, TICK_NS - 1, CYCLE - TICK_NS, CYCLE,
@@ -244,6 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_place_has_its_own),
         cmocka_unit_test(a_new_block_has_a_new_age),
+        cmocka_unit_test(a_new_block_has_a_new_call),
         cmocka_unit_test(stamps_start_over_and_ages_go_on),
         cmocka_unit_test(nothing_is_younger_than_new),
         cmocka_unit_test(tables_are_counted),

@@ -218,6 +218,28 @@ static void memory_comes_back_in_parts(void **state)
     end(&trace);
 }
 
+/* A trace that begins anew finds each block as it was, whatever the attempt before has come to. */
+static void a_block_is_at_the_beginning_what_it_was(void **state)
+{
+    struct trace trace;
+
+    (void)state;
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
+    add(&trace, XSEG_HISTORY_ALLOC, 1, 1);
+    add(&trace, XSEG_HISTORY_ALLOC, 4, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 6, 1);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 6, 1);
+    add(&trace, XSEG_HISTORY_ALLOC, 6, 1);
+    add(&trace, XSEG_HISTORY_PAUSE, 0, 8);
+    find(&trace);
+    for (unsigned round = 0; round < 2; round++) {
+        expect_live(&trace, 0, 0, 8, "......x.");
+        expect_live(&trace, 7, 0, 8, ".x..x.x.");
+    }
+    end(&trace);
+}
+
 static void a_pause_older_than_the_events_lasts_from_the_first(void **state)
 {
     struct trace trace;
@@ -324,6 +346,7 @@ int main(void)
         cmocka_unit_test(what_happens_meanwhile_does_not_show),
         cmocka_unit_test(what_was_away_all_the_time_does_not_show),
         cmocka_unit_test(memory_comes_back_in_parts),
+        cmocka_unit_test(a_block_is_at_the_beginning_what_it_was),
         cmocka_unit_test(a_pause_older_than_the_events_lasts_from_the_first),
         cmocka_unit_test(a_pool_that_stays_paused),
         cmocka_unit_test(a_pool_that_ended_while_it_was_paused),

@@ -14,6 +14,8 @@
 #define BASE UINT64_C(0x7f0000000000)
 #define MIB  ((uint64_t)1 << 20)
 
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
 static void add_site(struct profile *profile, const char *name, uint64_t peak, uint64_t blocks)
 {
     struct profile_site *sites =
@@ -74,6 +76,39 @@ static void averages_are_over_events_or_time(void **state)
         profile_fini(&profile);
         free(programme);
     }
+}
+
+/* Frames that differ in what their names do not say, such as the module, are one site. */
+static void sites_of_one_name_are_one(void **state)
+{
+    const struct profile_rules rules = {.depth = 1};
+    struct recording_frame frames[] = {{.name = 1, .module = 2}, {.name = 1}};
+    struct recording_stack stacks[] = {{0, 0}, {0, 1}, {1, 1}};
+    uint32_t text[] = {0, 1, 3}, stack_frames[] = {0, 1};
+    char texts[] = "\0f\0m";
+    struct programme *programme = programme_new();
+    struct profile profile;
+
+    (void)state;
+    programme->recording.frames = frames;
+    programme->recording.frame_count = COUNT_OF(frames);
+    programme->recording.stack_frames = stack_frames;
+    programme->recording.stacks = stacks;
+    programme->recording.stack_count = COUNT_OF(stacks);
+    programme->recording.text = text;
+    programme->recording.texts = texts;
+    programme->recording.text_count = COUNT_OF(text);
+    programme_map(programme, BASE, 4 * MIB, true);
+    programme_alloc(programme, BASE, MIB, 1);
+    programme_alloc(programme, BASE + MIB, 2 * MIB, 2);
+    programme_end(programme);
+    assert_true(profile_init(&profile, &programme->recording, &programme->device, &rules));
+    assert_int_equal(profile.site_count, 1);
+    assert_string_equal(profile.sites[0].name, "f");
+    assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_LIVE], 3 * MIB);
+    assert_int_equal(profile.sites[0].figures.of[PROFILE_BLOCKS], 2);
+    profile_fini(&profile);
+    free(programme);
 }
 
 static void sums_have_each_name_once_and_in_order(void **state)
@@ -155,6 +190,8 @@ static void lines_move_where_it_is_plain_which(void **state)
     static const char *const more[] = {"m.py:11 f", "m.py:12 f", "m.py:13 f",
                                        "n.py:2 h < m.py:3 main", NULL};
     static const char *const words[] = {"m.py:10:f", "m.py:x f", "m.py:9 ff", NULL};
+    static const char *const nameless[] = {"m.py:10", "n.py:1 g < m.py:3", NULL};
+    static const char *const moved_nameless[] = {"m.py:8", "n.py:2 g < m.py:44", NULL};
 
     (void)state;
     assert_int_equal(rows_of(a, a, true), 3);
@@ -162,12 +199,14 @@ static void lines_move_where_it_is_plain_which(void **state)
     assert_int_equal(rows_of(a, moved, false), 6);
     assert_int_equal(rows_of(a, more, true), 7);
     assert_int_equal(rows_of(a, words, true), 6);
+    assert_int_equal(rows_of(nameless, moved_nameless, true), 2);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(averages_are_over_events_or_time),
+        cmocka_unit_test(sites_of_one_name_are_one),
         cmocka_unit_test(sums_have_each_name_once_and_in_order),
         cmocka_unit_test(sums_stay_at_the_most),
         cmocka_unit_test(lines_move_where_it_is_plain_which),

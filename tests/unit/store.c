@@ -311,6 +311,30 @@ static void a_thread_has_a_label_of_each_store(void **state)
     xseg_history_store_fini(&store[1]);
 }
 
+/* --- Names of pools. --- */
+
+/* Numbers come late where pools are made at the same time. */
+static void a_pool_is_found_in_whatever_order_it_came(void **state)
+{
+    static const uint32_t numbers[] = {9, 4, 12, 2, 11};
+    struct xseg_history_store store;
+    uint64_t id[2];
+
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+        id[0] = 100 + numbers[i];
+        id[1] = i;
+        assert_true(xseg_pool_ids_add(&store, numbers[i], id));
+        for (size_t k = 0; k < COUNT_OF(numbers); k++) {
+            xseg_pool_ids_find(&store, numbers[k], id);
+            assert_int_equal(id[0], k <= i ? 100 + numbers[k] : 0);
+            assert_int_equal(id[1], k <= i ? k : 0);
+        }
+    }
+    xseg_history_store_fini(&store);
+}
+
 /* --- Hooks, and the depot. --- */
 
 static uint32_t gather_seven(void *context)
@@ -340,6 +364,43 @@ static void a_hook_that_is_replaced_stays(void **state)
     assert_int_equal(first->gather(NULL), 7);
     assert_true(xseg_history_store_set_hook(&store, NULL));
     assert_null(xseg_history_store_hook(&store));
+    xseg_history_store_fini(&store);
+}
+
+static uint32_t gather_next(void *context)
+{
+    return ++*(uint32_t *)context;
+}
+
+static void note_frames(void *self, uint32_t frames)
+{
+    if (frames < 32)
+        *(uint32_t *)self |= 1u << frames;
+}
+
+/* What a call has gathered is in use while an observer makes other calls. */
+static void frames_of_each_depth_are_shown(void **state)
+{
+    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_store store;
+    struct xseg_config config;
+    uint32_t drawn = 9, shown = 0;
+
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    xseg_config_init(&config);
+    config.history = XSEG_HISTORY_ALL;
+    config.history_stacks = XSEG_HISTORY_STACKS_ALL;
+    xseg_history_store_follow(&store, &config);
+    hook.gather = gather_next;
+    hook.context = &drawn;
+    assert_true(xseg_history_store_set_hook(&store, &hook));
+    xseg_history_gather(&store);
+    const struct xseg_history_gathered outer = xseg_history_put_aside();
+    xseg_history_gather(&store);
+    xseg_history_contexts_visit(note_frames, &shown);
+    assert_int_equal(shown & (1u << 10 | 1u << 11), 1u << 10 | 1u << 11);
+    xseg_history_take_up(&outer);
     xseg_history_store_fini(&store);
 }
 
@@ -378,7 +439,9 @@ int main(void)
         cmocka_unit_test(ticks_of_years_fit),
         cmocka_unit_test(the_users_clock_is_taken_as_it_is),
         cmocka_unit_test(a_thread_has_a_label_of_each_store),
+        cmocka_unit_test(a_pool_is_found_in_whatever_order_it_came),
         cmocka_unit_test(a_hook_that_is_replaced_stays),
+        cmocka_unit_test(frames_of_each_depth_are_shown),
         cmocka_unit_test(threads_make_one_depot),
     };
 

@@ -88,6 +88,18 @@ static void test_a_name_within_another_is_not_it(void **state)
     expect_spelled(&base, &turned, "expandable_segments_reserve:0.5,expandable_segments:True");
 }
 
+static void test_blanks_before_a_colon(void **state)
+{
+    const struct tuning_base base =
+        base_of("backend:native,max_split_size_mb : 64", false, false);
+    struct tuning tuning = tuning_of_base();
+
+    (void)state;
+    expect_spelled(&base, &tuning, "backend:native,max_split_size_mb : 64");
+    tuning.value[TUNING_SPLIT] = 128;
+    expect_spelled(&base, &tuning, "backend:native,max_split_size_mb:128");
+}
+
 static void test_values_are_other_values(void **state)
 {
     const struct tuning_base base =
@@ -189,6 +201,7 @@ int main(void)
         cmocka_unit_test(test_what_is_kept_stays_in_its_order),
         cmocka_unit_test(test_an_empty_string),
         cmocka_unit_test(test_a_name_within_another_is_not_it),
+        cmocka_unit_test(test_blanks_before_a_colon),
         cmocka_unit_test(test_values_are_other_values),
         cmocka_unit_test(test_only_what_can_matter),
         cmocka_unit_test(test_close_values_come_closer),
