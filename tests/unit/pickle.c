@@ -378,6 +378,69 @@ static void what_is_taken_is_in_no_list(void **state)
     pickle_fini(&sum.pickle);
 }
 
+/* Notes lists and dictionaries with a key `j`, and empties the lists; takes nothing. */
+static enum pickle_taking note(void *self, uint32_t list, uint32_t item)
+{
+    struct sum *sum = self;
+    const struct pickle_value *value = &sum->pickle.values[item];
+
+    (void)list;
+    sum->sum++;
+    if (value->kind == PICKLE_LIST) {
+        pickle_note(&sum->pickle, value, 7);
+        pickle_empty(&sum->pickle, value);
+    } else if (pickle_find(&sum->pickle, value, "j")) {
+        pickle_note(&sum->pickle, value, 8);
+    }
+    return PICKLE_LEFT;
+}
+
+static void read_noting(const void *bytes, size_t size, struct sum *sum)
+{
+    const struct pickle_taker taker = {sum, note};
+
+    *sum = (struct sum){.fault = {0, "before"}};
+    assert_true(read_with(bytes, size, &taker, &sum->pickle, &sum->fault));
+}
+
+static void what_has_a_note_is_not_offered_again(void **state)
+{
+    struct sum sum;
+    const struct pickle_value *top;
+
+    (void)state;
+    /* a = {"j": 1}; b = {"k": 1}; [a, b] and then a, b, a */
+    read_noting(BYTES("\x80\x04](}q\0\x8c\x01jK\x01s}q\1\x8c\x01kK\x01se(h\0h\1h\0e."), &sum);
+    top = pickle_top(&sum.pickle);
+    assert_int_equal(pickle_count(top), 5);
+    assert_int_equal(pickle_item(&sum.pickle, top, 4)->note, 8);
+    assert_int_equal(pickle_item(&sum.pickle, top, 3)->note, 0);
+    assert_int_equal(sum.sum, 3);
+    pickle_fini(&sum.pickle);
+}
+
+static void a_list_that_was_emptied_may_be_filled_again(void **state)
+{
+    struct sum sum;
+    const struct pickle_value *top, *list;
+
+    (void)state;
+    /* a = [1, 2, 3, 4, 5]; [a]; then 6 and 7 are added to a */
+    read_noting(BYTES("\x80\x04]]q\0(K\x01K\x02K\x03K\x04K\x05"
+                      "ea"
+                      "h\0(K\x06K\x07"
+                      "e0."),
+                &sum);
+    top = pickle_top(&sum.pickle);
+    list = pickle_item(&sum.pickle, top, 0);
+    assert_int_equal(list->note, 7);
+    assert_int_equal(pickle_count(list), 2);
+    assert_int_equal(pickle_item(&sum.pickle, list, 1)->number, 7);
+    assert_int_equal(sum.pickle.held, sum.pickle.capacity * sizeof(struct pickle_value) +
+                                          sum.pickle.text_capacity + 3 * sizeof(uint32_t));
+    pickle_fini(&sum.pickle);
+}
+
 /* One dictionary that stands several times in a list is taken as often; once taken it cannot come again. */
 static void a_dictionary_that_comes_again_is_taken_again_or_refused(void **state)
 {
@@ -469,6 +532,8 @@ int main(void)
         cmocka_unit_test(marks_and_values_are_popped),
         cmocka_unit_test(memory_is_bounded),
         cmocka_unit_test(what_is_taken_is_in_no_list),
+        cmocka_unit_test(what_has_a_note_is_not_offered_again),
+        cmocka_unit_test(a_list_that_was_emptied_may_be_filled_again),
         cmocka_unit_test(a_dictionary_that_comes_again_is_taken_again_or_refused),
         cmocka_unit_test(the_number_of_a_list_that_is_gone_is_no_other_lists),
         cmocka_unit_test(a_taker_stops_the_reading),

@@ -10,7 +10,7 @@
  * It is our own because nobody keeps a reader in C: Python's is part of its interpreter, and runs
  * what a pickle names.
  *
- * Locking: none; what is read does not change any more, so any number of threads may look at it.
+ * Locking: none; what is read changes by pickle_note() and pickle_empty() alone, so any number of threads may look at it.
  */
 #ifndef TOOLS_PICKLE_H
 #define TOOLS_PICKLE_H
@@ -46,6 +46,7 @@ struct pickle_value {
     bool has_room; /* there is room for as many items as the next power of two; else for count */
     uint32_t count;
     uint32_t memo; /* PICKLE_USE_MEMO: its entry */
+    uint32_t note; /* pickle_note(); 0: none */
     union {
         uint64_t number;
         double real;
@@ -89,9 +90,15 @@ const struct pickle_value *pickle_top(const struct pickle *pickle);
 /* How many items a list, tuple, set or dictionary (keys and values) has; 0 for everything else. */
 size_t pickle_count(const struct pickle_value *value);
 
+/* How many items there is room for in one of these. */
+size_t pickle_capacity(const struct pickle_value *value);
+
 /* Item `at` of these, which must be below pickle_count(). */
 const struct pickle_value *pickle_item(const struct pickle *pickle,
                                        const struct pickle_value *value, size_t at);
+
+/* Which item of a dictionary stands behind a key that is text; 0: none, as pickle_find(). */
+size_t pickle_place(const struct pickle *pickle, const struct pickle_value *value, const char *key);
 
 /*
  * What a dictionary has under a key that is text.  NULL: it is not there, or `value` is NULL or no
@@ -99,6 +106,19 @@ const struct pickle_value *pickle_item(const struct pickle *pickle,
  */
 const struct pickle_value *pickle_find(const struct pickle *pickle,
                                        const struct pickle_value *value, const char *key);
+
+/*
+ * Note what a reader has made of a value, so that it looks at each value once.  What comes often in a pickle is one value.
+ * A value with a note is not offered to the taker.
+ */
+static inline void pickle_note(struct pickle *pickle, const struct pickle_value *value,
+                               uint32_t note)
+{
+    pickle->values[value - pickle->values].note = note;
+}
+
+/* Free the items of a list, which the reader knows by its note from then on. */
+void pickle_empty(struct pickle *pickle, const struct pickle_value *list);
 
 /* An integer from 0 to UINT64_MAX.  Returns false for everything else, NULL included. */
 bool pickle_number(const struct pickle_value *value, uint64_t *out);

@@ -135,31 +135,18 @@ uint32_t pickle_store_add_text(struct pickle_store *store, enum pickle_kind kind
 
 /* --- Containers. --- */
 
-static size_t power_from(size_t items)
-{
-    size_t power = 4;
-
-    while (power < items)
-        power *= 2;
-    return power;
-}
-
-static size_t capacity_of(const struct pickle_value *value)
-{
-    return value->has_room ? power_from(value->count) : value->count;
-}
-
 /* What is filled at once has no room to spare; what is filled piece by piece doubles. */
 bool pickle_store_fill(struct pickle_store *store, uint32_t container, const uint32_t *items,
                        size_t count)
 {
     struct pickle_value *value = &store->out->values[container];
-    const size_t before = capacity_of(value);
+    const size_t before = pickle_capacity(value);
     const size_t wanted = value->count + count;
 
     if (wanted > before) {
-        const bool has_room = value->count > 0;
-        const size_t after = has_room ? power_from(wanted) : wanted;
+        const struct pickle_value filled = {.count = (uint32_t)wanted,
+                                            .has_room = value->count > 0};
+        const size_t after = pickle_capacity(&filled);
         uint32_t *bigger;
 
         if (after - before > (PICKLE_MEMORY - store->out->held) / sizeof(*bigger)) {
@@ -173,7 +160,7 @@ bool pickle_store_fill(struct pickle_store *store, uint32_t container, const uin
         }
         store->out->held += (after - before) * sizeof(*bigger);
         value->items = bigger;
-        value->has_room = has_room;
+        value->has_room = filled.has_room;
     }
     if (count > 0)
         memcpy(value->items + value->count, items, count * sizeof(*items));
@@ -232,7 +219,7 @@ static void forget(struct pickle_store *store, uint32_t slot, unsigned depth)
         for (size_t i = 0; i < value->count; i++)
             if (depth < DEPTH_MOST && out->values[value->items[i]].use == PICKLE_USE_ONE)
                 forget(store, value->items[i], depth + 1);
-        out->held -= capacity_of(value) * sizeof(*value->items);
+        out->held -= pickle_capacity(value) * sizeof(*value->items);
         free(value->items);
     }
     *value = (struct pickle_value){.kind = PICKLE_NONE, .number = store->unused};

@@ -20,7 +20,7 @@ struct machine {
     struct pickle *out;
     struct pickle_fault *fault;
     struct pickle_store store;
-    uint64_t at, taken; /* bytes before the opcode, and before the next byte */
+    uint64_t at, before; /* bytes before the opcode, and before the buffer */
     uint32_t *stack;
     size_t depth, stack_capacity;
     uint32_t *marks; /* depth of the stack at each */
@@ -55,16 +55,18 @@ static bool problem(struct machine *machine)
 
 static bool push(struct machine *machine, uint32_t slot)
 {
-    uint32_t *stack;
-
     if (slot == PICKLE_STORE_NOWHERE)
         return problem(machine);
-    stack = pickle_store_room(&machine->store, machine->stack, &machine->stack_capacity,
+    if (machine->depth == machine->stack_capacity) {
+        uint32_t *stack =
+            pickle_store_room(&machine->store, machine->stack, &machine->stack_capacity,
                               machine->depth + 1, sizeof(*stack));
-    if (!stack)
-        return problem(machine);
-    machine->stack = stack;
-    stack[machine->depth++] = slot;
+
+        if (!stack)
+            return problem(machine);
+        machine->stack = stack;
+    }
+    machine->stack[machine->depth++] = slot;
     return true;
 }
 
@@ -80,6 +82,7 @@ static bool refill(struct machine *machine)
 {
     const char *problem;
 
+    machine->before += machine->end;
     machine->begin = 0;
     machine->end = input_read(machine->input, machine->buffer, BUFFER_BYTES);
     if (machine->end > 0)
@@ -93,21 +96,22 @@ static bool take_byte(struct machine *machine, unsigned char *out)
     if (machine->begin == machine->end && !refill(machine))
         return false;
     *out = machine->buffer[machine->begin++];
-    machine->taken++;
     return true;
 }
 
-/* A little-endian number of up to eight bytes. */
+/* A number of up to eight bytes, little-endian as the machine's own. */
 static bool take_number(struct machine *machine, unsigned bytes, uint64_t *out)
 {
     *out = 0;
-    for (unsigned i = 0; i < bytes; i++) {
-        unsigned char byte;
-
-        if (!take_byte(machine, &byte))
-            return false;
-        *out |= (uint64_t)byte << 8 * i;
+    if (machine->end - machine->begin >= sizeof(*out)) {
+        memcpy(out, machine->buffer + machine->begin, sizeof(*out));
+        *out &= UINT64_MAX >> (64 - 8 * bytes);
+        machine->begin += bytes;
+        return true;
     }
+    for (unsigned i = 0; i < bytes; i++)
+        if (!take_byte(machine, (unsigned char *)out + i))
+            return false;
     return true;
 }
 
@@ -130,7 +134,6 @@ static bool take_text(struct machine *machine, uint64_t bytes)
         out->text = text;
         memcpy(text + end, machine->buffer + machine->begin, some);
         machine->begin += some;
-        machine->taken += some;
         end += some;
         bytes -= some;
         text[end] = '\0';
@@ -325,7 +328,7 @@ static bool offer(struct machine *machine, uint32_t list, size_t *count)
     for (size_t i = 0; i < *count; i++) {
         const struct pickle_value *value = &out->values[items[i]];
         const enum pickle_taking taking =
-            machine->taker->take(machine->taker->self, list, items[i]);
+            value->note ? PICKLE_LEFT : machine->taker->take(machine->taker->self, list, items[i]);
 
         if (taking == PICKLE_STOPPED)
             return bad(machine, "%s", "");
@@ -533,7 +536,7 @@ static const struct opcode {
 /* Only where the file ends it shows whether what was compressed is whole. */
 static bool drain(struct machine *machine)
 {
-    machine->at = machine->taken;
+    machine->at = machine->before + machine->begin;
     while (input_read(machine->input, machine->buffer, BUFFER_BYTES) > 0)
         continue;
     return !input_problem(machine->input) || bad(machine, "%s", input_problem(machine->input));
@@ -550,13 +553,13 @@ static bool run(struct machine *machine)
         const struct opcode *opcode;
         unsigned char byte;
 
-        machine->at = machine->taken;
+        machine->at = machine->before + machine->begin;
         if (!take_byte(machine, &byte))
             return false;
         opcode = &opcodes[byte];
         if (machine->at == 0 && byte != PICKLE_PROTO)
             return bad(machine, "this is no pickle of protocol 2 or later");
-        if (memchr(code, byte, sizeof(code) - 1))
+        if (!opcode->run && memchr(code, byte, sizeof(code) - 1))
             return bad(machine, "the pickle asks for a class or a function; only plain data is "
                                 "read");
         if (!opcode->run)

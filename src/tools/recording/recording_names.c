@@ -262,49 +262,8 @@ static bool add_stack(struct recording_names *names, const uint32_t *frames, siz
     return true;
 }
 
-static struct recording_known *place_of(const struct recording_names *names, uint32_t list)
-{
-    const size_t mask = ((size_t)1 << names->known_bits) - 1;
-    size_t at = (size_t)hash(&list, sizeof(list)) & mask;
-
-    while (names->known[at].list && names->known[at].list != list)
-        at = (at + 1) & mask;
-    return &names->known[at];
-}
-
-static bool know(struct recording_names *names, uint32_t list, uint32_t stack)
-{
-    if (!names->known || names->known_used >= (size_t)1 << (names->known_bits - 1)) {
-        struct recording_names old = *names;
-
-        names->known_bits = old.known ? old.known_bits + 1 : FIRST_BITS;
-        names->known = calloc((size_t)1 << names->known_bits, sizeof(*names->known));
-        if (!names->known) {
-            *names = old;
-            return false;
-        }
-        for (size_t i = 0; old.known && i < (size_t)1 << old.known_bits; i++)
-            if (old.known[i].list)
-                *place_of(names, old.known[i].list) = old.known[i];
-        free(old.known);
-    }
-    *place_of(names, list) = (struct recording_known){list, stack};
-    names->known_used++;
-    return true;
-}
-
-bool recording_names_known_stack(const struct recording_names *names, uint32_t list, uint32_t *out)
-{
-    const struct recording_known *place = list && names->known ? place_of(names, list) : NULL;
-
-    if (!place || !place->list)
-        return false;
-    *out = place->stack;
-    return true;
-}
-
-bool recording_names_stack(struct recording_names *names, uint32_t list, const uint32_t *frames,
-                           size_t count, uint32_t *out)
+bool recording_names_stack(struct recording_names *names, const uint32_t *frames, size_t count,
+                           uint32_t *out)
 {
     static const struct kind kind = {hash_stack, is_stack};
     const size_t bytes = count * sizeof(*frames);
@@ -312,12 +271,12 @@ bool recording_names_stack(struct recording_names *names, uint32_t list, const u
 
     if (!find(names, &names->stacks, &kind, frames, bytes, hash(frames, bytes), out, &is_known))
         return false;
-    if (!is_known) {
-        if (!add_stack(names, frames, count, out))
-            return false;
-        put(names, &names->stacks, &kind, *out);
-    }
-    return list == 0 || know(names, list, *out);
+    if (is_known)
+        return true;
+    if (!add_stack(names, frames, count, out))
+        return false;
+    put(names, &names->stacks, &kind, *out);
+    return true;
 }
 
 /* --- All of them. --- */
@@ -333,7 +292,7 @@ bool recording_names_init(struct recording_names *names, struct recording *out)
     return recording_names_room((void **)&out->stack_frames, 0, sizeof(*out->stack_frames)) &&
            recording_names_text(names, "", &number) &&
            recording_names_pool(names, default_pool, &number) &&
-           recording_names_stack(names, 0, no_frames, 0, &number);
+           recording_names_stack(names, no_frames, 0, &number);
 }
 
 void recording_names_fini(struct recording_names *names)
@@ -342,5 +301,4 @@ void recording_names_fini(struct recording_names *names)
     free(names->frames.places);
     free(names->stacks.places);
     free(names->pools.places);
-    free(names->known);
 }

@@ -20,12 +20,6 @@ struct recording_names {
     struct recording *out;
     size_t text_bytes, stack_frame_count;
     struct recording_table texts, frames, stacks, pools;
-    /* Stacks by the number of their list in a pickle, from 1: [known_bits], as recording_table. */
-    struct recording_known {
-        uint32_t list, stack;
-    } * known;
-    unsigned known_bits;
-    size_t known_used;
 };
 
 /* Each returns false without host memory. */
@@ -37,12 +31,8 @@ bool recording_names_frame(struct recording_names *names, const struct recording
                            uint32_t *out);
 bool recording_names_pool(struct recording_names *names, const uint64_t id[2], uint32_t *out);
 
-/* The number of a stack of frames.  list: what it is known by from then on; 0: nothing */
-bool recording_names_stack(struct recording_names *names, uint32_t list, const uint32_t *frames,
-                           size_t count, uint32_t *out);
-
-/* Whether a list was named before; 0 was not. */
-bool recording_names_known_stack(const struct recording_names *names, uint32_t list, uint32_t *out);
+bool recording_names_stack(struct recording_names *names, const uint32_t *frames, size_t count,
+                           uint32_t *out);
 
 /* Room for one item more in an array of `count`, whose capacity is the next power of two. */
 bool recording_names_room(void **array, size_t count, size_t bytes);

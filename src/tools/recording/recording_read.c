@@ -18,14 +18,14 @@
 /* --- Segments. --- */
 
 /* Before 2.1 a block had a list of what was there, the latest first, in place of frames. */
-static const struct pickle_value *frames_of(const struct reading *reading,
+static const struct pickle_value *frames_of(struct reading *reading,
                                             const struct pickle_value *value)
 {
-    const struct pickle_value *history = reading_list(reading, value, "history");
+    const struct pickle_value *history = reading_list(reading, value, READING_HISTORY);
 
     if (reading_count(history) > 0)
         value = pickle_item(reading->pickle, history, 0);
-    return reading_list(reading, value, "frames");
+    return reading_list(reading, value, READING_FRAMES);
 }
 
 static enum recording_state state_of(const char *state)
@@ -39,20 +39,20 @@ static enum recording_state state_of(const char *state)
 static bool read_block(struct reading *reading, const struct pickle_value *value, uint64_t *address,
                        struct recording_block *out)
 {
-    const char *state = pickle_string(reading->pickle, reading_find(reading, value, "state"));
+    const char *state = pickle_string(reading->pickle, reading_find(reading, value, READING_STATE));
 
     if (!state)
         return reading_bad(reading, "a block has no `state`");
     *out = (struct recording_block){.state = (uint8_t)state_of(state)};
-    if (!reading_want(reading, value, "address", address) ||
-        !reading_need(reading, value, "size", &out->bytes))
+    if (!reading_want(reading, value, READING_ADDRESS, address) ||
+        !reading_need(reading, value, READING_SIZE, &out->bytes))
         return false;
     if (out->bytes > UINT64_MAX - *address)
         return reading_bad(reading, "a block ends beyond all addresses");
     out->address = *address;
     *address += out->bytes;
     out->requested = out->bytes;
-    return reading_want(reading, value, "requested_size", &out->requested) &&
+    return reading_want(reading, value, READING_REQUESTED_SIZE, &out->requested) &&
            reading_stack(reading, frames_of(reading, value), &out->stack);
 }
 
@@ -74,22 +74,23 @@ static bool read_blocks(struct reading *reading, const struct pickle_value *list
 static bool read_segment(struct reading *reading, const struct pickle_value *value, size_t number,
                          struct recording_segment *out)
 {
-    const char *type = pickle_string(reading->pickle, reading_find(reading, value, "segment_type"));
-    const struct pickle_value *expandable = reading_find(reading, value, "is_expandable");
+    const char *type =
+        pickle_string(reading->pickle, reading_find(reading, value, READING_SEGMENT_TYPE));
+    const struct pickle_value *expandable = reading_find(reading, value, READING_IS_EXPANDABLE);
 
     (void)snprintf(reading->where, sizeof(reading->where), "segment %zu: ", number + 1);
     *out = (struct recording_segment){
         .is_small = type && strcmp(type, "small") == 0,
         .is_expandable = expandable && expandable->kind == PICKLE_BOOL && expandable->number,
     };
-    if (!reading_need(reading, value, "address", &out->address) ||
-        !reading_need(reading, value, "total_size", &out->bytes) ||
-        !reading_want(reading, value, "stream", &out->stream) ||
-        !reading_want_pool(reading, value, "segment_pool_id", &out->pool))
+    if (!reading_need(reading, value, READING_ADDRESS, &out->address) ||
+        !reading_need(reading, value, READING_TOTAL_SIZE, &out->bytes) ||
+        !reading_want(reading, value, READING_STREAM, &out->stream) ||
+        !reading_want_pool(reading, value, READING_SEGMENT_POOL_ID, &out->pool))
         return false;
     if (out->bytes > UINT64_MAX - out->address)
         return reading_bad(reading, "it ends beyond all addresses");
-    return read_blocks(reading, reading_list(reading, value, "blocks"), out);
+    return read_blocks(reading, reading_list(reading, value, READING_BLOCKS), out);
 }
 
 /* Room for the blocks of all segments.  A list of blocks may be several segments', so they are counted first. */
@@ -99,7 +100,7 @@ static bool make_room_for_blocks(struct reading *reading, const struct pickle_va
 
     for (size_t i = 0; i < reading_count(segments); i++)
         count += reading_count(
-            reading_list(reading, pickle_item(reading->pickle, segments, i), "blocks"));
+            reading_list(reading, pickle_item(reading->pickle, segments, i), READING_BLOCKS));
     if (count > reading->pickle->count || count > UINT32_MAX)
         return reading_bad(reading, "blocks of a segment are those of others");
     reading->out->blocks = malloc((count + 1) * sizeof(*reading->out->blocks));
@@ -146,7 +147,7 @@ static bool read_segments(struct reading *reading, const struct pickle_value *se
         uint64_t number = 0;
 
         (void)snprintf(reading->where, sizeof(reading->where), "segment %zu: ", i + 1);
-        if (!reading_need(reading, value, "device", &number) ||
+        if (!reading_need(reading, value, READING_DEVICE, &number) ||
             !read_segment(reading, value, i, &segment) || !(device = get_device(reading, number)) ||
             !recording_names_room((void **)&device->segments, device->segment_count,
                                   sizeof(segment)))
@@ -198,9 +199,10 @@ static bool read_traces(struct reading *reading, struct traces *traces,
 
 static bool read_config(struct reading *reading, const struct pickle_value *settings)
 {
-    const char *text =
-        pickle_string(reading->pickle, reading_find(reading, settings, "PYTORCH_CUDA_ALLOC_CONF"));
-    const struct pickle_value *expandable = reading_find(reading, settings, "expandable_segments");
+    const char *text = pickle_string(
+        reading->pickle, reading_find(reading, settings, READING_PYTORCH_CUDA_ALLOC_CONF));
+    const struct pickle_value *expandable =
+        reading_find(reading, settings, READING_EXPANDABLE_SEGMENTS);
     const bool names = text && strstr(text, "expandable_segments") != NULL;
     const bool adds = !names && expandable && expandable->kind == PICKLE_BOOL && expandable->number;
     char *whole = NULL;
@@ -283,12 +285,12 @@ static bool read_causes(struct reading *reading, const struct pickle_value *list
 
 static bool read_own(struct reading *reading, const struct pickle_value *own)
 {
-    const struct pickle_value *devices = reading_list(reading, own, "devices");
+    const struct pickle_value *devices = reading_list(reading, own, READING_DEVICES);
     uint64_t format = FORMAT;
 
     reading->out->is_own = own != NULL;
     (void)snprintf(reading->where, sizeof(reading->where), "xseg: ");
-    if (!reading_want(reading, own, "format", &format))
+    if (!reading_want(reading, own, READING_FORMAT, &format))
         return false;
     if (format != FORMAT)
         return reading_bad(reading,
@@ -301,12 +303,13 @@ static bool read_own(struct reading *reading, const struct pickle_value *own)
         struct recording_device *device;
         uint64_t number = 0;
 
-        if (!reading_need(reading, value, "device", &number) ||
+        if (!reading_need(reading, value, READING_DEVICE, &number) ||
             !(device = get_device(reading, number)) ||
-            !reading_want(reading, value, "lost", &device->lost) ||
-            !reading_want(reading, value, "left_out", &device->left_out) ||
-            !read_causes(reading, reading_list(reading, value, "causes"), device) ||
-            (!device->pages && !read_pages(reading, reading_list(reading, value, "pages"), device)))
+            !reading_want(reading, value, READING_LOST, &device->lost) ||
+            !reading_want(reading, value, READING_LEFT_OUT, &device->left_out) ||
+            !read_causes(reading, reading_list(reading, value, READING_CAUSES), device) ||
+            (!device->pages &&
+             !read_pages(reading, reading_list(reading, value, READING_PAGES), device)))
             return false;
     }
     return true;
@@ -324,16 +327,16 @@ static bool read_all(struct reading *reading, struct traces *traces)
 {
     const struct pickle_value *top = pickle_top(reading->pickle);
     const struct pickle_value *segments =
-        top->kind == PICKLE_LIST ? top : reading_list(reading, top, "segments");
+        top->kind == PICKLE_LIST ? top : reading_list(reading, top, READING_SEGMENTS);
 
     if (!segments)
         return reading_bad(reading, "this is no memory snapshot: there are no `segments`");
     if (!read_segments(reading, segments) ||
-        !read_traces(reading, traces, reading_list(reading, top, "device_traces")))
+        !read_traces(reading, traces, reading_list(reading, top, READING_DEVICE_TRACES)))
         return false;
     reading->where[0] = '\0';
-    if (!read_config(reading, reading_find(reading, top, "allocator_settings")) ||
-        !read_own(reading, reading_find(reading, top, "xseg")))
+    if (!read_config(reading, reading_find(reading, top, READING_ALLOCATOR_SETTINGS)) ||
+        !read_own(reading, reading_find(reading, top, READING_XSEG)))
         return false;
     if (reading->out->device_count > 0)
         qsort(reading->out->devices, reading->out->device_count, sizeof(*reading->out->devices),
@@ -378,6 +381,7 @@ bool recording_read(struct input *input, const char *name, struct names *names,
                : reading_lacks_memory(&reading);
     traces_fini(&traces);
     recording_names_fini(&reading.names);
+    free(reading.frames);
     sources_fini(&reading.sources);
     if (!fine)
         recording_fini(out);

@@ -32,27 +32,28 @@ static enum recording_action action_of(const char *name)
 static bool read_event(struct reading *reading, const struct pickle_value *value,
                        struct recording_event *out)
 {
-    const char *name = pickle_string(reading->pickle, reading_find(reading, value, "action"));
+    const char *name = pickle_string(reading->pickle, reading_find(reading, value, READING_ACTION));
 
     if (!name)
         return reading_bad(reading, "it has no `action`");
     *out = (struct recording_event){.action = (uint8_t)action_of(name)};
-    if (!reading_want(reading, value, "time_us", &out->time_us))
+    if (!reading_want(reading, value, READING_TIME_US, &out->time_us))
         return false;
     if (out->action == RECORDING_OTHER)
         return true;
-    if (out->action == RECORDING_OOM ? !reading_want(reading, value, "device_free", &out->address)
-                                     : !reading_need(reading, value, "addr", &out->address))
+    if (out->action == RECORDING_OOM
+            ? !reading_want(reading, value, READING_DEVICE_FREE, &out->address)
+            : !reading_need(reading, value, READING_ADDR, &out->address))
         return false;
     out->pool = out->action == RECORDING_OOM ? 0 : POOL_UNKNOWN;
-    if (!reading_need(reading, value, "size", &out->bytes) ||
-        !reading_want(reading, value, "stream", &out->stream) ||
-        !reading_want_pool(reading, value, "pool_id", &out->pool) ||
-        !reading_want_text(reading, value, "user_metadata", &out->label))
+    if (!reading_need(reading, value, READING_SIZE, &out->bytes) ||
+        !reading_want(reading, value, READING_STREAM, &out->stream) ||
+        !reading_want_pool(reading, value, READING_POOL_ID, &out->pool) ||
+        !reading_want_text(reading, value, READING_USER_METADATA, &out->label))
         return false;
     if (out->bytes > UINT64_MAX - out->address)
         return reading_bad(reading, "it ends beyond all addresses");
-    return reading_stack(reading, reading_list(reading, value, "frames"), &out->stack);
+    return reading_stack(reading, reading_list(reading, value, READING_FRAMES), &out->stack);
 }
 
 /* --- Taking. --- */
@@ -124,7 +125,7 @@ enum pickle_taking traces_take(void *self, uint32_t list, uint32_t item)
     struct recording_event event;
     struct trace *trace;
 
-    if (!reading_find(reading, value, "action") || !read_event(reading, value, &event)) {
+    if (!reading_find(reading, value, READING_ACTION) || !read_event(reading, value, &event)) {
         if (reading->lacks_memory)
             return PICKLE_STOPPED;
         /* What is wrong with it is said if its list is the history of a device. */
