@@ -590,12 +590,12 @@ static void what_is_wrong_is_named_by_its_entry(void **state)
 {
     static const struct {
         const char *action, *key;
-        uint64_t value;
+        uint64_t value, line;
         const char *words;
     } rows[] = {
-        {"alloc", "addr", UINT64_MAX, "ends beyond all addresses"},
-        {"alloc", "time_us", UINT64_MAX, "more microseconds than there can be"},
-        {"alloc", "pool_id", 5, "`pool_id` is no pair of numbers"},
+        {"alloc", "addr", UINT64_MAX, 0, "device 0, entry 2: it ends beyond all addresses"},
+        {"alloc", "time_us", UINT64_MAX, 2, "more microseconds than there can be"},
+        {"alloc", "pool_id", 5, 0, "device 0, entry 2: `pool_id` is no pair of numbers"},
     };
     struct pen pen;
 
@@ -608,7 +608,7 @@ static void what_is_wrong_is_named_by_its_entry(void **state)
         done(&pen);
         begin_segments(&pen);
         end(&pen);
-        expect_bad(&pen, 2, rows[i].words);
+        expect_bad(&pen, rows[i].line, rows[i].words);
     }
     begin(&pen);
     op(&pen, "}(");
@@ -617,7 +617,7 @@ static void what_is_wrong_is_named_by_its_entry(void **state)
     op(&pen, "u}");
     begin_segments(&pen);
     end(&pen);
-    expect_bad(&pen, 1, "`addr` is missing, or no number");
+    expect_bad(&pen, 0, "device 0, entry 1: `addr` is missing, or no number");
     begin(&pen);
     open_entry(&pen, "alloc", 0, 1);
     text(&pen, "stream");
@@ -625,12 +625,12 @@ static void what_is_wrong_is_named_by_its_entry(void **state)
     done(&pen);
     begin_segments(&pen);
     end(&pen);
-    expect_bad(&pen, 1, "`stream` is no number");
+    expect_bad(&pen, 0, "device 0, entry 1: `stream` is no number");
     begin(&pen);
     op(&pen, "}");
     begin_segments(&pen);
     end(&pen);
-    expect_bad(&pen, 1, "no `action`");
+    expect_bad(&pen, 0, "device 0, entry 1: it has no `action`");
 }
 
 static void what_is_wrong_elsewhere_is_named_with_it(void **state)
@@ -666,7 +666,7 @@ static void what_is_wrong_elsewhere_is_named_with_it(void **state)
         op(&pen, "2");
     op(&pen, "eu");
     end(&pen);
-    expect_bad(&pen, 0, "segment 1: its blocks are those of others");
+    expect_bad(&pen, 0, "blocks of a segment are those of others");
     begin(&pen);
     begin_segments(&pen);
     end(&pen);

@@ -298,6 +298,8 @@ static enum plan undo(struct course *course, size_t number)
     case RECORDING_SEGMENT_UNMAP:
         return undo_departure(course, event);
     case RECORDING_OOM:
+    case RECORDING_SNAPSHOT:
+    case RECORDING_ANNOTATE:
     case RECORDING_OTHER:
         break;
     }
@@ -370,6 +372,8 @@ static void play(struct course *course, size_t number)
         (void)course_ranges_remove(course, event->address, event->address + event->bytes);
         break;
     case RECORDING_OOM:
+    case RECORDING_SNAPSHOT:
+    case RECORDING_ANNOTATE:
     case RECORDING_OTHER:
         break;
     }

@@ -31,7 +31,9 @@ enum recording_action {
     RECORDING_SEGMENT_MAP,
     RECORDING_SEGMENT_UNMAP,
     RECORDING_OOM,
-    RECORDING_OTHER /* snapshot, annotate, and what is not known: nothing has changed */
+    RECORDING_SNAPSHOT, /* from here on nothing has changed */
+    RECORDING_ANNOTATE,
+    RECORDING_OTHER /* what is not known */
 };
 
 /* Why memory of a segment went or came; of xseg's own snapshots. */
@@ -42,6 +44,7 @@ enum recording_cause {
     RECORDING_CAUSE_TRIM,
     RECORDING_CAUSE_PAUSE,
     RECORDING_CAUSE_RESUME,
+    RECORDING_CAUSE_OTHER, /* a word of a later release */
     RECORDING_CAUSES
 };
 
@@ -109,6 +112,7 @@ struct recording {
     struct recording_block *blocks;
     struct recording_device *devices; /* [device_count], those that have anything, by number */
     size_t text_count, frame_count, stack_count, pool_count, block_count, device_count;
+    bool has_config;
     uint32_t config; /* text: allocator_settings' string; the key expandable_segments is in it */
     bool is_own;     /* xseg has written it */
 };

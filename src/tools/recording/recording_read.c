@@ -210,6 +210,7 @@ static bool read_config(struct reading *reading, const struct pickle_value *sett
 
     if (!settings)
         return true;
+    reading->out->has_config = true;
     if (asprintf(&whole, "%s%s%s", text ? text : "", adds && text && text[0] ? "," : "",
                  adds ? "expandable_segments:True" : "") < 0)
         return reading_lacks_memory(reading);
@@ -249,19 +250,19 @@ static bool read_pages(struct reading *reading, const struct pickle_value *list,
 
 static enum recording_cause cause_of(const char *name)
 {
-    static const char *const names[RECORDING_CAUSES] = {
+    static const char *const names[] = {
         [RECORDING_CAUSE_STEAL] = "steal",   [RECORDING_CAUSE_DECAY] = "decay",
         [RECORDING_CAUSE_TRIM] = "trim",     [RECORDING_CAUSE_PAUSE] = "pause",
         [RECORDING_CAUSE_RESUME] = "resume",
     };
 
-    for (size_t i = RECORDING_CAUSE_NONE + 1; name && i < RECORDING_CAUSES; i++)
+    for (size_t i = RECORDING_CAUSE_NONE + 1; i < RECORDING_CAUSE_OTHER; i++)
         if (strcmp(name, names[i]) == 0)
             return (enum recording_cause)i;
-    return RECORDING_CAUSE_NONE;
+    return RECORDING_CAUSE_OTHER;
 }
 
-/* A cause is a list of the place of its entry, and a word; words of later releases are none. */
+/* A cause is a list of the place of its entry, and a word. */
 static bool read_causes(struct reading *reading, const struct pickle_value *list,
                         struct recording_device *device)
 {
@@ -271,14 +272,15 @@ static bool read_causes(struct reading *reading, const struct pickle_value *list
         return false;
     for (size_t i = 0; i < count; i++) {
         const struct pickle_value *item = pickle_item(reading->pickle, list, i);
+        const char *word;
         uint64_t entry;
 
         if (item->kind != PICKLE_LIST || pickle_count(item) < 2 ||
             !pickle_number(pickle_item(reading->pickle, item, 0), &entry) ||
-            entry >= device->event_count)
+            entry >= device->event_count ||
+            !(word = pickle_string(reading->pickle, pickle_item(reading->pickle, item, 1))))
             return reading_bad(reading, "a cause is no list of an entry and a word");
-        device->events[entry].cause = (uint8_t)cause_of(
-            pickle_string(reading->pickle, pickle_item(reading->pickle, item, 1)));
+        device->events[entry].cause = (uint8_t)cause_of(word);
     }
     return true;
 }

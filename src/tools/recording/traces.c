@@ -21,6 +21,8 @@ static enum recording_action action_of(const char *name)
         [RECORDING_SEGMENT_MAP] = "segment_map",
         [RECORDING_SEGMENT_UNMAP] = "segment_unmap",
         [RECORDING_OOM] = "oom",
+        [RECORDING_SNAPSHOT] = "snapshot",
+        [RECORDING_ANNOTATE] = "annotate",
     };
 
     for (size_t i = 0; i < RECORDING_OTHER; i++)
@@ -39,7 +41,7 @@ static bool read_event(struct reading *reading, const struct pickle_value *value
     *out = (struct recording_event){.action = (uint8_t)action_of(name)};
     if (!reading_want(reading, value, READING_TIME_US, &out->time_us))
         return false;
-    if (out->action == RECORDING_OTHER)
+    if (out->action > RECORDING_OOM)
         return true;
     if (out->action == RECORDING_OOM
             ? !reading_want(reading, value, READING_DEVICE_FREE, &out->address)

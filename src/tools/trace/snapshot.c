@@ -5,21 +5,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/files/json_pickle.h"
-#include "src/tools/trace/history.h"
+#include "src/tools/recording/recording_read.h"
 
 /* Microseconds between two looks at the clock: a look takes longer than the event that it is for. */
 #define CLOCK_STEP 1000
 
+#define FRAMES_MOST 256 /* of a stack that are looked at; the innermost come first */
+
 /* Where an address stands, in the table of addresses by idmap_entry.line. */
 enum { ADDRESS_KNOWN = 1, ADDRESS_LEAVING /* its free was requested */ };
 
+/* A block that was live before the history began. */
+struct early {
+    uint64_t address, bytes, stream;
+    uint32_t pool;
+};
+
+/* Why memory goes back. */
+enum why {
+    WHY_OPEN,  /* the programme asked for it, or the allocator was short of memory */
+    WHY_STEAL, /* the allocator was short of memory */
+    WHY_OWN    /* the allocator did it by itself, short of memory or not */
+};
+
+/* Entries are numbered from 1. */
 struct snapshot {
     struct reader *reader;
-    struct history history;
+    struct recording recording;
+    const struct recording_device *device;
     struct idmap addresses; /* number: of the block that is live there; 0: none is */
-    struct idmap pools;     /* number: 1 + that of the last entry that allocates; 0: released */
-    struct history_block *early; /* live before the history begins */
+    uint32_t
+        *pools; /* by pool: 1 + the number of the last entry that allocates; 0: none, or released */
+    struct early *early;
     size_t early_count, early_capacity;
     uint64_t early_bytes;
     uint32_t blocks;   /* numbers given so far */
@@ -33,6 +50,71 @@ struct snapshot {
     uint64_t failed, unfreed, left_out;
 };
 
+/* --- Entries. --- */
+
+static const struct recording_event *entry_of(const struct snapshot *snapshot, size_t number)
+{
+    snapshot->reader->line = (uint32_t)number;
+    return &snapshot->device->events[number - 1];
+}
+
+static bool is_growth(const struct recording_event *entry)
+{
+    return entry->action == RECORDING_SEGMENT_ALLOC || entry->action == RECORDING_SEGMENT_MAP;
+}
+
+static bool is_return(const struct recording_event *entry)
+{
+    return entry->action == RECORDING_SEGMENT_FREE || entry->action == RECORDING_SEGMENT_UNMAP;
+}
+
+static enum why why_of(const struct recording_event *entry)
+{
+    if (entry->cause == RECORDING_CAUSE_NONE || entry->cause == RECORDING_CAUSE_TRIM)
+        return WHY_OPEN;
+    return entry->cause == RECORDING_CAUSE_STEAL ? WHY_STEAL : WHY_OWN;
+}
+
+/* Whether an entry's stack says that the programme asked for it. */
+static bool is_asked(const struct snapshot *snapshot, const struct recording_event *entry)
+{
+    const struct recording *recording = &snapshot->recording;
+    const struct recording_stack *stack = &recording->stacks[entry->stack];
+
+    for (uint32_t i = 0; i < stack->count && i < FRAMES_MOST; i++) {
+        const uint32_t frame = recording->stack_frames[stack->first + i];
+        const char *name = recording_text(recording, recording->frames[frame].name);
+
+        /* As Python, C++ and xseg call it. */
+        if (strcmp(name, "empty_cache") == 0 || strcmp(name, "xseg_trim") == 0 ||
+            strstr(name, "emptyCache"))
+            return true;
+    }
+    return false;
+}
+
+/* Of a pool's two numbers one is always 0. */
+static uint64_t pool_name(const struct snapshot *snapshot, uint32_t pool)
+{
+    const uint64_t *id = snapshot->recording.pools[pool];
+
+    return id[0] ? 2 * id[0] : id[1] ? 2 * id[1] + 1 : 0;
+}
+
+static bool check_pools(struct snapshot *snapshot)
+{
+    for (size_t i = 0; i < snapshot->recording.pool_count; i++) {
+        const uint64_t *id = snapshot->recording.pools[i];
+
+        if ((id[0] && id[1]) || id[0] >> 62 || id[1] >> 62)
+            return reader_bad(snapshot->reader,
+                              "the pool (%" PRIu64 ", %" PRIu64
+                              ") has two numbers that are not 0, or a number that is none",
+                              id[0], id[1]);
+    }
+    return true;
+}
+
 /* --- Survey: what is to be known before the first entry is turned into anything. --- */
 
 static bool note_address(struct snapshot *snapshot, uint64_t address)
@@ -40,31 +122,22 @@ static bool note_address(struct snapshot *snapshot, uint64_t address)
     return reader_add_name(snapshot->reader, &snapshot->addresses, address, 0, ADDRESS_KNOWN);
 }
 
-static bool note_pool(struct snapshot *snapshot, uint64_t name, size_t number)
+static void note_pool(struct snapshot *snapshot, uint32_t pool, size_t number)
 {
-    struct idmap_entry *pool = name ? idmap_find(&snapshot->pools, name) : NULL;
-
-    if (!name)
-        return true;
-    if (!pool)
-        pool = reader_add_name(snapshot->reader, &snapshot->pools, name, 0, 1);
-    if (pool && pool->number <= number)
-        pool->number = (uint32_t)number + 1;
-    return pool;
+    if (snapshot->pools[pool] <= number)
+        snapshot->pools[pool] = (uint32_t)number + 1;
 }
 
-static bool add_early(void *self, const struct history_block *block)
+static bool add_early(struct snapshot *snapshot, const struct early *block)
 {
-    struct snapshot *snapshot = self;
-    struct history_block *early;
+    struct early *early;
 
     if (idmap_find(&snapshot->addresses, block->address))
         return true;
-    if (!note_address(snapshot, block->address) || !note_pool(snapshot, block->pool, 0))
-        return false;
+    note_pool(snapshot, block->pool, 0);
     early = reader_room(snapshot->reader, snapshot->early, &snapshot->early_capacity,
                         snapshot->early_count, sizeof(*early));
-    if (!early)
+    if (!early || !note_address(snapshot, block->address))
         return false;
     snapshot->early = early;
     early[snapshot->early_count++] = *block;
@@ -72,82 +145,101 @@ static bool add_early(void *self, const struct history_block *block)
     return true;
 }
 
-static bool note_alloc(struct snapshot *snapshot, const struct history_entry *entry, size_t number)
+static bool note_alloc(struct snapshot *snapshot, const struct recording_event *entry,
+                       size_t number)
 {
-    return note_pool(snapshot, entry->pool, number) &&
-           (entry->action == HISTORY_OOM || idmap_find(&snapshot->addresses, entry->address) ||
-            note_address(snapshot, entry->address));
+    note_pool(snapshot, entry->pool, number);
+    return entry->action == RECORDING_OOM || idmap_find(&snapshot->addresses, entry->address) ||
+           note_address(snapshot, entry->address);
 }
 
 static bool note_entry(struct snapshot *snapshot, size_t number)
 {
-    struct history_entry entry;
+    const struct recording_event *entry = entry_of(snapshot, number);
 
-    if (!history_entry(&snapshot->history, number, &entry))
-        return false;
-    switch (entry.action) {
-    case HISTORY_OOM:
-        snapshot->capacity = snapshot->reserved + entry.device_free;
+    switch ((enum recording_action)entry->action) {
+    case RECORDING_OOM:
+        snapshot->capacity = snapshot->reserved + entry->address;
         snapshot->has_capacity = true;
-        /* fall through */
-    case HISTORY_ALLOC:
-        return note_alloc(snapshot, &entry, number);
-    case HISTORY_FREE_COMPLETED:
+        return note_alloc(snapshot, entry, number);
+    case RECORDING_ALLOC:
+        return note_alloc(snapshot, entry, number);
+    case RECORDING_FREE_COMPLETED:
         snapshot->completes = true;
         /* fall through */
-    case HISTORY_FREE_REQUESTED: {
-        const struct history_block block = {entry.address, entry.bytes, entry.stream, entry.pool};
-
+    case RECORDING_FREE_REQUESTED:
         /* A block that is freed and was never allocated was live when the history began. */
-        return add_early(snapshot, &block);
+        return add_early(snapshot,
+                         &(struct early){entry->address, entry->bytes, entry->stream, entry->pool});
+    case RECORDING_SEGMENT_ALLOC:
+    case RECORDING_SEGMENT_MAP:
+        snapshot->reserved += entry->bytes;
+        return true;
+    case RECORDING_SEGMENT_FREE:
+    case RECORDING_SEGMENT_UNMAP:
+        snapshot->reserved -= entry->bytes;
+        return true;
+    case RECORDING_SNAPSHOT:
+    case RECORDING_ANNOTATE:
+    case RECORDING_OTHER:
+        break;
     }
-    case HISTORY_GROWTH:
-        snapshot->reserved += entry.bytes;
-        return true;
-    case HISTORY_RETURN:
-        snapshot->reserved -= entry.bytes;
-        return true;
-    default:
-        return true;
+    return true;
+}
+
+/* Blocks that are live at the end, and what is reserved then. */
+static bool note_segments(struct snapshot *snapshot, uint64_t *reserved)
+{
+    snapshot->reader->line = 0;
+    for (size_t i = 0; i < snapshot->device->segment_count; i++) {
+        const struct recording_segment *segment = &snapshot->device->segments[i];
+
+        *reserved += segment->bytes;
+        for (uint32_t at = 0; at < segment->count; at++) {
+            const struct recording_block *block = &snapshot->recording.blocks[segment->first + at];
+            const uint64_t bytes = block->requested ? block->requested : block->bytes;
+
+            if (block->state != RECORDING_INACTIVE &&
+                !add_early(snapshot,
+                           &(struct early){block->address, bytes, segment->stream, segment->pool}))
+                return false;
+        }
     }
+    return true;
 }
 
 static int compare_blocks(const void *left, const void *right)
 {
-    const uint64_t a = ((const struct history_block *)left)->address;
-    const uint64_t b = ((const struct history_block *)right)->address;
+    const uint64_t a = ((const struct early *)left)->address;
+    const uint64_t b = ((const struct early *)right)->address;
 
     return a < b ? -1 : a > b;
 }
 
 static bool survey(struct snapshot *snapshot)
 {
-    uint64_t began;
+    uint64_t began, reserved = 0;
 
-    for (size_t number = 1; number <= snapshot->history.count; number++)
+    for (size_t number = 1; number <= snapshot->device->event_count; number++)
         if (!note_entry(snapshot, number))
             return false;
-    if (!history_blocks(&snapshot->history, add_early, snapshot))
+    if (!note_segments(snapshot, &reserved))
         return false;
     if (snapshot->early_count > 0)
         qsort(snapshot->early, snapshot->early_count, sizeof(*snapshot->early), compare_blocks);
     /* What is reserved was counted from nothing; what it is at the end is known. */
-    began = snapshot->history.reserved - snapshot->reserved;
+    began = reserved - snapshot->reserved;
     snapshot->reserved = began;
     snapshot->capacity += began;
-    return snapshot->history.count > 0 || snapshot->early_count > 0 ||
-           reader_bad(snapshot->reader,
-                      "there is nothing to replay about device %" PRIu64
-                      ": no history and no live block",
-                      snapshot->history.device);
+    return true;
 }
 
 /* --- Turning entries into operations. --- */
 
-static bool allocate(struct snapshot *snapshot, uint64_t bytes, uint64_t stream, uint64_t pool)
+static bool allocate(struct snapshot *snapshot, uint64_t bytes, uint64_t stream, uint32_t pool)
 {
-    const struct fields fields = {.count = 5,
-                                  .number = {0, ++snapshot->blocks, bytes, stream, pool}};
+    const struct fields fields = {
+        .count = 5, .number = {0, ++snapshot->blocks, bytes, stream, pool_name(snapshot, pool)}};
 
     return reader_alloc(snapshot->reader, &fields);
 }
@@ -165,7 +257,7 @@ static bool allocate_early(struct snapshot *snapshot)
 {
     snapshot->reader->line = 1;
     for (size_t i = 0; i < snapshot->early_count; i++) {
-        const struct history_block *block = &snapshot->early[i];
+        const struct early *block = &snapshot->early[i];
 
         if (!allocate(snapshot, block->bytes, block->stream, block->pool))
             return false;
@@ -188,7 +280,7 @@ static bool tell_time(struct snapshot *snapshot, uint64_t time, uint64_t least)
     return reader_clock(snapshot->reader, &fields);
 }
 
-static bool play_alloc(struct snapshot *snapshot, const struct history_entry *entry)
+static bool play_alloc(struct snapshot *snapshot, const struct recording_event *entry)
 {
     struct idmap_entry *address = idmap_find(&snapshot->addresses, entry->address);
 
@@ -203,7 +295,7 @@ static bool play_alloc(struct snapshot *snapshot, const struct history_entry *en
     return true;
 }
 
-static bool play_free(struct snapshot *snapshot, const struct history_entry *entry)
+static bool play_free(struct snapshot *snapshot, const struct recording_event *entry)
 {
     struct idmap_entry *address = idmap_find(&snapshot->addresses, entry->address);
 
@@ -211,13 +303,13 @@ static bool play_free(struct snapshot *snapshot, const struct history_entry *ent
         snapshot->left_out++;
         return true;
     }
-    if (entry->action == HISTORY_FREE_COMPLETED || !snapshot->completes)
+    if (entry->action == RECORDING_FREE_COMPLETED || !snapshot->completes)
         return release(snapshot, address);
     address->line = ADDRESS_LEAVING;
     return true;
 }
 
-static bool play_failure(struct snapshot *snapshot, const struct history_entry *entry)
+static bool play_failure(struct snapshot *snapshot, const struct recording_event *entry)
 {
     static char word[] = "oom";
     const struct fields fields = {.text = {NULL, word}, .count = 2};
@@ -228,14 +320,13 @@ static bool play_failure(struct snapshot *snapshot, const struct history_entry *
 }
 
 /* The memory of a private pool goes back only when its owner has let go of it. */
-static bool release_pool(struct snapshot *snapshot, uint64_t name, size_t number)
+static bool release_pool(struct snapshot *snapshot, uint32_t pool, size_t number)
 {
-    const struct fields fields = {.count = 2, .number = {0, name}};
-    struct idmap_entry *pool = name ? idmap_find(&snapshot->pools, name) : NULL;
+    const struct fields fields = {.count = 2, .number = {0, pool_name(snapshot, pool)}};
 
-    if (!pool || pool->number == 0 || pool->number > number + 1)
+    if (pool == 0 || snapshot->pools[pool] == 0 || snapshot->pools[pool] > number + 1)
         return true;
-    pool->number = 0;
+    snapshot->pools[pool] = 0;
     return reader_pool_release(snapshot->reader, &fields);
 }
 
@@ -255,114 +346,102 @@ struct returns {
 };
 
 /* Bytes of the growths that follow each other from an entry on. */
-static bool measure_growth(struct snapshot *snapshot, size_t number, uint64_t *bytes)
+static uint64_t measure_growth(const struct snapshot *snapshot, size_t number)
 {
-    const size_t first = number;
-    struct history_entry entry;
+    const struct recording_device *device = snapshot->device;
+    uint64_t bytes = 0;
 
-    for (*bytes = 0; number <= snapshot->history.count; number++) {
-        if (!history_entry(&snapshot->history, number, &entry))
-            return false;
-        if (entry.action != HISTORY_GROWTH)
-            break;
-        *bytes += entry.bytes;
-    }
-    snapshot->reader->line = (uint32_t)first;
-    return true;
+    for (; number <= device->event_count && is_growth(&device->events[number - 1]); number++)
+        bytes += device->events[number - 1].bytes;
+    return bytes;
 }
 
 /* Whether a run was for want of memory.  number, next: the entry behind it, NULL: there is none. */
-static bool judge(struct snapshot *snapshot, const struct returns *returns, size_t number,
-                  const struct history_entry *next, bool *is_shortage)
+static bool is_shortage(const struct snapshot *snapshot, const struct returns *returns,
+                        size_t number, const struct recording_event *next)
 {
     uint64_t bytes;
 
-    *is_shortage =
-        returns->has_stack
-            ? !returns->is_asked
-            : next && (next->action == HISTORY_OOM ||
-                       (next->action == HISTORY_RETURN && next->cause == HISTORY_CAUSE_STEAL));
-    if (returns->has_stack || !next || next->action != HISTORY_GROWTH)
-        return true;
-    if (!measure_growth(snapshot, number, &bytes))
-        return false;
-    bytes += returns->reserved_before;
-    *is_shortage = snapshot->collects || bytes > snapshot->limit ||
-                   (snapshot->has_capacity && bytes > snapshot->capacity);
-    return true;
+    if (returns->has_stack)
+        return !returns->is_asked;
+    if (!next || !is_growth(next))
+        return next &&
+               (next->action == RECORDING_OOM || (is_return(next) && why_of(next) == WHY_STEAL));
+    bytes = returns->reserved_before + measure_growth(snapshot, number);
+    return snapshot->collects || bytes > snapshot->limit ||
+           (snapshot->has_capacity && bytes > snapshot->capacity);
 }
 
 static bool play_return(struct snapshot *snapshot, struct returns *returns, size_t number,
-                        const struct history_entry *entry)
+                        const struct recording_event *entry)
 {
     const uint64_t before = snapshot->reserved;
-    bool has_stack;
 
     snapshot->reserved -= entry->bytes;
-    if (entry->cause != HISTORY_CAUSE_OPEN)
+    if (why_of(entry) != WHY_OPEN)
         return true;
     if (!returns->is_under_way)
         *returns = (struct returns){.is_under_way = true, .reserved_before = before};
-    returns->is_asked |= history_is_asked(&snapshot->history, number, &has_stack);
-    returns->has_stack |= has_stack;
+    returns->is_asked |= is_asked(snapshot, entry);
+    returns->has_stack |= entry->stack != 0;
     return release_pool(snapshot, entry->pool, number);
 }
 
 static bool end_returns(struct snapshot *snapshot, struct returns *returns, size_t number,
-                        const struct history_entry *next)
+                        const struct recording_event *next)
 {
     const struct fields fields = {.count = 1};
-    bool is_shortage;
 
     if (!returns->is_under_way)
         return true;
     returns->is_under_way = false;
-    return judge(snapshot, returns, number, next, &is_shortage) &&
-           (is_shortage || reader_empty(snapshot->reader, &fields));
+    return is_shortage(snapshot, returns, number, next) || reader_empty(snapshot->reader, &fields);
 }
 
 /* --- All of it. --- */
 
 static bool play_entry(struct snapshot *snapshot, size_t number, struct returns *returns)
 {
-    struct history_entry entry;
+    const struct recording_event *entry = entry_of(snapshot, number);
 
-    if (!history_entry(&snapshot->history, number, &entry))
-        return false;
     /* Memory that goes by itself in the midst of a run does not end it. */
-    if ((entry.action != HISTORY_RETURN || entry.cause == HISTORY_CAUSE_STEAL) &&
-        !end_returns(snapshot, returns, number, &entry))
+    if ((!is_return(entry) || why_of(entry) == WHY_STEAL) &&
+        !end_returns(snapshot, returns, number, entry))
         return false;
-    if (entry.time > snapshot->time)
-        snapshot->time = entry.time;
-    if (!tell_time(snapshot, entry.time, CLOCK_STEP))
+    if (entry->action < RECORDING_SNAPSHOT && entry->time_us > snapshot->time)
+        snapshot->time = entry->time_us;
+    if (entry->action < RECORDING_SNAPSHOT && !tell_time(snapshot, entry->time_us, CLOCK_STEP))
         return false;
-    switch (entry.action) {
-    case HISTORY_ALLOC:
-        return play_alloc(snapshot, &entry);
-    case HISTORY_FREE_REQUESTED:
-    case HISTORY_FREE_COMPLETED:
-        return play_free(snapshot, &entry);
-    case HISTORY_OOM:
-        return play_failure(snapshot, &entry);
-    case HISTORY_RETURN:
-        return play_return(snapshot, returns, number, &entry);
-    case HISTORY_GROWTH:
-        snapshot->reserved += entry.bytes;
+    switch ((enum recording_action)entry->action) {
+    case RECORDING_ALLOC:
+        return play_alloc(snapshot, entry);
+    case RECORDING_FREE_REQUESTED:
+    case RECORDING_FREE_COMPLETED:
+        return play_free(snapshot, entry);
+    case RECORDING_OOM:
+        return play_failure(snapshot, entry);
+    case RECORDING_SEGMENT_FREE:
+    case RECORDING_SEGMENT_UNMAP:
+        return play_return(snapshot, returns, number, entry);
+    case RECORDING_SEGMENT_ALLOC:
+    case RECORDING_SEGMENT_MAP:
+        snapshot->reserved += entry->bytes;
         return true;
-    case HISTORY_UNKNOWN:
+    case RECORDING_OTHER:
         snapshot->left_out++;
         return true;
-    default:
-        return true;
+    case RECORDING_SNAPSHOT:
+    case RECORDING_ANNOTATE:
+        break;
     }
+    return true;
 }
 
 static bool play(struct snapshot *snapshot)
 {
     struct returns returns = {.is_under_way = false};
 
-    for (size_t number = 1; number <= snapshot->history.count; number++)
+    for (size_t number = 1; number <= snapshot->device->event_count; number++)
         if (!play_entry(snapshot, number, &returns))
             return false;
     return end_returns(snapshot, &returns, 0, NULL) && tell_time(snapshot, snapshot->time, 1);
@@ -378,34 +457,17 @@ static uint64_t limit_of(const char *config)
     return mib > 0 && mib < UINT64_MAX >> 20 ? mib << 20 : UINT64_MAX;
 }
 
-/*
- * The string that PyTorch read last.  A string that does not name expandable segments leaves them as
- * they were, so what they were is said apart.
- */
-static bool take_config(struct snapshot *snapshot, const struct pickle *pickle)
+/* The string that PyTorch read last. */
+static bool take_config(struct snapshot *snapshot)
 {
-    const struct pickle_value *settings =
-        pickle_find(pickle, pickle_top(pickle), "allocator_settings");
-    const char *text =
-        pickle_string(pickle, pickle_find(pickle, settings, "PYTORCH_CUDA_ALLOC_CONF"));
-    const struct pickle_value *expandable = pickle_find(pickle, settings, "expandable_segments");
-    bool adds = expandable && expandable->kind == PICKLE_BOOL && expandable->number;
-    char *whole = NULL;
-    bool fine;
+    const char *config = recording_text(&snapshot->recording, snapshot->recording.config);
 
-    if (!settings)
+    if (!snapshot->recording.has_config)
         return true;
-    text = text ? text : "";
-    adds = adds && !xtrace_names_expandable(text);
-    if (asprintf(&whole, "%s%s%s", text, adds && text[0] ? "," : "",
-                 adds ? "expandable_segments:True" : "") < 0)
-        return reader_no_memory(snapshot->reader);
-    snapshot->collects = strstr(whole, "garbage_collection_threshold") != NULL;
-    snapshot->limit = limit_of(whole);
+    snapshot->collects = strstr(config, "garbage_collection_threshold") != NULL;
+    snapshot->limit = limit_of(config);
     snapshot->reader->line = 0;
-    fine = reader_config(snapshot->reader, whole);
-    free(whole);
-    return fine;
+    return reader_config(snapshot->reader, config);
 }
 
 static const char *plural(uint64_t count)
@@ -413,18 +475,28 @@ static const char *plural(uint64_t count)
     return count == 1 ? "" : "s";
 }
 
+/* Devices that the snapshot has a history of. */
+static size_t count_devices(const struct recording *recording)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < recording->device_count; i++)
+        count += recording->devices[i].event_count > 0;
+    return count;
+}
+
 /* What a user should know about the way from a snapshot to a trace. */
 static void note(const struct snapshot *snapshot)
 {
-    const struct history *history = &snapshot->history;
+    const size_t devices = count_devices(&snapshot->recording);
+    const size_t count = snapshot->device->event_count;
     char *text = snapshot->reader->trace.note;
     const size_t room = sizeof(snapshot->reader->trace.note);
-    int at = snprintf(text, room, "device %" PRIu64, history->device);
+    int at = snprintf(text, room, "device %d", snapshot->device->number);
 
-    if (history->devices > 1)
-        at += snprintf(text + at, room - (size_t)at, " of %zu", history->devices);
-    at += snprintf(text + at, room - (size_t)at, ", %zu entr%s", history->count,
-                   history->count == 1 ? "y" : "ies");
+    if (devices > 1)
+        at += snprintf(text + at, room - (size_t)at, " of %zu", devices);
+    at += snprintf(text + at, room - (size_t)at, ", %zu entr%s", count, count == 1 ? "y" : "ies");
     if (snapshot->early_count > 0)
         at += snprintf(text + at, room - (size_t)at,
                        "; allocated before the first: %zu block%s, %" PRIu64 " bytes",
@@ -438,34 +510,44 @@ static void note(const struct snapshot *snapshot)
                        snapshot->left_out);
 }
 
-static bool turn(struct snapshot *snapshot, const struct pickle *pickle, int device)
+static bool turn(struct snapshot *snapshot, int device)
 {
-    return history_open(&snapshot->history, snapshot->reader, pickle, device) &&
-           take_config(snapshot, pickle) && survey(snapshot) && allocate_early(snapshot) &&
-           play(snapshot);
+    const struct recording *recording = &snapshot->recording;
+
+    snapshot->device = recording_device(recording, device);
+    snapshot->pools = calloc(recording->pool_count, sizeof(*snapshot->pools));
+    if (!snapshot->pools)
+        return reader_no_memory(snapshot->reader);
+    if (!check_pools(snapshot) || !take_config(snapshot) || (snapshot->device && !survey(snapshot)))
+        return false;
+    if (!snapshot->device || (snapshot->device->event_count == 0 && snapshot->early_count == 0))
+        return reader_bad(
+            snapshot->reader,
+            "there is nothing to replay about device %d: no history and no live block",
+            snapshot->device ? snapshot->device->number
+            : device < 0     ? 0
+                             : device);
+    return allocate_early(snapshot) && play(snapshot);
 }
 
 bool snapshot_read(struct reader *reader, struct input *input, int device)
 {
     struct snapshot snapshot = {.reader = reader, .limit = UINT64_MAX};
-    char problem[sizeof(reader->fault->text)];
-    struct pickle pickle;
+    struct recording_fault fault;
     bool fine;
 
     reader->line = 0;
-    if (!json_pickle_read(input, NULL, &pickle, problem, sizeof(problem)))
-        return reader_bad(reader, "%s", problem);
-    reader->held += pickle.held;
-    fine = turn(&snapshot, &pickle, device);
+    if (!recording_read(input, "", NULL, &snapshot.recording, &fault))
+        return reader_bad(reader, "%s", fault.text);
+    fine = turn(&snapshot, device);
     if (fine) {
-        reader->trace.has_history = snapshot.history.count > 0;
+        reader->trace.has_history = snapshot.device->event_count > 0;
         reader->trace.capacity = snapshot.has_capacity ? snapshot.capacity : 0;
         note(&snapshot);
     }
-    history_close(&snapshot.history);
     idmap_fini(&snapshot.addresses);
-    idmap_fini(&snapshot.pools);
+    free(snapshot.pools);
     free(snapshot.early);
-    pickle_fini(&pickle);
+    recording_fini(&snapshot.recording);
     return fine;
 }
