@@ -120,6 +120,21 @@ def case_snapshot():
     expect(torch.cuda.memory._snapshot()["device_traces"][0] == [], "nothing but live blocks is kept")
 
 
+def case_history_that_is_refused():
+    """In a forked child, which the library refuses, nothing counts as being recorded."""
+    held = byte_tensor(1)
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.cuda.memory._record_memory_history(stacks="python")
+            os._exit(1)
+        except RuntimeError as refusal:
+            os._exit(2 if "recordHistory" not in str(refusal) else 3 if torch._C._cuda_isHistoryEnabled() else 0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    expect(status == 0, status)
+    del held
+
+
 def case_graph():
     """A capture, its pool, a replay, and the pool's end."""
     graph = torch.cuda.CUDAGraph()
@@ -391,7 +406,10 @@ def case_settings():
     held = torch.empty(5000, dtype=torch.uint8, device="cuda")
     expect(torch.cuda.memory_allocated() == 5120, torch.cuda.memory_allocated())
     large = byte_tensor(100)
+    torch.cuda.memory._set_allocator_settings("garbage_collection_threshold:0.5")
+    expect("garbage_collection_threshold:0.5" in xseg.torch.allocator().configuration, "it is on")
     torch.cuda.memory._set_allocator_settings("max_split_size_mb:40")
+    expect("garbage_collection_threshold:0.5" not in xseg.torch.allocator().configuration, "it is set back")
     del large
     expect(torch.cuda.memory_stats()["oversize_allocations.current"] == 0, "it was not oversize when it came")
     expect(torch.cuda.memory_stats()["max_split_size"] == 40 * MIB, "what is in force")
