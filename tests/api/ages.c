@@ -155,6 +155,23 @@ static void the_key_comes_and_goes(void **state)
     scene_close(allocator);
 }
 
+/* With a history as well, whose events read a clock of their own. */
+static void a_block_is_younger_than_one_of_before(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all,block_ages:True");
+    void *old = scene_alloc(allocator, 1000, NULL);
+
+    (void)state;
+    while (scene_block(allocator, old).age_ms < 60)
+        continue;
+    void *young = scene_alloc(allocator, 1000, NULL);
+    const uint64_t age = scene_block(allocator, young).age_ms;
+    assert_true(age + 30 <= scene_block(allocator, old).age_ms);
+    scene_free(allocator, young);
+    scene_free(allocator, old);
+    scene_close(allocator);
+}
+
 /* --- Where they are told. --- */
 
 static void a_pending_block_has_its_age(void **state)
@@ -271,6 +288,7 @@ int main(void)
         cmocka_unit_test(blocks_of_pools_have_ages),
         cmocka_unit_test(a_restored_block_is_as_old_as_that),
         cmocka_unit_test(the_key_comes_and_goes),
+        cmocka_unit_test(a_block_is_younger_than_one_of_before),
         cmocka_unit_test(a_pending_block_has_its_age),
         cmocka_unit_test(a_walk_tells_each_and_a_reason_that_of_its_block),
         cmocka_unit_test(older_callers_are_told_what_they_know),

@@ -300,6 +300,38 @@ static void a_snapshot_changes_nothing_of_the_refusal(void **state)
     assert_int_equal(nowhere.calls, without.calls);
 }
 
+static char said[1024]; /* the last line of the log */
+
+static void keep_line(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)snprintf(said, sizeof(said), "%s", line);
+}
+
+/* The log names a file that is there; of one that is not, it says why. */
+static void the_log_says_what_became_of_the_file(void **state)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    char config[160];
+
+    (void)state;
+    options.driver = scene_driver();
+    options.log = keep_line;
+    for (unsigned is_there = 0; is_there < 2; is_there++) {
+        struct xseg_allocator *allocator = NULL;
+
+        (void)snprintf(config, sizeof(config), "oom_snapshot:%s", is_there ? folder : "/nowhere");
+        assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+        (void)refuse(allocator);
+        assert_int_equal(strstr(said, "where the memory is says") != NULL, is_there);
+        assert_int_equal(strstr(said, "no snapshot of the refused request") != NULL, !is_there);
+        assert_non_null(strstr(said, is_there ? folder : strerror(ENOENT)));
+        assert_int_equal(take_files(NULL), is_there);
+        scene_close(allocator);
+    }
+}
+
 static void the_file_is_there_when_the_call_returns(void **state)
 {
     char keys[128], path[128], name[64];
@@ -533,6 +565,7 @@ int main(void)
         cmocka_unit_test(a_forked_child_is_refused),
         cmocka_unit_test(a_pipe_is_written_into),
         cmocka_unit_test(a_snapshot_changes_nothing_of_the_refusal),
+        cmocka_unit_test(the_log_says_what_became_of_the_file),
         cmocka_unit_test(the_file_is_there_when_the_call_returns),
         cmocka_unit_test(the_variable_names_the_folder_unless_the_key_does),
         cmocka_unit_test(files_of_others_stay),

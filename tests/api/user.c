@@ -289,6 +289,27 @@ static void a_restored_block_has_its_word_again(void **state)
     }
 }
 
+/* The number of events that are kept can be changed beside the key, too. */
+static void events_with_words_are_as_many_as_configured(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all,block_user:True,history_events:16");
+    int word;
+
+    (void)state;
+    for (unsigned most = 16; most <= 64; most += 48) {
+        char key[32];
+
+        (void)snprintf(key, sizeof(key), "history_events:%u", most);
+        assert_int_equal(xseg_configure(allocator, key), XSEG_OK);
+        for (unsigned i = 0; i < 30; i++)
+            scene_free(allocator, take(allocator, NULL, 1000, &word));
+        struct recorded recorded = recorded_walk(allocator, -1);
+        assert_int_equal(recorded.count, most);
+        free(recorded.entry);
+    }
+    scene_close(allocator);
+}
+
 /* Words that the key has kept since the checkpoint, or only until then. */
 static void a_checkpoint_knows_the_words_of_its_time(void **state)
 {
@@ -475,6 +496,7 @@ int main(void)
         cmocka_unit_test(each_request_has_its_own_word),
         cmocka_unit_test(a_restored_block_has_its_word_again),
         cmocka_unit_test(a_checkpoint_knows_the_words_of_its_time),
+        cmocka_unit_test(events_with_words_are_as_many_as_configured),
         cmocka_unit_test(a_lent_block_has_its_word),
         cmocka_unit_test(without_the_key_a_word_is_ignored),
         cmocka_unit_test(a_word_is_of_the_time_of_its_request),

@@ -195,6 +195,43 @@ static void no_shortcut_is_taken_past_a_route_that_has_begun(void **state)
     scene_close(allocator);
 }
 
+/* --- Labels. --- */
+
+struct naming {
+    struct xseg_history_store *store;
+    uint32_t label;
+};
+
+static void *add_label(void *self)
+{
+    struct naming *naming = self;
+
+    parks_at = &naming->store->lock.os;
+    parks_after = 0;
+    assert_int_equal(xseg_history_labels_add(&naming->store->labels, "b", &naming->label), XSEG_OK);
+    return NULL;
+}
+
+/* Two threads add a text at once: the one that gets the lock later finds what the other has added. */
+static void two_threads_that_add_a_label_get_one_number(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct naming naming = {&allocator->history, 0};
+    uint32_t label = 0;
+    pthread_t adds;
+
+    (void)state;
+    reset();
+    assert_int_equal(xseg_history_labels_add(&naming.store->labels, "a", &label), XSEG_OK);
+    assert_int_equal(pthread_create(&adds, NULL, add_label, &naming), 0);
+    wait_until(&is_parked);
+    assert_int_equal(xseg_history_labels_add(&naming.store->labels, "b", &label), XSEG_OK);
+    atomic_store(&may_go, true);
+    assert_int_equal(pthread_join(adds, NULL), 0);
+    assert_int_equal(naming.label, label);
+    scene_close(allocator);
+}
+
 /* --- Streams. --- */
 
 /* Two threads meet a stream at once: the one that comes later to the table finds what the other has made. */
@@ -424,6 +461,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_of_a_route_waits_for_its_predicate),
         cmocka_unit_test(no_shortcut_is_taken_past_a_route_that_has_begun),
+        cmocka_unit_test(two_threads_that_add_a_label_get_one_number),
         cmocka_unit_test(two_threads_that_meet_a_stream_know_one),
         cmocka_unit_test(an_unobserve_waits_for_calls_under_way),
         cmocka_unit_test(a_miss_searches_again_for_what_was_freed_meanwhile),

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "src/core/pools/offer_form.h"
 #include "src/core/pools/offer_import.h"
 #include "tests/support/scene.h"
 
@@ -156,6 +157,40 @@ static void an_exporter_that_executes_a_program_has_closed(void **state)
     }
 }
 
+static struct xseg_offer_text offered;
+
+static void mark_the_record(void)
+{
+    const uint64_t no = 0;
+
+    assert_int_equal(pwrite(offered.file, &no, sizeof(no),
+                            (off_t)offsetof(struct xseg_offer_record, is_open)),
+                     sizeof(no));
+}
+
+/* The exporter has marked its record, and its descriptors are still open: any of them may be another file by then. */
+static void an_export_that_is_marked_meanwhile_has_closed(void **state)
+{
+    char text[XSEG_SHARE_TEXT_BYTES] = "";
+    struct xseg_allocator *own = scene_open("exportable:True");
+    void *block = scene_alloc(own, 50 * MIB, NULL);
+
+    (void)state;
+    for (unsigned n = 1; n < 5; n++) {
+        assert_int_equal(xseg_export_text(own, block, text, sizeof(text), NULL), XSEG_OK);
+        assert_int_equal(xseg_offer_form_read(text, &offered), XSEG_OK);
+        offered.socket ^= 1; /* nobody answers there */
+        (void)xseg_offer_form_write(&offered, text);
+        meanwhile = mark_the_record;
+        countdown = n;
+        expect_refused(text, "has closed that export");
+        assert_int_equal(countdown, UINT_MAX);
+        assert_int_equal(xseg_export_close(own, block), XSEG_OK);
+    }
+    scene_free(own, block);
+    scene_close(own);
+}
+
 /* One that may take descriptors out of anybody's process takes none out of another user's. */
 static void another_users_process_is_refused(void **state)
 {
@@ -176,6 +211,7 @@ int main(int count, char **arguments)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_exporter_is_asked_by_its_text),
         cmocka_unit_test(an_exporter_that_executes_a_program_has_closed),
+        cmocka_unit_test(an_export_that_is_marked_meanwhile_has_closed),
         cmocka_unit_test(another_users_process_is_refused),
     };
     int socket = -1;
