@@ -17,9 +17,9 @@
 #include "src/tools/player/min_device.h"
 #include "src/tools/player/replay.h"
 #include "src/tools/text/complain.h"
+#include "src/tools/text/progress.h"
 
 #define PROCESSES_MOST 8
-#define PROGRESS_WIDTH 40
 #define PROGRESS_NS    50000000 /* between two looks */
 
 /* What the processes share. */
@@ -146,12 +146,8 @@ static pid_t start(const struct trials *trials, struct trial *const *trial, size
 static void draw(const struct trials *trials, size_t done)
 {
     const size_t most = done > trials->expected ? done : trials->expected;
-    char bar[PROGRESS_WIDTH + 1];
 
-    memset(bar, ' ', PROGRESS_WIDTH);
-    memset(bar, '#', most > 0 ? done * PROGRESS_WIDTH / most : 0);
-    bar[PROGRESS_WIDTH] = '\0';
-    complain_progress("[%s] %zu configurations, %s", bar, done, trials->name);
+    progress_draw(done, most > 0 ? most : 1, "%zu configurations, %s", done, trials->name);
 }
 
 /* Wait for a child, and draw meanwhile. */

@@ -8,6 +8,7 @@
 #include "src/tools/recording/recording_file.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/output.h"
+#include "src/tools/text/progress.h"
 
 /* Options that are fine apart and not together. */
 static bool agree(const struct option_values *arguments)
@@ -58,9 +59,12 @@ static bool blame_device(const struct option_values *arguments, const struct rec
 
     if (!device)
         return false;
-    if (!blame_init(&blame, recording, device, sites_by,
-                    (uint32_t)option_number(arguments, OPTION_DEPTH),
-                    (enum blame_by)option_number(arguments, OPTION_BY)))
+    progress_begin(recording->name);
+    fine = blame_init(&blame, recording, device, sites_by,
+                      (uint32_t)option_number(arguments, OPTION_DEPTH),
+                      (enum blame_by)option_number(arguments, OPTION_BY));
+    progress_end();
+    if (!fine)
         return complain_of_memory();
     fine = print(arguments, &blame);
     blame_fini(&blame);

@@ -14,6 +14,7 @@
 #include "src/tools/text/complain.h"
 #include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
+#include "src/tools/text/progress.h"
 #include "src/tools/text/style.h"
 
 /* A side is one of the two files that are compared. */
@@ -70,8 +71,12 @@ static bool find_profile(const struct comparing *comparing, struct side *side)
         .by_events = true,
         .at_end = !comparing->by_events,
     };
+    bool fine;
 
-    return profile_init(&side->profile, &side->recording, side->device, &rules);
+    progress_begin(side->recording.name);
+    fine = profile_init(&side->profile, &side->recording, side->device, &rules);
+    progress_end();
+    return fine;
 }
 
 static bool compare_both(struct comparing *comparing)

@@ -6,8 +6,10 @@
 
 #include "src/tools/course/course_ranges.h"
 #include "src/tools/recording/recording_names.h"
+#include "src/tools/text/progress.h"
 
-#define QUANTUM 512u
+#define QUANTUM      512u
+#define SHOWN_EVENTS 32768u /* between two looks at the progress */
 
 /* How an event is played. */
 enum plan {
@@ -398,6 +400,13 @@ static bool is_free_at_once(const struct recording_device *device, size_t number
            event[1].action == RECORDING_FREE_COMPLETED && event[1].address == event->address;
 }
 
+/* All events are taken back, and then played. */
+static void show(const struct course *course, size_t done)
+{
+    if (done % SHOWN_EVENTS == 0)
+        progress_reach(done, 2 * (uint64_t)course->device->event_count);
+}
+
 bool course_step(struct course *course)
 {
     if (course->lacks_memory || !course->plan || course->at == course->device->event_count)
@@ -407,6 +416,7 @@ bool course_step(struct course *course)
         play(course, course->at);
     course->ticks += !is_free_at_once(course->device, course->at);
     course->at++;
+    show(course, course->device->event_count + course->at);
     return !course->lacks_memory;
 }
 
@@ -477,6 +487,7 @@ bool course_init(struct course *course, const struct recording *recording,
     for (size_t i = device->event_count; i-- > 0 && !course->lacks_memory;) {
         course->plan[i] = (uint8_t)undo(course, i);
         course->left_out += course->plan[i] == LEFT_OUT;
+        show(course, device->event_count - i);
     }
     if (course->lacks_memory) {
         course_fini(course);

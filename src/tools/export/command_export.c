@@ -7,6 +7,7 @@
 #include "src/tools/export/export_trace.h"
 #include "src/tools/recording/recording_file.h"
 #include "src/tools/text/complain.h"
+#include "src/tools/text/progress.h"
 #include "src/tools/text/whole_file.h"
 
 /* Whether there is anything to write.  device: NULL: all of them */
@@ -45,8 +46,10 @@ static bool write_trace(const struct option_values *arguments, const struct reco
         !whole_file_open(&file, arguments->of[OPTION_OUTPUT].text, arguments->operands,
                          arguments->operand_count))
         return false;
+    progress_begin(recording->name);
     fine = export_trace_write(file.out, recording, device,
                               (size_t)arguments->of[OPTION_SLICES].number);
+    progress_end();
     if (!fine)
         complain("%s: no host memory is left to make a trace of it", recording->name);
     return whole_file_close(&file, fine);

@@ -5,7 +5,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <zstd.h>
+
+#include "src/tools/text/progress.h"
 
 #define FILE_BYTES ((size_t)1 << 16)
 #define WINDOW_LOG 27 /* Zstandard's own limit for streams unless asked for more */
@@ -17,7 +20,8 @@ struct input {
     bool in_frame;
     bool is_peeked;
     unsigned char first;
-    uint64_t bytes; /* handed out */
+    uint64_t bytes;       /* handed out */
+    uint64_t taken, most; /* bytes of the file: read, and in it; 0: a pipe */
     char problem[160];
     char buffer[FILE_BYTES];
 };
@@ -38,6 +42,8 @@ static bool refill(struct input *input)
     if (count == 0 && ferror(input->file))
         return fail(input, "cannot be read", strerror(errno));
     input->raw = (ZSTD_inBuffer){input->buffer, count, 0};
+    input->taken += count;
+    progress_reach(input->taken, input->most);
     return true;
 }
 
@@ -55,11 +61,14 @@ static bool is_compressed(const struct input *input)
 struct input *input_open(FILE *file)
 {
     struct input *input = malloc(sizeof(*input));
+    struct stat about;
 
     if (!input)
         return NULL;
     memset(input, 0, offsetof(struct input, buffer));
     input->file = file;
+    input->most =
+        fstat(fileno(file), &about) == 0 && S_ISREG(about.st_mode) ? (uint64_t)about.st_size : 0;
     if (!refill(input) || !is_compressed(input))
         return input;
     input->zstd = ZSTD_createDCtx();

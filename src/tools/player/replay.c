@@ -8,9 +8,9 @@
 #include "src/tools/driver/simulator.h"
 #include "src/tools/player/player.h"
 #include "src/tools/text/complain.h"
+#include "src/tools/text/progress.h"
 
 #define PROGRESS_SLICE ((size_t)1 << 15) /* operations between two looks at the bar */
-#define PROGRESS_WIDTH 40
 
 static void say(const struct player *player, const char *what)
 {
@@ -62,18 +62,6 @@ static bool write_history(struct player *player, size_t done)
     return false;
 }
 
-static void draw_progress(const struct player *player, size_t done)
-{
-    size_t all = player->trace->op_count;
-    int filled = all > 0 ? (int)(done * PROGRESS_WIDTH / all) : PROGRESS_WIDTH;
-    char bar[PROGRESS_WIDTH + 1];
-
-    memset(bar, ' ', PROGRESS_WIDTH);
-    memset(bar, '#', (size_t)filled);
-    bar[PROGRESS_WIDTH] = '\0';
-    complain_progress("[%s] %s", bar, player->settings->file);
-}
-
 /* Where the next slice ends: where something is to be looked at. */
 static size_t end_of_slice(const struct player *player, size_t done)
 {
@@ -103,10 +91,12 @@ static bool play_slice(struct player *player, size_t from, size_t to)
 
 static void play_all(struct player *player)
 {
-    size_t done = 0, drawn = 0;
+    size_t done = 0;
     bool going = look(player, 0);
 
     stopwatch_init(&player->stopwatch);
+    if (player->settings->progress)
+        progress_begin(player->settings->file);
     while (going && done < player->trace->op_count) {
         const size_t to = end_of_slice(player, done);
 
@@ -115,13 +105,9 @@ static void play_all(struct player *player)
         if (going)
             going = look(player, done);
         going = write_history(player, done) && going;
-        if (player->settings->progress && done >= drawn + PROGRESS_SLICE) {
-            draw_progress(player, done);
-            drawn = done;
-        }
+        progress_reach(done, player->trace->op_count);
     }
-    if (player->settings->progress)
-        complain_progress_end();
+    progress_end();
     if (player->out->events > 0)
         player->out->ns_per_event =
             stopwatch_read(&player->stopwatch) / (double)player->out->events;

@@ -7,6 +7,7 @@
 
 #include "src/tools/recording/recording_read.h"
 #include "src/tools/text/complain.h"
+#include "src/tools/text/progress.h"
 
 static bool is_input(const char *path)
 {
@@ -49,8 +50,12 @@ bool recording_file_load(const char *path, struct recording *out, struct recordi
 bool recording_file_read(const char *path, struct recording *out)
 {
     struct recording_fault fault;
+    bool fine;
 
-    if (recording_file_load(path, out, &fault))
+    progress_begin(recording_file_name(path));
+    fine = recording_file_load(path, out, &fault);
+    progress_end();
+    if (fine)
         return true;
     complain("%s: %s", recording_file_name(path), fault.text);
     return false;

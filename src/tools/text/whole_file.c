@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -47,6 +48,50 @@ static void set_mode(int descriptor)
     (void)fchmod(descriptor, 0666 & ~mask);
 }
 
+/* --- Interrupts. --- */
+
+static const int interrupts[] = {SIGINT, SIGTERM, SIGHUP};
+
+/* The file that is being written; NULL: none. */
+static const char *volatile unfinished;
+
+static void remove_unfinished(int interrupt)
+{
+    if (unfinished)
+        (void)unlink(unfinished);
+    (void)raise(interrupt); /* it ends the process now */
+}
+
+/* Have no file left by an interrupt, unless it is ignored. */
+static void watch_interrupts(void)
+{
+    struct sigaction action, old;
+
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = remove_unfinished;
+    action.sa_flags = (int)(SA_RESETHAND | SA_NODEFER);
+    for (size_t i = 0; i < sizeof(interrupts) / sizeof(interrupts[0]); i++)
+        if (sigaction(interrupts[i], NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+            (void)sigaction(interrupts[i], &action, NULL);
+}
+
+/* Make a file of a name that nothing else has, and note it before an interrupt can come. */
+static int make_unfinished(char *name)
+{
+    sigset_t all, before;
+    int descriptor;
+
+    (void)sigfillset(&all);
+    (void)sigprocmask(SIG_BLOCK, &all, &before);
+    descriptor = mkostemp(name, O_CLOEXEC);
+    if (descriptor >= 0)
+        unfinished = name;
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+    return descriptor;
+}
+
+/* --- Files. --- */
+
 /* Open a file beside a place.  Returns false with errno. */
 static bool open_beside(struct whole_file *file)
 {
@@ -60,7 +105,8 @@ static bool open_beside(struct whole_file *file)
         errno = ENOMEM;
         return false;
     }
-    descriptor = mkostemp(file->beside, O_CLOEXEC);
+    watch_interrupts();
+    descriptor = make_unfinished(file->beside);
     if (descriptor < 0)
         return false;
     set_mode(descriptor);
@@ -74,6 +120,7 @@ static bool open_beside(struct whole_file *file)
 
 static void free_names(struct whole_file *file)
 {
+    unfinished = NULL;
     free(file->place);
     free(file->beside);
 }

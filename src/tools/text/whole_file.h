@@ -3,10 +3,12 @@
  * A file that is whole or not there: it is written beside its place, under a name that nothing else has, and put there when
  * all of it is written.  Where a place is a symbolic link, the file that it leads to is replaced.
  *
+ * SIGINT, SIGTERM and SIGHUP leave nothing of it, either.
+ *
  * Standard output (`-`), and a place that holds something else than a regular file, such as a pipe or a terminal, are
  * written as they are.
  *
- * Locking: none; a file belongs to one thread.
+ * Locking: none; one file at a time, by one thread.
  */
 #ifndef TOOLS_WHOLE_FILE_H
 #define TOOLS_WHOLE_FILE_H

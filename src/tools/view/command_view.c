@@ -7,6 +7,7 @@
 #include "src/tools/command/option.h"
 #include "src/tools/recording/recording_file.h"
 #include "src/tools/text/complain.h"
+#include "src/tools/text/progress.h"
 #include "src/tools/text/whole_file.h"
 #include "src/tools/view/view_model.h"
 #include "src/tools/view/view_page.h"
@@ -59,7 +60,9 @@ static bool add_file(FILE *out, const struct option_values *arguments, unsigned 
     if (!recording_file_read(arguments->operands[number], &recording))
         return false;
     device = choose(arguments, &recording);
+    progress_begin(recording.name);
     fine = device && view_model_write(out, number, &recording, device, most, &summed);
+    progress_end();
     if (device && !fine)
         complain("%s: no host memory is left to make a page of it", recording.name);
     else if (summed > 0)

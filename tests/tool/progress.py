@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""Commands that read large snapshots: what a terminal shows meanwhile, and what an interrupt leaves."""
+import os
+import pathlib
+import pickle
+import pty
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TOOL = ""
+BASE = 0x7f0000000000
+# Each command with its options, and the file that it writes.
+COMMANDS = {"blame": ((), None), "view": (("-o", "out"), "out"), "export": (("--perfetto", "-o", "out"), "out")}
+
+
+def snapshot(blocks):
+    """A pickle of a history in which so many blocks come and go."""
+    frames = [{"name": "f", "filename": "f.py", "line": 1}]
+    entries = [{"action": action, "addr": BASE + i % 4096 * 512, "size": 512, "stream": 0, "time_us": i, "frames": frames}
+               for i in range(blocks) for action in ("alloc", "free_requested", "free_completed")]
+    block = {"address": BASE, "size": 2 << 20, "requested_size": 0, "state": "inactive", "frames": []}
+    segment = {"device": 0, "address": BASE, "total_size": 2 << 20, "stream": 0, "segment_type": "small",
+               "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [block]}
+    return pickle.dumps({"segments": [segment], "device_traces": [entries]}, 4)
+
+
+class ProgressTest(unittest.TestCase):
+    data = b""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.data = snapshot(100000)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def start(self, command, *paths, **more):
+        return subprocess.Popen([TOOL, command, *COMMANDS[command][0], *paths], cwd=self.folder, **more)
+
+    def left(self, *names):
+        """What is in the folder besides these."""
+        return sorted(set(os.listdir(self.folder)) - set(names))
+
+
+class Terminal(ProgressTest):
+    def shown(self, process, terminal):
+        """What a command writes to a terminal until its end."""
+        said = b""
+        # Reading fails when nobody has the other end open any more.
+        try:
+            while part := os.read(terminal, 4096):
+                said += part
+        except OSError:
+            pass
+        os.close(terminal)
+        self.assertIn(process.wait(), (0, 1))
+        return said
+
+    def on_terminal(self, command, *paths):
+        try:
+            terminal, end = pty.openpty()
+        except OSError as error:
+            self.skipTest(f"no terminal can be opened here: {error}")
+        with self.start(command, *paths, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end) as process:
+            os.close(end)
+            return self.shown(process, terminal)
+
+    def test_a_bar_is_drawn_and_taken_away(self):
+        (self.folder / "job.pickle").write_bytes(self.data)
+        for command in COMMANDS:
+            said = self.on_terminal(command, "job.pickle")
+            self.assertRegex(said, rb"\r\[#+ *\] job\.pickle", command)
+            self.assertTrue(said.endswith(b"\r\x1b[K"), said[-80:])
+
+    def test_both_files_of_a_comparison_have_one(self):
+        for name in ("a.pickle", "b.pickle"):
+            (self.folder / name).write_bytes(self.data)
+        COMMANDS["compare"] = ((), None)
+        self.addCleanup(COMMANDS.pop, "compare")
+        said = self.on_terminal("compare", "a.pickle", "b.pickle")
+        self.assertRegex(said, rb"(?s)\r\[#+ *\] a\.pickle.*\r\[#+ *\] b\.pickle")
+
+    def test_a_pipe_has_no_end_that_is_known(self):
+        os.mkfifo(self.folder / "pipe")
+        try:
+            terminal, end = pty.openpty()
+        except OSError as error:
+            self.skipTest(f"no terminal can be opened here: {error}")
+        with self.start("blame", "pipe", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end) as process:
+            os.close(end)
+            (self.folder / "pipe").write_bytes(self.data)
+            self.assertRegex(self.shown(process, terminal), rb"\r0 MB of pipe")
+
+    def test_nothing_is_drawn_elsewhere(self):
+        (self.folder / "job.pickle").write_bytes(self.data)
+        for command in COMMANDS:
+            with self.start(command, "job.pickle", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+                self.assertEqual(process.stderr.read(), b"", command)
+
+
+class Interrupt(ProgressTest):
+    def test_while_a_snapshot_is_read(self):
+        """Half of a snapshot has come, and the rest never does."""
+        os.mkfifo(self.folder / "pipe")
+        for command, number in (("blame", signal.SIGINT), ("export", signal.SIGINT), ("view", signal.SIGINT),
+                                ("view", signal.SIGTERM), ("view", signal.SIGHUP)):
+            with self.start(command, "pipe", stdout=subprocess.PIPE) as process, open(self.folder / "pipe", "wb") as pipe:
+                pipe.write(self.data[:len(self.data) // 2])
+                pipe.flush()
+                if command == "view":  # it writes beside its file already
+                    self.assertEqual(len(self.left("pipe")), 1)
+                process.send_signal(number)
+                self.assertEqual(process.wait(), -number)
+                self.assertEqual(process.stdout.read(), b"", command)
+            self.assertEqual(self.left("pipe"), [], command)
+
+    def test_while_a_file_is_written(self):
+        (self.folder / "job.pickle").write_bytes(self.data)
+        for command in ("view", "export"):
+            with self.start(command, "job.pickle") as process:
+                while process.poll() is None and not self.left("job.pickle", "out"):
+                    time.sleep(0.001)
+                process.send_signal(signal.SIGINT)
+                status = process.wait()
+            # It may have been quicker.
+            self.assertEqual(self.left("job.pickle"), ["out"] if status == 0 else [], command)
+            if status == 0:
+                (self.folder / "out").unlink()
+
+    def test_what_was_in_its_place_stays(self):
+        os.mkfifo(self.folder / "pipe")
+        (self.folder / "out").write_text("before", encoding="utf-8")
+        with self.start("view", "pipe") as process, open(self.folder / "pipe", "wb"):
+            process.send_signal(signal.SIGINT)
+            process.wait()
+        self.assertEqual(self.left("pipe"), ["out"])
+        self.assertEqual((self.folder / "out").read_text(encoding="utf-8"), "before")
+
+    def test_an_interrupt_that_is_ignored(self):
+        """As nohup has it."""
+        os.mkfifo(self.folder / "pipe")
+        with self.start("view", "pipe", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+            with open(self.folder / "pipe", "wb") as pipe:
+                process.send_signal(signal.SIGHUP)
+                pipe.write(self.data)
+            self.assertEqual(process.wait(), 0)
+        self.assertEqual(self.left("pipe"), ["out"])
+
+
+if __name__ == "__main__":
+    TOOL = sys.argv[1]
+    unittest.main(argv=sys.argv[:1], verbosity=1)
