@@ -52,21 +52,18 @@ static void read_device(struct xseg_device *device, struct xseg_statistics *stat
             xseg_stat_fields_of(stats, what)[group] =
                 xseg_totals_read(&device->totals, (enum xseg_stat_group)group, what);
     }
-    stats->num_alloc_retries = atomic_load_explicit(&device->retries, memory_order_relaxed);
-    stats->num_ooms = atomic_load_explicit(&device->ooms, memory_order_relaxed);
-    stats->num_sync_all_streams = atomic_load_explicit(&device->syncs, memory_order_relaxed);
-    stats->num_device_alloc = atomic_load_explicit(&device->grown, memory_order_relaxed);
-    stats->num_device_free = atomic_load_explicit(&device->shrunk, memory_order_relaxed);
+#define READ(name, member) \
+    stats->member = atomic_load_explicit(&device->name, memory_order_relaxed);
+    XSEG_DEVICE_COUNTERS(READ)
+#undef READ
     stats->device_bytes = device->context.total_bytes;
     stats->physical_bytes = xseg_device_physical(device);
     stats->stuck_bytes = xseg_leftovers_bytes(&device->leftovers);
     stats->address_bytes = atomic_load_explicit(&device->addresses, memory_order_relaxed);
     stats->host_bytes = xseg_device_host_bytes(device);
     stats->idle_page_bytes = xseg_pages_bytes(&device->pages);
-    stats->scrubbed_bytes = atomic_load_explicit(&device->scrubbed, memory_order_relaxed);
     stats->paused_bytes = atomic_load_explicit(&device->evicted, memory_order_relaxed);
     stats->imported_bytes = xseg_sharing_imported(device->sharing);
-    stats->num_oom_rejections = atomic_load_explicit(&device->rejections, memory_order_relaxed);
     stats->overwrites = atomic_load_explicit(&device->poison->overwrites, memory_order_relaxed);
 }
 
@@ -118,13 +115,9 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
         xseg_totals_reset_peaks(&device->totals);
     if ((what & XSEG_RESET_ACCUMULATED) != 0) {
         xseg_totals_reset_accumulated(&device->totals);
-        atomic_store_explicit(&device->retries, 0, memory_order_relaxed);
-        atomic_store_explicit(&device->ooms, 0, memory_order_relaxed);
-        atomic_store_explicit(&device->syncs, 0, memory_order_relaxed);
-        atomic_store_explicit(&device->grown, 0, memory_order_relaxed);
-        atomic_store_explicit(&device->shrunk, 0, memory_order_relaxed);
-        atomic_store_explicit(&device->rejections, 0, memory_order_relaxed);
-        atomic_store_explicit(&device->scrubbed, 0, memory_order_relaxed);
+#define RESET(name, member) atomic_store_explicit(&device->name, 0, memory_order_relaxed);
+        XSEG_DEVICE_COUNTERS(RESET)
+#undef RESET
         atomic_store_explicit(&device->poison->overwrites, 0, memory_order_relaxed);
     }
     return XSEG_OK;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What Python knows of the public headers is printed from them: src/adapters/python/xseg/_structs.py, _functions.py.
+"""What follows from the public headers is printed from them: _structs.py and _functions.py of the Python package, src/xseg.map.
 
-declarations.py ROOT [--write]; --write prints both files anew, as is due after any change of a public header.
+declarations.py ROOT [--write]; --write prints the files anew, as is due after any change of a public header.
 """
 import re
 import textwrap
@@ -154,14 +154,20 @@ def functions_of(reader):
     return HEAD.format("Functions of libxseg.so.") + imported(body) + opening("xseg._structs", used) + body
 
 
+def exports_of(reader):
+    """The file of the linker: what the library exports."""
+    return "XSEG_0 {\nglobal:\n" + "".join(f"  {name};\n" for name in sorted(reader.functions)) + "local:\n  *;\n};\n"
+
+
 def printed(root):
-    """Both files, by name."""
+    """The files, by path."""
     reader = Reader()
     for name in HEADERS:
         header = root / "include/xseg" / f"{name}.h"
         if header.exists():
             reader.read(header.read_text(encoding="utf-8"))
-    return {"_structs.py": structs_of(reader), "_functions.py": functions_of(reader)}
+    return {FOLDER + "_structs.py": structs_of(reader), FOLDER + "_functions.py": functions_of(reader),
+            "src/xseg.map": exports_of(reader)}
 
 
 def check(root, write=None):
@@ -170,11 +176,11 @@ def check(root, write=None):
              for path in sorted((root / "include/xseg").glob("*.h"))
              if path.stem not in (*HEADERS, "published", "sim", "xseg")]
     for name, text in printed(root).items():
-        path = root / FOLDER / name
+        path = root / name
         if str(write) == "--write":
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            found.append(f"{FOLDER}{name} is not what the headers say: "
+            found.append(f"{name} is not what the headers say: "
                          "python3 tests/lint/declarations.py . --write")
     return found
 

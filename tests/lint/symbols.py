@@ -20,13 +20,6 @@ def declared(root, is_sim):
     return names
 
 
-def mapped(root):
-    """The names that the version script exports."""
-    text = re.sub(r"/\*.*?\*/|#[^\n]*", "", (root / "src/xseg.map").read_text(), flags=re.S)
-    return {name for block in re.findall(r"global:(.*?)(?:local:|\})", text, re.S)
-            for name in re.findall(r"[\w*]+", block)}
-
-
 def run(*command):
     """What a command prints, line by line."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
@@ -53,7 +46,6 @@ def check(root, libxseg, libxseg_sim):
     """All complaints about two built libraries."""
     public, sim = declared(root, False), declared(root, True)
     found = differences("libxseg.so", exported(libxseg), public)
-    found += differences("src/xseg.map", mapped(root), public)
     simulated = exported(libxseg_sim)
     found += differences("libxseg-sim.so", {name for name in simulated if name[:2] != "cu"}, sim)
     if "cuInit" not in simulated:

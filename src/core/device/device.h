@@ -26,6 +26,16 @@ struct xseg_poison;
 struct xseg_pending;
 struct xseg_sharing;
 
+/* Counters of a device, each with its member of struct xseg_statistics.  A reset of the totals sets them to 0. */
+#define XSEG_DEVICE_COUNTERS(X)       \
+    X(retries, num_alloc_retries)     \
+    X(ooms, num_ooms)                 \
+    X(rejections, num_oom_rejections) \
+    X(syncs, num_sync_all_streams)    \
+    X(grown, num_device_alloc)        \
+    X(shrunk, num_device_free)        \
+    X(scrubbed, scrubbed_bytes)
+
 struct xseg_device {
     struct xseg_context context;
     struct xseg_leftovers leftovers;
@@ -75,9 +85,9 @@ struct xseg_device {
     /* stranded: cached bytes on pages that blocks in use share, by the last explain or look of decay; memory of pools that
      * are held is left out.  used_elsewhere: what others have of the device, by the driver's last answer. */
     struct xseg_dated stranded, used_elsewhere;
-    /* PyTorch's num_* counters; a reset of the totals sets them to 0. */
-    atomic_uint_fast64_t retries, ooms, rejections, syncs, grown, shrunk;
-    atomic_uint_fast64_t scrubbed; /* bytes cleared, see scrub.h; reset with the counters above */
+#define XSEG_DEVICE_COUNTER(name, member) atomic_uint_fast64_t name;
+    XSEG_DEVICE_COUNTERS(XSEG_DEVICE_COUNTER)
+#undef XSEG_DEVICE_COUNTER
 };
 
 /* Most bytes of physical memory: the fraction's bytes, the hard limit, or UINT64_MAX. */

@@ -24,7 +24,7 @@ struct family {
 
 static const struct family of_pools[] = {
     {"xseg_live_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, live),
-     "Memory in live blocks."},
+     "Memory in live blocks; of a paused pool addresses only."},
     {"xseg_pending_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, pending),
      "Memory in blocks that were freed and that another stream may still use."},
     {"xseg_cached_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, cached),
@@ -33,7 +33,7 @@ static const struct family of_pools[] = {
      "Memory of the driver that is mapped or allocated: live, pending and cached."},
     {"xseg_reserved_recent_peak_bytes", GAUGE, BYTES,
      offsetof(struct xseg_figures_pool, recent_peak),
-     "Highest reserved memory of the last 60 to 65 seconds."},
+     "Highest reserved memory of the last 60 to 65 seconds; not of other and ended."},
     {"xseg_pool_limit_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, limit),
      "Limit on what the pool may reserve; absent without a limit."},
 };
@@ -53,7 +53,8 @@ static const struct family of_devices[] = {
      offsetof(struct xseg_figures_device, recent_peak),
      "Highest reserved memory of all pools together of the last 60 to 65 seconds."},
     {"xseg_stranded_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, stranded),
-     "Cached memory on pages that blocks in use share, as of the last look."},
+     "Cached memory on pages that blocks in use share, as of the last look; without pools that "
+     "somebody holds."},
     {"xseg_stranded_age_seconds", GAUGE, SECONDS,
      offsetof(struct xseg_figures_device, stranded_age), "Time since that look."},
     {"xseg_used_elsewhere_bytes", GAUGE, BYTES,
@@ -73,11 +74,11 @@ static const struct family of_devices[] = {
 
 static const struct family of_calls[] = {
     {"xseg_driver_calls", COUNTER, NO_UNIT, offsetof(struct xseg_figures_call, count),
-     "Calls of the driver."},
+     "Calls of the driver; absent before the first one."},
     {"xseg_driver_call_failures", COUNTER, NO_UNIT, offsetof(struct xseg_figures_call, failed),
      "Calls of the driver that failed."},
     {"xseg_driver_call_seconds", COUNTER, SECONDS, offsetof(struct xseg_figures_call, spent),
-     "Time in calls of the driver."},
+     "Time in calls of the driver, the shortest ones left out."},
 };
 
 /* --- Writing. --- */

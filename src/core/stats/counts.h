@@ -48,21 +48,24 @@
 #include "src/base/word.h"
 #include "xseg/stats.h"
 
-/* The quantities that a hit changes come first, so that they share cache lines. */
-enum xseg_count {
-    XSEG_COUNT_ALLOCATION,
-    XSEG_COUNT_ALLOCATED_BYTES,
-    XSEG_COUNT_REQUESTED_BYTES,
-    XSEG_COUNT_SEGMENT,
-    XSEG_COUNT_ACTIVE,
-    XSEG_COUNT_INACTIVE_SPLIT,
-    XSEG_COUNT_RESERVED_BYTES,
-    XSEG_COUNT_ACTIVE_BYTES,
-    XSEG_COUNT_INACTIVE_SPLIT_BYTES,
-    XSEG_COUNT_OVERSIZE_ALLOCATION,
-    XSEG_COUNT_OVERSIZE_SEGMENT,
-    XSEG_COUNTS
-};
+/* The quantities, each with its member of struct xseg_statistics.  Those that a hit changes come first, so that they
+ * share cache lines. */
+#define XSEG_COUNTS_TABLE(X)                                 \
+    X(XSEG_COUNT_ALLOCATION, allocation)                     \
+    X(XSEG_COUNT_ALLOCATED_BYTES, allocated_bytes)           \
+    X(XSEG_COUNT_REQUESTED_BYTES, requested_bytes)           \
+    X(XSEG_COUNT_SEGMENT, segment)                           \
+    X(XSEG_COUNT_ACTIVE, active)                             \
+    X(XSEG_COUNT_INACTIVE_SPLIT, inactive_split)             \
+    X(XSEG_COUNT_RESERVED_BYTES, reserved_bytes)             \
+    X(XSEG_COUNT_ACTIVE_BYTES, active_bytes)                 \
+    X(XSEG_COUNT_INACTIVE_SPLIT_BYTES, inactive_split_bytes) \
+    X(XSEG_COUNT_OVERSIZE_ALLOCATION, oversize_allocations)  \
+    X(XSEG_COUNT_OVERSIZE_SEGMENT, oversize_segments)
+
+#define XSEG_COUNTS_NUMBER(count, member) count,
+enum xseg_count { XSEG_COUNTS_TABLE(XSEG_COUNTS_NUMBER) XSEG_COUNTS };
+#undef XSEG_COUNTS_NUMBER
 
 /* The limits that a hit compares with. */
 enum xseg_count_limit { XSEG_LIMIT_BLOCKS, XSEG_LIMIT_BYTES, XSEG_LIMIT_REQUESTED, XSEG_LIMITS };

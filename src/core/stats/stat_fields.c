@@ -3,29 +3,20 @@
 
 #include <stddef.h>
 
-/* The offset of each count in the public structure. */
-static const size_t offsets[] = {
-    [XSEG_COUNT_ALLOCATION] = offsetof(struct xseg_statistics, allocation),
-    [XSEG_COUNT_SEGMENT] = offsetof(struct xseg_statistics, segment),
-    [XSEG_COUNT_ACTIVE] = offsetof(struct xseg_statistics, active),
-    [XSEG_COUNT_INACTIVE_SPLIT] = offsetof(struct xseg_statistics, inactive_split),
-    [XSEG_COUNT_ALLOCATED_BYTES] = offsetof(struct xseg_statistics, allocated_bytes),
-    [XSEG_COUNT_RESERVED_BYTES] = offsetof(struct xseg_statistics, reserved_bytes),
-    [XSEG_COUNT_ACTIVE_BYTES] = offsetof(struct xseg_statistics, active_bytes),
-    [XSEG_COUNT_INACTIVE_SPLIT_BYTES] = offsetof(struct xseg_statistics, inactive_split_bytes),
-    [XSEG_COUNT_REQUESTED_BYTES] = offsetof(struct xseg_statistics, requested_bytes),
-    [XSEG_COUNT_OVERSIZE_ALLOCATION] = offsetof(struct xseg_statistics, oversize_allocations),
-    [XSEG_COUNT_OVERSIZE_SEGMENT] = offsetof(struct xseg_statistics, oversize_segments),
-};
+#define GROUPS(member)       (sizeof(((struct xseg_statistics *)0)->member) / sizeof(struct xseg_stat))
+#define FIELD(count, member) [count] = {offsetof(struct xseg_statistics, member), GROUPS(member)},
+
+static const struct {
+    size_t offset;
+    unsigned groups;
+} fields[] = {XSEG_COUNTS_TABLE(FIELD)};
 
 unsigned xseg_stat_fields_count(enum xseg_count what)
 {
-    return what == XSEG_COUNT_OVERSIZE_ALLOCATION || what == XSEG_COUNT_OVERSIZE_SEGMENT
-               ? 1
-               : XSEG_STAT_GROUPS;
+    return fields[what].groups;
 }
 
 struct xseg_stat *xseg_stat_fields_of(struct xseg_statistics *stats, enum xseg_count what)
 {
-    return (struct xseg_stat *)(void *)((char *)stats + offsets[what]);
+    return (struct xseg_stat *)(void *)((char *)stats + fields[what].offset);
 }

@@ -6,7 +6,7 @@
 #include "src/core/stats/counts.h"
 #include "xseg/stats.h"
 
-/* How many entries a count has there: one for each group, or one alone for counts of oversize blocks. */
+/* How many entries a count has there: one for each group, or one alone. */
 unsigned xseg_stat_fields_count(enum xseg_count what);
 
 /* The first of these entries. */

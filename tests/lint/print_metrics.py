@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+"""Prints the table of metrics as it stands in docs/metrics.md: the rows of src/core/metrics/metrics_text.c.
+
+print_metrics.py ROOT
+"""
+import pathlib
+import re
+import sys
+
+SOURCE = "src/core/metrics/metrics_text.c"
+LABELS = {"of_pools": "device, pool, name", "of_devices": "device", "of_calls": "call"}
+TABLE = re.compile(r"static const struct family (\w+)\[\] = \{\n(.*?)\n\};", re.DOTALL)
+ROW = re.compile(r'\{"(\w+)", (GAUGE|COUNTER), \w+,\s*offsetof\([^)]*\),\s*((?:"[^"]*"\s*)+)\}')
+
+
+def rows(text):
+    """Name, type, labels and help of each metric."""
+    for table, body in TABLE.findall(text):
+        for name, kind, texts in ROW.findall(body):
+            yield name + "_total" * (kind == "COUNTER"), kind.lower(), LABELS[table], "".join(re.findall(r'"([^"]*)"', texts))
+
+
+def main(root):
+    """Print the table."""
+    print("| metric | type | labels | what it is |\n|---|---|---|---|")
+    for name, kind, labels, text in rows(pathlib.Path(root, SOURCE).read_text(encoding="utf-8")):
+        print(f"| `{name}` | {kind} | {labels} | {text} |")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
