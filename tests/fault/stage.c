@@ -111,8 +111,12 @@ static void expect_intact(struct stage *stage)
         if (stage->bytes)
             expect_contents(stage, &stage->held[i]);
     }
-    assert_int_equal(xseg_totals_current(&device->totals, XSEG_COUNT_ALLOCATION), stage->count);
-    assert_true(xseg_totals_current(&device->totals, XSEG_COUNT_REQUESTED_BYTES) >= requested);
+    assert_int_equal(
+        xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current,
+        stage->count);
+    assert_true(
+        xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_REQUESTED_BYTES).current >=
+        requested);
     /* Until a fault strikes, all runs of a scenario are the same. */
     if (faults_struck() > 0 && !xseg_device_audit(device, &finding))
         fail_msg("%s: %s", finding.tag, finding.text);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What follows from the public headers is printed from them: _structs.py and _functions.py of the Python package, src/xseg.map.
+"""What follows from the public headers is printed from them: _structs.py, _functions.py and _statistics.py of the
+Python package, src/xseg.map.
 
 declarations.py ROOT [--write]; --write prints the files anew, as is due after any change of a public header.
 """
@@ -154,6 +155,26 @@ def functions_of(reader):
     return HEAD.format("Functions of libxseg.so.") + imported(body) + opening("xseg._structs", used) + body
 
 
+def statistics_of(reader, text):
+    """The file of the records of statistics: 2**64 - 1 is None where the header names it."""
+    unlimited = set(re.findall(r"uint64_t (\w+); +/\*[^*]*UINT64_MAX", text))
+    kinds = {"xseg_stat": "Stat", "xseg_stat * 3": "Groups"}
+    groups = [name.removeprefix("XSEG_STAT_").lower() for name in reader.numbers
+              if name.startswith("XSEG_STAT_") and name != "XSEG_STAT_GROUPS"]
+    records = (
+        ("Stat", "A quantity: its value, its highest value, and the sums of all increases and decreases.",
+         [(member, "int") for member, _ in reader.structs["xseg_stat"][0]]),
+        ("Groups", "A quantity of all, of the small and of the large pools.", [(group, "Stat") for group in groups]),
+        ("Statistics", "Statistics of a device or a pool, see xseg/stats.h.",
+         [(member, kinds.get(kind, "Optional[int]" if member in unlimited else "int"))
+          for member, kind in reader.structs["xseg_statistics"][0] if member != "struct_bytes"]))
+    lines = ["from typing import NamedTuple, Optional"]
+    for name, sentence, members in records:
+        lines += ["", "", f"class {name}(NamedTuple):", f'    """{sentence}"""', ""]
+        lines += [f"    {member}: {kind}" for member, kind in members]
+    return HEAD.format("What the statistics have, as named tuples.") + "\n".join(lines) + "\n"
+
+
 def exports_of(reader):
     """The file of the linker: what the library exports."""
     return "XSEG_0 {\nglobal:\n" + "".join(f"  {name};\n" for name in sorted(reader.functions)) + "local:\n  *;\n};\n"
@@ -166,8 +187,12 @@ def printed(root):
         header = root / "include/xseg" / f"{name}.h"
         if header.exists():
             reader.read(header.read_text(encoding="utf-8"))
-    return {FOLDER + "_structs.py": structs_of(reader), FOLDER + "_functions.py": functions_of(reader),
-            "src/xseg.map": exports_of(reader)}
+    files = {FOLDER + "_structs.py": structs_of(reader), FOLDER + "_functions.py": functions_of(reader),
+             "src/xseg.map": exports_of(reader)}
+    stats = root / "include/xseg/stats.h"
+    if stats.exists():
+        files[FOLDER + "_statistics.py"] = statistics_of(reader, stats.read_text(encoding="utf-8"))
+    return files
 
 
 def check(root, write=None):

@@ -2,17 +2,29 @@
 /* Prints the table of configuration keys as it stands in docs/options.md. */
 #include <stdio.h>
 
+#include "src/core/config/config_print.h"
 #include "src/core/config/config_table.h"
 
-int main(void)
+static void print_row(const struct xseg_config *defaults, enum xseg_config_key key)
 {
-    static char buffer[32768];
+    const struct xseg_config_row *row = &xseg_config_table[key];
+    char buffer[512];
     struct xseg_text text;
 
     xseg_text_init(&text, buffer, sizeof(buffer));
-    xseg_config_table_print(&text);
-    if (text.length >= sizeof(buffer))
-        return 1;
-    (void)fputs(buffer, stdout);
+    if (!xseg_config_print_value(defaults, key, &text))
+        xseg_text_add(&text, "%s", row->unset);
+    printf("| `%s` | %s | %s | %s%s |\n", row->name, row->accepts, buffer,
+           row->acts ? "" : "*No effect.* ", row->sentence);
+}
+
+int main(void)
+{
+    struct xseg_config defaults;
+
+    xseg_config_init(&defaults);
+    puts("| key | value | default | what it does |\n|---|---|---|---|");
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
+        print_row(&defaults, (enum xseg_config_key)key);
     return 0;
 }

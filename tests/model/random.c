@@ -100,7 +100,8 @@ static void expect_counts(struct world *world, int device)
         assert_int_equal(count, 0);
         return;
     }
-    assert_int_equal(xseg_totals_current(&found->totals, XSEG_COUNT_ALLOCATION), count);
+    assert_int_equal(xseg_totals_read(&found->totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current,
+                     count);
     if (!xseg_device_audit(found, &finding))
         fail_msg("%s: %s", finding.tag, finding.text);
 }

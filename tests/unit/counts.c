@@ -440,7 +440,8 @@ static void what_is_locked_stays_awake(void **state)
     add_block(&owners[0], true);
     assert_false(owners[0].counts.rests);
     assert_int_equal(atomic_load(&owners[0].notes), 0);
-    assert_int_equal(xseg_totals_current(&totals, XSEG_COUNT_ALLOCATION), ARENAS - 1 + 4096);
+    assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current,
+                     ARENAS - 1 + 4096);
     expect_audits(owners, &totals);
     xseg_totals_fini(&totals);
 }
@@ -481,7 +482,7 @@ static void threads_wake_what_others_put_to_rest(void **state)
     for (unsigned i = 0; i < ARENAS; i++)
         live += shared_owners[i].live;
     expect_audits(shared_owners, &totals);
-    assert_int_equal(xseg_totals_current(&totals, XSEG_COUNT_ALLOCATION), live);
+    assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current, live);
     xseg_totals_fini(&totals);
 }
 

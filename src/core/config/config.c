@@ -28,25 +28,41 @@ struct parser {
 
 _Static_assert(XSEG_CONFIG_KEYS <= 64, "a set of keys is a uint64_t");
 
+/* Give a member its default; lists, spans and paths are empty. */
+static void init_member(void *member, const struct xseg_config_row *row)
+{
+    switch (row->type) {
+    case XSEG_CONFIG_BOOL:
+        *(bool *)member = row->start != 0;
+        break;
+    case XSEG_CONFIG_MIB:
+        *(uint64_t *)member = row->start == XSEG_CONFIG_UNSET ? UINT64_MAX : row->start * XSEG_MIB;
+        break;
+    case XSEG_CONFIG_POWER:
+    case XSEG_CONFIG_NUMBER:
+    case XSEG_CONFIG_CHOICE:
+        *(uint32_t *)member = (uint32_t)row->start;
+        break;
+    case XSEG_CONFIG_PERIOD:
+        *(int64_t *)member = (int64_t)row->start;
+        break;
+    case XSEG_CONFIG_REAL:
+        *(double *)member = (double)row->start;
+        break;
+    case XSEG_CONFIG_ACTIONS:
+    case XSEG_CONFIG_DIVISIONS:
+    case XSEG_CONFIG_SPAN:
+    case XSEG_CONFIG_SPANS:
+    case XSEG_CONFIG_PATH:
+        break;
+    }
+}
+
 void xseg_config_init(struct xseg_config *config)
 {
     memset(config, 0, sizeof(*config));
-    config->expandable_segments = true;
-    config->large_segment_bytes = 20 * XSEG_MIB;
-    config->max_split_bytes = UINT64_MAX;
-    config->max_non_split_rounding_bytes = config->large_segment_bytes;
-    config->memory_fraction = 1;
-    config->idle_ms = -1;
-    config->history_events = 65536;
-    config->soft_limit_bytes = UINT64_MAX;
-    config->hard_limit_bytes = UINT64_MAX;
-    config->reclaim_us_per_s = 10000;
-    config->oom_snapshot_ms = 2000;
-    config->oom_snapshots = 3;
-    config->oom_snapshot_bytes = 512 * XSEG_MIB;
-    config->pinned_num_register_threads = 1;
-    config->pinned_max_round_threshold_bytes = UINT64_MAX;
-    config->pinned_max_cached_bytes = UINT64_MAX;
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
+        init_member((char *)config + xseg_config_table[key].offset, &xseg_config_table[key]);
 }
 
 static void advance(struct parser *parser)

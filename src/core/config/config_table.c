@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/config/config_table.h"
 
-#include "src/base/check.h"
-#include "src/core/config/config_print.h"
-
 #define MEMBER(name) offsetof(struct xseg_config, name)
 
 #define ANY_BOOL "True or False"
@@ -33,6 +30,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "expandable_segments",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(expandable_segments),
+            .start = 1,
             .acts = true,
             .accepts = ANY_BOOL,
             .sentence = "Segments reserve addresses and map pages into them as they grow. "
@@ -44,6 +42,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "large_segment_size_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(large_segment_bytes),
+            .start = 20,
             .least = 11,
             .most = 1048576,
             .acts = true,
@@ -56,6 +55,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "max_split_size_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(max_split_bytes),
+            .start = XSEG_CONFIG_UNSET,
             .is_above_large = true,
             .acts = true,
             .accepts = ANY_MIB ", not below large_segment_size_mb",
@@ -67,6 +67,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "max_non_split_rounding_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(max_non_split_rounding_bytes),
+            .start = 20,
             .is_above_large = true,
             .acts = true,
             .accepts = ANY_MIB ", not below large_segment_size_mb",
@@ -88,6 +89,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "per_process_memory_fraction",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(memory_fraction),
+            .start = 1,
             .low = 0,
             .high = 1,
             .acts = true,
@@ -270,6 +272,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "history_events",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(history_events),
+            .start = 65536,
             .least = 16,
             .most = 16777216,
             .acts = true,
@@ -291,6 +294,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "idle_ms",
             .type = XSEG_CONFIG_PERIOD,
             .offset = MEMBER(idle_ms),
+            .start = XSEG_CONFIG_UNSET,
             .most = 1209600000,
             .acts = true,
             .accepts = "a whole number of milliseconds up to 1209600000, or -1 for never",
@@ -322,6 +326,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "reclaim_us_per_s",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(reclaim_us_per_s),
+            .start = 10000,
             .least = 1,
             .most = 1000000,
             .acts = true,
@@ -334,6 +339,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "soft_limit_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(soft_limit_bytes),
+            .start = XSEG_CONFIG_UNSET,
             .acts = true,
             .accepts = ANY_MIB ", not below keep_mb and not above hard_limit_mb",
             .unset = "none",
@@ -345,6 +351,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "hard_limit_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(hard_limit_bytes),
+            .start = XSEG_CONFIG_UNSET,
             .acts = true,
             .accepts = ANY_MIB ", not below soft_limit_mb and keep_mb",
             .unset = "none",
@@ -439,6 +446,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "oom_snapshot_ms",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(oom_snapshot_ms),
+            .start = 2000,
             .least = 1,
             .most = 3600000,
             .acts = true,
@@ -452,6 +460,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "oom_snapshots",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(oom_snapshots),
+            .start = 3,
             .most = 1000000,
             .acts = true,
             .accepts = "a whole number from 0 to 1000000",
@@ -462,6 +471,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "oom_snapshot_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(oom_snapshot_bytes),
+            .start = 512,
             .acts = true,
             .accepts = ANY_MIB,
             .sentence =
@@ -513,6 +523,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "pinned_num_register_threads",
             .type = XSEG_CONFIG_POWER,
             .offset = MEMBER(pinned_num_register_threads),
+            .start = 1,
             .least = 1,
             .most = 128,
             .accepts = "a power of two from 1 to 128",
@@ -550,6 +561,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "pinned_max_round_threshold_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(pinned_max_round_threshold_bytes),
+            .start = XSEG_CONFIG_UNSET,
             .accepts = ANY_MIB,
             .unset = "unlimited",
             .sentence = "PyTorch's pinned host memory.",
@@ -559,30 +571,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "pinned_max_cached_size_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(pinned_max_cached_bytes),
+            .start = XSEG_CONFIG_UNSET,
             .accepts = ANY_MIB,
             .unset = "unlimited",
             .sentence = "PyTorch's pinned host memory.",
         },
 };
-
-static void print_row(const struct xseg_config *defaults, enum xseg_config_key key,
-                      struct xseg_text *text)
-{
-    const struct xseg_config_row *row = &xseg_config_table[key];
-
-    XSEG_ASSERT(row->accepts != NULL && row->sentence != NULL);
-    xseg_text_add(text, "| `%s` | %s | ", row->name, row->accepts);
-    if (!xseg_config_print_value(defaults, key, text))
-        xseg_text_add(text, "%s", row->unset);
-    xseg_text_add(text, " | %s%s |\n", row->acts ? "" : "*No effect.* ", row->sentence);
-}
-
-void xseg_config_table_print(struct xseg_text *text)
-{
-    struct xseg_config defaults;
-
-    xseg_config_init(&defaults);
-    xseg_text_add(text, "| key | value | default | what it does |\n|---|---|---|---|\n");
-    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        print_row(&defaults, (enum xseg_config_key)key, text);
-}

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The one table of configuration keys: name, type, unit, bounds, effect, sentence.
- *
- * A key's default is what xseg_config_init() sets.
+ * The one table of configuration keys: name, type, unit, bounds, default, effect, sentence.
  */
 #ifndef XSEG_CORE_CONFIG_TABLE_H
 #define XSEG_CORE_CONFIG_TABLE_H
@@ -27,6 +25,9 @@ enum xseg_config_type {
     XSEG_CONFIG_PATH       /* char[XSEG_CONFIG_PATH_BYTES]: the name of a folder */
 };
 
+/* The default of a size without a limit; of a period: never. */
+#define XSEG_CONFIG_UNSET UINT64_MAX
+
 struct xseg_config_row {
     const char *name;
     const char *alias; /* a second spelling that is accepted, or NULL */
@@ -37,6 +38,7 @@ struct xseg_config_row {
     bool is_open;          /* values equal to low or high are refused */
     size_t offset;         /* of the member of struct xseg_config */
     uint64_t least, most;  /* bounds in the unit of the string; most is 0 where there is none */
+    uint64_t start;        /* the default in the unit of the string, or XSEG_CONFIG_UNSET */
     double low, high;      /* bounds of a real number */
     const char *choice[5]; /* the words of a choice; NULL behind the last */
     const char *accepts;   /* completes "expected ..." */
@@ -48,8 +50,5 @@ extern const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS];
 
 /* The words of enum xseg_history_action. */
 extern const char *const xseg_config_table_actions[XSEG_HISTORY_ACTIONS];
-
-/* Write the table as the Markdown of docs/options.md. */
-void xseg_config_table_print(struct xseg_text *text);
 
 #endif

@@ -552,8 +552,3 @@ void xseg_totals_reset_accumulated(struct xseg_totals *totals)
     }
     xseg_lock_give(&totals->lock);
 }
-
-uint64_t xseg_totals_current(struct xseg_totals *totals, enum xseg_count what)
-{
-    return xseg_totals_read(totals, XSEG_STAT_ALL, what).current;
-}

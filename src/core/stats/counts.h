@@ -281,7 +281,4 @@ struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_gro
 void xseg_totals_reset_peaks(struct xseg_totals *totals);
 void xseg_totals_reset_accumulated(struct xseg_totals *totals);
 
-/* Current value of one quantity, summed over all arenas. */
-uint64_t xseg_totals_current(struct xseg_totals *totals, enum xseg_count what);
-
 #endif

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""What the statistics have, as named tuples.
+
+Printed from include/xseg by tests/lint/declarations.py --write: do not edit it here.
+"""
+from typing import NamedTuple, Optional
+
+
+class Stat(NamedTuple):
+    """A quantity: its value, its highest value, and the sums of all increases and decreases."""
+
+    current: int
+    peak: int
+    allocated: int
+    freed: int
+
+
+class Groups(NamedTuple):
+    """A quantity of all, of the small and of the large pools."""
+
+    all: Stat
+    small: Stat
+    large: Stat
+
+
+class Statistics(NamedTuple):
+    """Statistics of a device or a pool, see xseg/stats.h."""
+
+    allocation: Groups
+    segment: Groups
+    active: Groups
+    inactive_split: Groups
+    allocated_bytes: Groups
+    reserved_bytes: Groups
+    active_bytes: Groups
+    inactive_split_bytes: Groups
+    requested_bytes: Groups
+    oversize_allocations: Stat
+    oversize_segments: Stat
+    num_alloc_retries: int
+    num_ooms: int
+    num_sync_all_streams: int
+    num_device_alloc: int
+    num_device_free: int
+    max_split_size: Optional[int]
+    device_bytes: int
+    limit_bytes: Optional[int]
+    physical_bytes: int
+    stuck_bytes: int
+    address_bytes: int
+    host_bytes: int
+    overwrites: int
+    num_oom_rejections: int
+    idle_page_bytes: int
+    scrubbed_bytes: int
+    paused_bytes: int
+    imported_bytes: int
