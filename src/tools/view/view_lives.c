@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "src/tools/course/course.h"
-#include "src/tools/view/view_ranges.h"
 
 #define LIVES_MOST UINT32_MAX
 
@@ -15,7 +14,9 @@ struct pass {
     struct course course;
     uint32_t *life_of; /* by the course's slots of blocks */
     uint32_t slot_room;
-    struct view_ranges mapped; /* now */
+    struct ordered mapped; /* starts of what is mapped now */
+    struct view_span *mapped_span;
+    uint32_t mapped_room;
     size_t life_room, span_room;
     uint32_t now, end; /* moments */
     bool lacks_memory;
@@ -23,10 +24,23 @@ struct pass {
 
 /* --- Spans. --- */
 
-static bool add_span(void *context, const struct view_range *part)
+/* Memory that is mapped now, as the span that it will be; its start is a key of pass.mapped. */
+static bool add_mapped(struct pass *pass, const struct view_span *span)
 {
-    struct pass *pass = context;
+    const uint32_t slot = ordered_add(&pass->mapped, span->address);
+
+    if (slot == ORDERED_NONE || !ordered_follow(&pass->mapped, (void **)&pass->mapped_span,
+                                                &pass->mapped_room, sizeof(*span)))
+        return false;
+    pass->mapped_span[slot] = *span;
+    return true;
+}
+
+static bool add_span(struct pass *pass, const struct view_span *mapped, uint64_t start,
+                     uint64_t end)
+{
     struct view_lives *out = pass->out;
+    struct view_span *span;
 
     if (out->span_count == pass->span_room) {
         const size_t room = pass->span_room ? 2 * pass->span_room : 256;
@@ -37,31 +51,66 @@ static bool add_span(void *context, const struct view_range *part)
         out->spans = bigger;
         pass->span_room = room;
     }
-    out->spans[out->span_count++] = (struct view_span){
-        .address = part->start,
-        .bytes = part->end - part->start,
-        .stream = part->stream,
-        .born = part->born,
-        .died = pass->now,
-        .pool = part->pool,
-        .page = part->page,
-    };
+    span = &out->spans[out->span_count++];
+    *span = *mapped;
+    span->address = start;
+    span->bytes = end - start;
+    span->died = pass->now;
+    return true;
+}
+
+/* What goes is mapped, and may be parts of what came at different moments. */
+static bool unmap(struct pass *pass, uint64_t start, uint64_t end)
+{
+    while (start < end) {
+        const uint32_t slot = ordered_up_to(&pass->mapped, start);
+        struct view_span rest = pass->mapped_span[slot];
+        const uint64_t whole_end = rest.address + rest.bytes;
+        const uint64_t stop = whole_end < end ? whole_end : end;
+
+        if (!add_span(pass, &rest, start, stop))
+            return false;
+        if (rest.address < start)
+            pass->mapped_span[slot].bytes = start - rest.address;
+        else
+            ordered_remove(&pass->mapped, start);
+        rest.address = start = stop;
+        rest.bytes = whole_end - stop;
+        if (rest.bytes > 0 && !add_mapped(pass, &rest))
+            return false;
+    }
+    return true;
+}
+
+/* What is still mapped at the end. */
+static bool add_rest(struct pass *pass)
+{
+    uint64_t from = 0;
+    uint32_t slot;
+
+    while ((slot = ordered_from(&pass->mapped, from)) != ORDERED_NONE) {
+        const struct view_span *span = &pass->mapped_span[slot];
+
+        from = span->address + span->bytes;
+        if (!add_span(pass, span, span->address, from))
+            return false;
+    }
     return true;
 }
 
 static void range_comes(void *self, const struct course_range *range)
 {
     struct pass *pass = self;
-    const struct view_range added = {
-        .start = range->start,
-        .end = range->end,
+    const struct view_span span = {
+        .address = range->start,
+        .bytes = range->end - range->start,
         .stream = range->stream,
-        .pool = range->pool,
         .born = pass->now,
+        .pool = range->pool,
         .page = range->page,
     };
 
-    if (!view_ranges_add(&pass->mapped, &added))
+    if (!add_mapped(pass, &span))
         pass->lacks_memory = true;
 }
 
@@ -69,7 +118,7 @@ static void range_leaves(void *self, const struct course_range *range)
 {
     struct pass *pass = self;
 
-    if (!view_ranges_remove(&pass->mapped, range->start, range->end, add_span, pass))
+    if (!pass->lacks_memory && !unmap(pass, range->start, range->end))
         pass->lacks_memory = true;
 }
 
@@ -175,8 +224,8 @@ static bool run(struct pass *pass)
         pass->now = (uint32_t)pass->course.at + 1;
     while (!pass->lacks_memory && course_step(&pass->course));
     pass->now = pass->end;
-    return !pass->lacks_memory && !pass->course.lacks_memory &&
-           view_ranges_remove(&pass->mapped, 0, UINT64_MAX, add_span, pass) && number_events(pass);
+    return !pass->lacks_memory && !pass->course.lacks_memory && add_rest(pass) &&
+           number_events(pass);
 }
 
 bool view_lives_init(struct view_lives *out, const struct recording *recording,
@@ -186,11 +235,13 @@ bool view_lives_init(struct view_lives *out, const struct recording *recording,
     bool fine;
 
     *out = (struct view_lives){0};
+    ordered_init(&pass.mapped);
     if (!course_init(&pass.course, recording, device))
         return false;
     fine = run(&pass);
     course_fini(&pass.course);
-    view_ranges_fini(&pass.mapped);
+    ordered_fini(&pass.mapped);
+    free(pass.mapped_span);
     free(pass.life_of);
     if (!fine)
         view_lives_fini(out);
