@@ -14,7 +14,6 @@
 #define COLUMN_WIDTH 16
 #define HEAD_WIDTH   15
 #define COLUMNS      3
-#define AMOUNT       32
 #define PAIR_WIDTH   12 /* of a column of the table of ranks */
 
 /* --- Memory that ran out. --- */
@@ -26,13 +25,10 @@ static void put_enough(FILE *out, const struct advice *advice, const struct advi
         (void)fputs("no device is large enough", out);
         return;
     }
-    (void)fputs("a device of ", out);
-    amount_print_bytes(out, with->figures.enough);
-    if (!advice_is_of_ranks(advice) && with->figures.enough > advice_target(advice)) {
-        (void)fputs(", ", out);
-        amount_print_bytes(out, with->figures.enough - advice_target(advice));
-        (void)fputs(" more", out);
-    }
+    (void)fprintf(out, "a device of %s", amount_bytes(with->figures.enough).text);
+    if (!advice_is_of_ranks(advice) && with->figures.enough > advice_target(advice))
+        (void)fprintf(out, ", %s more",
+                      amount_bytes(with->figures.enough - advice_target(advice)).text);
 }
 
 static void put_least(FILE *out, const struct advice *advice)
@@ -104,8 +100,7 @@ static void print_shortage(FILE *out, const struct advice *advice)
     if (in_force->failed > 0)
         (void)fprintf(out, "%" PRIu64 " request%s failed in the file; ", in_force->failed,
                       in_force->failed == 1 ? "" : "s");
-    (void)fputs("on ", out);
-    amount_print_bytes(out, advice_target(advice));
+    (void)fprintf(out, "on %s", amount_bytes(advice_target(advice)).text);
     if (in_force->serves)
         (void)fputs(" a replay completes with the string in force", out);
     else if (advice->advised.config && advice->advised.figures.serves)
@@ -121,34 +116,28 @@ static void print_shortage(FILE *out, const struct advice *advice)
 
 enum row { PEAK, SMALLEST, DRIVER_TIME, COMPLETES, ROWS };
 
-static void cell(enum row row, const struct advise_string *string, char *text, size_t bytes)
+static struct amount cell(enum row row, const struct advise_string *string)
 {
     const struct trial_figures *figures = &string->figures;
-    const double ns = (double)figures->driver_ns;
 
-    (void)snprintf(text, bytes, "none");
     if (row == PEAK)
-        amount_bytes(figures->peak_reserved, text, bytes);
-    else if (row == SMALLEST && figures->has_min_device)
-        amount_bytes(figures->min_device, text, bytes);
-    else if (row == DRIVER_TIME)
-        amount_in_unit(amount_unit_for(amount_units_of_time, ns), ns, text, bytes);
-    else if (row == COMPLETES)
-        (void)snprintf(text, bytes, "%s", figures->serves ? "yes" : "no");
+        return amount_bytes(figures->peak_reserved);
+    if (row == SMALLEST && figures->has_min_device)
+        return amount_bytes(figures->min_device);
+    if (row == DRIVER_TIME)
+        return amount_time((double)figures->driver_ns);
+    if (row == COMPLETES)
+        return figures->serves ? (struct amount){"yes"} : (struct amount){"no"};
+    return (struct amount){"none"};
 }
 
 static void print_cells(FILE *out, enum row row, const char *label,
                         const struct advise_string *const *columns)
 {
     (void)fprintf(out, "  %-*s", LABEL_WIDTH - 2, label);
-    for (unsigned i = 0; i < COLUMNS; i++) {
-        char text[AMOUNT];
-
-        if (!columns[i]->config)
-            continue;
-        cell(row, columns[i], text, sizeof(text));
-        (void)fprintf(out, "%*s", COLUMN_WIDTH, text);
-    }
+    for (unsigned i = 0; i < COLUMNS; i++)
+        if (columns[i]->config)
+            (void)fprintf(out, "%*s", COLUMN_WIDTH, cell(row, columns[i]).text);
     (void)fputc('\n', out);
 }
 
@@ -157,10 +146,10 @@ static void print_table(FILE *out, const struct advice *advice)
     static const char *const names[COLUMNS] = {"in force", "advised", "runner-up"};
     const struct advise_string *const columns[COLUMNS] = {&advice->in_force, &advice->advised,
                                                           &advice->runner_up};
-    char target[AMOUNT], label[AMOUNT + 16];
+    char label[48];
 
-    amount_bytes(advice_target(advice), target, sizeof(target));
-    (void)snprintf(label, sizeof(label), "completes on %s", target);
+    (void)snprintf(label, sizeof(label), "completes on %s",
+                   amount_bytes(advice_target(advice)).text);
     (void)fprintf(out, "%*s", LABEL_WIDTH, "");
     for (unsigned i = 0; i < COLUMNS; i++)
         if (columns[i]->config)
@@ -240,14 +229,11 @@ static void print_rank(FILE *out, const struct advise_ranks *ranks,
 {
     for (unsigned i = 0; i < COLUMNS; i++) {
         const struct trial_figures *figures = &columns[i]->of[rank];
-        char peak[AMOUNT], smallest[AMOUNT] = "none";
 
-        if (!columns[i]->config)
-            continue;
-        amount_bytes(figures->peak_reserved, peak, sizeof(peak));
-        if (figures->has_min_device)
-            amount_bytes(figures->min_device, smallest, sizeof(smallest));
-        (void)fprintf(out, "%*s%*s", PAIR_WIDTH, peak, PAIR_WIDTH, smallest);
+        if (columns[i]->config)
+            (void)fprintf(
+                out, "%*s%*s", PAIR_WIDTH, amount_bytes(figures->peak_reserved).text, PAIR_WIDTH,
+                figures->has_min_device ? amount_bytes(figures->min_device).text : "none");
     }
     (void)fprintf(out, "  %s%s%s\n", ranks->of[rank].name,
                   ranks->of[rank].is_odd ? ", the odd one" : "",
@@ -287,14 +273,20 @@ bool advise_report_ranks_text(FILE *out, const struct advise_ranks *ranks,
 
 /* --- JSON. --- */
 
-static json_t *bytes_json(bool is_known, uint64_t bytes)
+/* NULL: it is not there, or not known. */
+static json_t *number_if(bool is_there, uint64_t number)
 {
-    return is_known ? json_integer((json_int_t)bytes) : json_null();
+    return is_there ? json_integer((json_int_t)number) : NULL;
+}
+
+static json_t *text_if(const char *text)
+{
+    return text ? printable_json(text) : json_null();
 }
 
 static json_t *left_out_json(const struct advice *advice)
 {
-    return advice->left_out && advice->left_out[0] ? printable_json(advice->left_out) : json_null();
+    return text_if(advice->left_out && advice->left_out[0] ? advice->left_out : NULL);
 }
 
 /* A string with what came of it in one programme. */
@@ -302,82 +294,47 @@ static json_t *string_json(const struct advice *advice, const struct advise_stri
                            size_t programme)
 {
     const struct trial_figures *figures = &string->of[programme];
-    json_t *object = string->config ? json_object() : json_null();
-    int failed = 0;
+    const bool needs_more = advice->is_short && !figures->has_enough;
 
-    if (!string->config || !object)
-        return object;
-    failed |= json_object_set_new(object, "config", printable_json(string->config));
-    failed |= json_object_set_new(object, "changes", json_integer(string->changes));
-    failed |= json_object_set_new(object, "oom_at", json_integer(figures->oom_at));
-    failed |=
-        json_object_set_new(object, "peak_requested", bytes_json(true, figures->peak_requested));
-    failed |=
-        json_object_set_new(object, "peak_reserved", bytes_json(true, figures->peak_reserved));
-    failed |= json_object_set_new(object, "min_device",
-                                  bytes_json(figures->has_min_device, figures->min_device));
-    failed |=
-        json_object_set_new(object, "driver_us", json_real((double)figures->driver_ns / 1000));
-    if (advice->is_short) {
-        failed |= json_object_set_new(object, "completes", json_boolean(figures->serves));
-        failed |= json_object_set_new(object, "device_needed",
-                                      bytes_json(figures->has_enough, figures->enough));
-    }
-    if (!failed)
-        return object;
-    json_decref(object);
-    return NULL;
+    if (!string->config)
+        return json_null();
+    return json_pack("{s:o, s:i, s:I, s:I, s:I, s:o?, s:f, s:o*, s:o*}", "config",
+                     printable_json(string->config), "changes", (int)string->changes, "oom_at",
+                     (json_int_t)figures->oom_at, "peak_requested",
+                     (json_int_t)figures->peak_requested, "peak_reserved",
+                     (json_int_t)figures->peak_reserved, "min_device",
+                     number_if(figures->has_min_device, figures->min_device), "driver_us",
+                     (double)figures->driver_ns / 1000, "completes",
+                     advice->is_short ? json_boolean(figures->serves) : NULL, "device_needed",
+                     needs_more ? json_null() : number_if(advice->is_short, figures->enough));
 }
 
 static json_t *shortage_json(const struct advice *advice)
 {
-    json_t *object = advice->is_short ? json_object() : json_null();
-    int failed = 0;
+    const struct advise_string *with =
+        advice->advised.config ? &advice->advised : &advice->in_force;
 
-    if (!advice->is_short || !object)
-        return object;
-    failed |= json_object_set_new(object, "device_bytes", bytes_json(true, advice_target(advice)));
-    failed |=
-        json_object_set_new(object, "failed", bytes_json(true, advice->in_force.figures.failed));
-    failed |=
-        json_object_set_new(object, "completes",
-                            json_boolean(advice->advised.config ? advice->advised.figures.serves
-                                                                : advice->in_force.figures.serves));
-    failed |= json_object_set_new(object, "least_change",
-                                  advice->least.config ? printable_json(advice->least.config)
-                                                       : json_null());
-    if (!failed)
-        return object;
-    json_decref(object);
-    return NULL;
+    if (!advice->is_short)
+        return json_null();
+    return json_pack("{s:I, s:I, s:b, s:o}", "device_bytes", (json_int_t)advice_target(advice),
+                     "failed", (json_int_t)advice->in_force.figures.failed, "completes",
+                     (int)with->figures.serves, "least_change", text_if(advice->least.config));
 }
 
 json_t *advise_report_json(const struct advice *advice)
 {
     const struct programme *programme = &advice->trials->programmes[0];
-    json_t *object = json_object();
     char *why = advise_why(advice);
-    int failed = !object || !why;
+    json_t *object = json_pack(
+        "{s:o, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o}", "trace", printable_json(programme->file),
+        "device_bytes", (json_int_t)programme->device_bytes, "replayed",
+        (json_int_t)advice->replayed, "why", why, "left_out", left_out_json(advice), "in_force",
+        string_json(advice, &advice->in_force, 0), "advised",
+        string_json(advice, &advice->advised, 0), "runner_up",
+        string_json(advice, &advice->runner_up, 0), "out_of_memory", shortage_json(advice));
 
-    if (!failed) {
-        failed |= json_object_set_new(object, "trace", printable_json(programme->file));
-        failed |=
-            json_object_set_new(object, "device_bytes", bytes_json(true, programme->device_bytes));
-        failed |= json_object_set_new(object, "replayed", bytes_json(true, advice->replayed));
-        failed |= json_object_set_new(object, "why", json_string(why));
-        failed |= json_object_set_new(object, "left_out", left_out_json(advice));
-        failed |=
-            json_object_set_new(object, "in_force", string_json(advice, &advice->in_force, 0));
-        failed |= json_object_set_new(object, "advised", string_json(advice, &advice->advised, 0));
-        failed |=
-            json_object_set_new(object, "runner_up", string_json(advice, &advice->runner_up, 0));
-        failed |= json_object_set_new(object, "out_of_memory", shortage_json(advice));
-    }
     free(why);
-    if (!failed)
-        return object;
-    json_decref(object);
-    return NULL;
+    return object;
 }
 
 /* What came of a string in the ranks together. */
@@ -385,21 +342,21 @@ static json_t *together_json(const struct advise_string *string)
 {
     if (!string->config)
         return json_null();
-    return json_pack("{s:o, s:i, s:o, s:o}", "config", printable_json(string->config), "changes",
+    return json_pack("{s:o, s:i, s:I, s:o?}", "config", printable_json(string->config), "changes",
                      (int)string->changes, "peak_reserved",
-                     bytes_json(true, string->figures.peak_reserved), "min_device",
-                     bytes_json(string->figures.has_min_device, string->figures.min_device));
+                     (json_int_t)string->figures.peak_reserved, "min_device",
+                     number_if(string->figures.has_min_device, string->figures.min_device));
 }
 
 static json_t *rank_json(const struct advise_ranks *ranks, const struct advice *advice, size_t rank)
 {
     const struct programme *programme = &advice->trials->programmes[rank];
 
-    return json_pack("{s:s, s:o, s:b, s:b, s:o, s:o, s:o, s:o, s:o}", "rank", ranks->of[rank].name,
+    return json_pack("{s:s, s:o, s:b, s:b, s:I, s:I, s:o, s:o, s:o}", "rank", ranks->of[rank].name,
                      "trace", printable_json(programme->file), "odd", (int)ranks->of[rank].is_odd,
                      "typical", (int)ranks->of[rank].is_typical, "device_bytes",
-                     bytes_json(true, programme->device_bytes), "target_bytes",
-                     bytes_json(true, programme->target_bytes), "in_force",
+                     (json_int_t)programme->device_bytes, "target_bytes",
+                     (json_int_t)programme->target_bytes, "in_force",
                      string_json(advice, &advice->in_force, rank), "advised",
                      string_json(advice, &advice->advised, rank), "runner_up",
                      string_json(advice, &advice->runner_up, rank));
@@ -415,14 +372,14 @@ json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct 
             json_decref(list);
             list = NULL;
         }
-    object = json_pack(
-        "{s:o, s:o, s:s?, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
-        printable_json(ranks->folder), "verdict", printable_json(ranks->verdict), "odd", ranks->odd,
-        "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "left_out",
-        left_out_json(advice), "in_force", together_json(&advice->in_force), "advised",
-        together_json(&advice->advised), "runner_up", together_json(&advice->runner_up),
-        "out_of_memory", (int)advice->is_short, "least_change",
-        advice->least.config ? printable_json(advice->least.config) : json_null(), "ranks", list);
+    object = json_pack("{s:o, s:o, s:s?, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o}",
+                       "folder", printable_json(ranks->folder), "verdict",
+                       printable_json(ranks->verdict), "odd", ranks->odd, "files",
+                       (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "left_out",
+                       left_out_json(advice), "in_force", together_json(&advice->in_force),
+                       "advised", together_json(&advice->advised), "runner_up",
+                       together_json(&advice->runner_up), "out_of_memory", (int)advice->is_short,
+                       "least_change", text_if(advice->least.config), "ranks", list);
     free(why);
     return object;
 }

@@ -8,8 +8,6 @@
 
 #include "src/tools/text/amount.h"
 
-#define AMOUNT 32
-
 /* How many programmes complete with a string. */
 static size_t served_with(const struct advice *advice, const struct advise_string *string)
 {
@@ -23,14 +21,11 @@ static size_t served_with(const struct advice *advice, const struct advise_strin
 /* "falls from 41.17 GiB to 17.26 GiB", "rises from ...", "stays at 17.26 GiB" */
 static void put_change(FILE *out, uint64_t from, uint64_t to)
 {
-    if (amount_is_alike(from, to)) {
-        (void)fputs("stays at ", out);
-    } else {
-        (void)fputs(to < from ? "falls from " : "rises from ", out);
-        amount_print_bytes(out, from);
-        (void)fputs(" to ", out);
-    }
-    amount_print_bytes(out, to);
+    if (amount_is_alike(from, to))
+        (void)fprintf(out, "stays at %s", amount_bytes(to).text);
+    else
+        (void)fprintf(out, "%s from %s to %s", to < from ? "falls" : "rises",
+                      amount_bytes(from).text, amount_bytes(to).text);
 }
 
 /* Where caches fill the device with either string, the peaks on one with room, by which strings are compared. */
@@ -42,11 +37,9 @@ static void put_peaks(FILE *out, const struct advice *advice)
                            before->room.completes && after->room.completes &&
                            !amount_is_alike(before->room.peak_reserved, after->room.peak_reserved);
 
-    if (with_room) {
-        (void)fputs("with room, on ", out);
-        amount_print_bytes(out, advice->trials->programmes[0].roomy_bytes);
-        (void)fputs(", ", out);
-    }
+    if (with_room)
+        (void)fprintf(out, "with room, on %s, ",
+                      amount_bytes(advice->trials->programmes[0].roomy_bytes).text);
     (void)fprintf(out, "the %s ",
                   advice_is_of_ranks(advice) ? "largest peak of these ranks" : "peak");
     put_change(out, with_room ? before->room.peak_reserved : before->peak_reserved,
@@ -93,13 +86,11 @@ static void put_reason(FILE *out, const struct advice *advice)
     const size_t served = served_with(advice, after);
     const bool completes = served > served_with(advice, before);
 
-    if (completes && advice_is_of_ranks(advice)) {
+    if (completes && advice_is_of_ranks(advice))
         (void)fprintf(out, "%zu of these %zu ranks complete instead of %zu", served,
                       advice->trials->count, served_with(advice, before));
-    } else if (completes) {
-        (void)fputs("it completes on ", out);
-        amount_print_bytes(out, advice_target(advice));
-    }
+    else if (completes)
+        (void)fprintf(out, "it completes on %s", amount_bytes(advice_target(advice)).text);
     if (completes && before->figures.completes)
         (void)fputs(", and ", out);
     if (before->figures.completes)
@@ -116,7 +107,6 @@ static void put_reason(FILE *out, const struct advice *advice)
 static void put_nothing(FILE *out, const struct advice *advice)
 {
     const struct trial_figures *figures = &advice->in_force.figures;
-    char more[AMOUNT];
 
     if (!figures->completes) {
         (void)fprintf(out, "of %zu configurations ", advice->replayed);
@@ -124,19 +114,18 @@ static void put_nothing(FILE *out, const struct advice *advice)
             (void)fputs("with none do more of these ranks complete", out);
             return;
         }
-        (void)fputs("none completes on ", out);
-        amount_print_bytes(out, advice_target(advice));
+        (void)fprintf(out, "none completes on %s", amount_bytes(advice_target(advice)).text);
         return;
     }
-    (void)fprintf(out, "of %zu configurations none lowers the %s of ", advice->replayed,
-                  advice_is_of_ranks(advice) ? "largest peak" : "peak");
-    amount_print_bytes(out, figures->peak_reserved);
-    amount_in_unit(amount_unit_for(amount_units_of_time, (double)advice->driver_ns),
-                   (double)advice->driver_ns, more, sizeof(more));
-    (void)fprintf(out, " by more than a hundredth within %s more of the driver's time%s; ", more,
-                  advice->needs_larger ? " without needing a larger device" : "");
-    amount_print_bytes(out, figures->peak_requested);
-    (void)fputs(" of it are what the programme itself asks for at a time", out);
+    (void)fprintf(out,
+                  "of %zu configurations none lowers the %s of %s by more than a hundredth within "
+                  "%s more of the driver's time%s; %s of it are what the programme itself asks for "
+                  "at a time",
+                  advice->replayed, advice_is_of_ranks(advice) ? "largest peak" : "peak",
+                  amount_bytes(figures->peak_reserved).text,
+                  amount_time((double)advice->driver_ns).text,
+                  advice->needs_larger ? " without needing a larger device" : "",
+                  amount_bytes(figures->peak_requested).text);
 }
 
 char *advise_why(const struct advice *advice)

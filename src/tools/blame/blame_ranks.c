@@ -15,7 +15,7 @@
 
 /* --- The table of sites. --- */
 
-static uint64_t amount_of(enum blame_by by, const struct profile_figures *figures)
+static uint64_t bytes_of(enum blame_by by, const struct profile_figures *figures)
 {
     switch (by) {
     case BLAME_BY_STRANDED:
@@ -33,35 +33,26 @@ static int compare_sites(const void *left, const void *right, void *context)
     const enum blame_by by = *(const enum blame_by *)context;
     const struct profile_site *a = *(const struct profile_site *const *)left;
     const struct profile_site *b = *(const struct profile_site *const *)right;
-    const uint64_t of_a = amount_of(by, &a->figures), of_b = amount_of(by, &b->figures);
+    const uint64_t of_a = bytes_of(by, &a->figures), of_b = bytes_of(by, &b->figures);
 
     return of_a != of_b ? (of_a > of_b ? -1 : 1) : strcmp(a->name, b->name);
-}
-
-static void print_cell(FILE *out, uint64_t bytes)
-{
-    char text[32];
-
-    amount_bytes(bytes, text, sizeof(text));
-    (void)fprintf(out, "%12s  ", text);
 }
 
 static void print_site(FILE *out, const struct profile_figures *figures, enum blame_by by,
                        uint64_t whole, const char *name)
 {
-    const uint64_t amount = amount_of(by, figures);
-
-    (void)fprintf(out, "%6.2f %%  ", whole == 0 ? 0 : 100 * (double)amount / (double)whole);
-    print_cell(out, figures->of[PROFILE_CACHED]);
-    print_cell(out, figures->of[PROFILE_LIVE]);
-    print_cell(out, figures->of[PROFILE_PEAK_LIVE]);
+    (void)fprintf(out, "%s  %12s  %12s  %12s  ",
+                  amount_share((double)bytes_of(by, figures), (double)whole).text,
+                  amount_bytes(figures->of[PROFILE_CACHED]).text,
+                  amount_bytes(figures->of[PROFILE_LIVE]).text,
+                  amount_bytes(figures->of[PROFILE_PEAK_LIVE]).text);
     printable_print(out, name);
     (void)fputc('\n', out);
 }
 
 static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, uint32_t rows)
 {
-    const uint64_t whole = amount_of(by, &sum->whole);
+    const uint64_t whole = bytes_of(by, &sum->whole);
     const struct profile_site **order = malloc((sum->site_count + 1) * sizeof(*order));
 
     if (!order)

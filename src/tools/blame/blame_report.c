@@ -20,36 +20,6 @@ static uint64_t average(const struct blame *blame, stranded_sum sum)
     return (uint64_t)((sum + blame->duration_us / 2) / blame->duration_us);
 }
 
-static void print_bytes(FILE *out, uint64_t bytes)
-{
-    char text[32];
-
-    amount_bytes(bytes, text, sizeof(text));
-    (void)fputs(text, out);
-}
-
-static void print_count(FILE *out, uint64_t count)
-{
-    char text[32];
-
-    amount_count(count, text, sizeof(text));
-    (void)fputs(text, out);
-}
-
-/* A column of the table. */
-static void print_cell(FILE *out, uint64_t bytes)
-{
-    char text[32];
-
-    amount_bytes(bytes, text, sizeof(text));
-    (void)fprintf(out, "  %12s", text);
-}
-
-static double share(stranded_sum part, stranded_sum whole)
-{
-    return whole == 0 ? 0 : 100 * (double)part / (double)whole;
-}
-
 /* --- Text. --- */
 
 static void print_heading(FILE *out, const struct blame *blame)
@@ -59,21 +29,16 @@ static void print_heading(FILE *out, const struct blame *blame)
 
     (void)fputs(style_on(out, STYLE_STRONG), out);
     printable_print(out, blame->recording->name);
-    (void)fprintf(out, "%s, device %d: ", style_off(out), blame->device->number);
-    print_count(out, blame->device->event_count);
+    (void)fprintf(out, "%s, device %d: %s", style_off(out), blame->device->number,
+                  amount_count(blame->device->event_count).text);
     if (blame->is_moment)
         (void)fputs(" events; this is the state at the end\n", out);
     else
         (void)fprintf(out, " events in %.6g s\n", (double)blame->duration_us / 1e6);
-    (void)fputs("reserved ", out);
-    print_bytes(out, average(blame, sums->reserved));
-    (void)fprintf(out, "%s, live ", when);
-    print_bytes(out, average(blame, sums->live));
-    (void)fprintf(out, "%s; at the peak reserved ", when);
-    print_bytes(out, sums->peak.reserved);
-    (void)fputs(", live ", out);
-    print_bytes(out, sums->peak.live);
-    (void)fputc('\n', out);
+    (void)fprintf(out, "reserved %s%s, live %s%s; at the peak reserved %s, live %s\n",
+                  amount_bytes(average(blame, sums->reserved)).text, when,
+                  amount_bytes(average(blame, sums->live)).text, when,
+                  amount_bytes(sums->peak.reserved).text, amount_bytes(sums->peak.live).text);
 }
 
 /* What is missing in the file. */
@@ -93,10 +58,8 @@ static void print_limits(FILE *out, const struct blame *blame)
                     "PyTorch, or with the key history:all in xseg\n",
                     out);
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
-        if (limits[i].count > 0) {
-            print_count(out, limits[i].count);
-            (void)fprintf(out, " %s\n", limits[i].what);
-        }
+        if (limits[i].count > 0)
+            (void)fprintf(out, "%s %s\n", amount_count(limits[i].count).text, limits[i].what);
 }
 
 struct row {
@@ -109,15 +72,11 @@ struct row {
 static void print_row(FILE *out, const struct blame *blame, const struct row *row,
                       stranded_sum whole)
 {
-    (void)fprintf(out, "%6.2f %%", share(row->amount, whole));
-    print_cell(out, average(blame, row->stranded));
-    if (row->has_live) {
-        print_cell(out, average(blame, row->live));
-        print_cell(out, row->peak);
-    } else {
-        (void)fprintf(out, "  %12s  %12s", "", "");
-    }
-    (void)fputs("  ", out);
+    (void)fprintf(out, "%s  %12s  %12s  %12s  ",
+                  amount_share((double)row->amount, (double)whole).text,
+                  amount_bytes(average(blame, row->stranded)).text,
+                  row->has_live ? amount_bytes(average(blame, row->live)).text : "",
+                  row->has_live ? amount_bytes(row->peak).text : "");
 }
 
 static void add_site(const struct blame *blame, enum blame_by by, uint32_t number, struct row *row)
@@ -164,8 +123,7 @@ static bool print_sites(FILE *out, const struct blame *blame, enum blame_by by, 
     }
     if (other_count > 0) {
         print_row(out, blame, &others, whole);
-        print_count(out, other_count);
-        (void)fprintf(out, " more\n");
+        (void)fprintf(out, "%s more\n", amount_count(other_count).text);
     }
     return true;
 }
@@ -185,9 +143,7 @@ static void print_reasons(FILE *out, const struct blame *blame)
     for (size_t i = 0; i < blame->reason_count; i++) {
         const struct blame_reason *reason = &blame->reasons[i];
 
-        (void)fprintf(out, "%8s", "");
-        print_cell(out, reason->bytes);
-        (void)fputs("  ", out);
+        (void)fprintf(out, "%8s  %12s  ", "", amount_bytes(reason->bytes).text);
         if (reason->reason == 0)
             (void)fputs("part of a larger page that is in use", out);
         else
@@ -238,19 +194,14 @@ static json_t *sum_json(stranded_sum sum)
     return json_string(digits + at);
 }
 
-static json_t *bytes_json(uint64_t bytes)
-{
-    return json_integer((json_int_t)bytes);
-}
-
 static json_t *site_json(const struct blame *blame, uint32_t number)
 {
     const struct stranded_site *site = &blame->sums.sites[number];
     char *name = sites_name(&blame->sites, number);
     json_t *object =
-        name ? json_pack("{s:o, s:o, s:o, s:o, s:o}", "site", printable_json(name), "stranded",
+        name ? json_pack("{s:o, s:o, s:o, s:I, s:I}", "site", printable_json(name), "stranded",
                          sum_json(site->stranded), "live", sum_json(site->live), "peak",
-                         bytes_json(site->peak_bytes), "blocks", bytes_json(site->blocks))
+                         (json_int_t)site->peak_bytes, "blocks", (json_int_t)site->blocks)
              : NULL;
 
     free(name);
@@ -281,7 +232,7 @@ static json_t *reasons_json(const struct blame *blame)
         if (reason->reason != 0)
             (void)printable_copy(recording_text(blame->recording, reason->reason), name,
                                  sizeof(name));
-        if (json_object_set_new(object, name, bytes_json(reason->bytes)) != 0) {
+        if (json_object_set_new(object, name, json_integer((json_int_t)reason->bytes)) != 0) {
             json_decref(object);
             return NULL;
         }
@@ -295,17 +246,17 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
     const struct stranded *sums = &blame->sums;
 
     return json_pack(
-        "{s:o, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:o, s:o}, s:o, "
+        "{s:o, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I}, s:o, "
         "s:o}",
         "file", printable_json(blame->recording->name), "device", blame->device->number, "by",
-        words[by], "events", bytes_json(blame->device->event_count), "duration_us",
-        bytes_json(blame->is_moment ? 0 : blame->duration_us), "lost",
-        bytes_json(blame->device->lost), "no_room", bytes_json(blame->device->left_out), "left_out",
-        bytes_json(blame->left_out), "reserved", sum_json(sums->reserved), "live",
+        words[by], "events", (json_int_t)blame->device->event_count, "duration_us",
+        (json_int_t)(blame->is_moment ? 0 : blame->duration_us), "lost",
+        (json_int_t)blame->device->lost, "no_room", (json_int_t)blame->device->left_out, "left_out",
+        (json_int_t)blame->left_out, "reserved", sum_json(sums->reserved), "live",
         sum_json(sums->live), "stranded", sum_json(sums->stranded), "pending",
         sum_json(sums->pending + sums->beside), "idle", sum_json(sums->idle), "peak", "event",
-        bytes_json(sums->peak.event), "reserved", bytes_json(sums->peak.reserved), "live",
-        bytes_json(sums->peak.live), "idle_at_end", reasons_json(blame), "sites",
+        (json_int_t)sums->peak.event, "reserved", (json_int_t)sums->peak.reserved, "live",
+        (json_int_t)sums->peak.live, "idle_at_end", reasons_json(blame), "sites",
         sites_json(blame));
 }
 

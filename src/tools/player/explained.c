@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "src/tools/text/amount.h"
+
 /* --- Taking. --- */
 
 struct taking {
@@ -54,26 +56,10 @@ bool explained_take(struct explained *explained, struct xseg_allocator *allocato
 
 /* --- Printing. --- */
 
-static void print_bytes(FILE *out, uint64_t bytes)
-{
-    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes / 1024;
-    int unit = 0;
-
-    if (bytes < 1024) {
-        (void)fprintf(out, "%" PRIu64 " bytes", bytes);
-        return;
-    }
-    for (; value >= 1024 && unit < 3; unit++)
-        value /= 1024;
-    (void)fprintf(out, "%.2f %s", value, units[unit]);
-}
-
 static void print_share(FILE *out, const char *what, uint64_t bytes, uint64_t all)
 {
-    (void)fprintf(out, "  %6.2f %%  ", all == 0 ? 0.0 : 100 * (double)bytes / (double)all);
-    print_bytes(out, bytes);
-    (void)fprintf(out, "  %s\n", what);
+    (void)fprintf(out, "  %s  %s  %s\n", amount_share((double)bytes, (double)all).text,
+                  amount_bytes(bytes).text, what);
 }
 
 /* Of what pool the memory is, if not of the default one. */
@@ -88,19 +74,15 @@ static void print_reason(FILE *out, const struct explained_reason *told)
 {
     const struct xseg_reason *reason = &told->reason;
 
-    (void)fprintf(out, "             ");
-    print_bytes(out, reason->bytes);
-    (void)fprintf(out, " at %#" PRIx64 ", %s%s, stream %" PRIu64, (uint64_t)(uintptr_t)reason->base,
+    (void)fprintf(out, "             %s at %#" PRIx64 ", %s%s, stream %" PRIu64,
+                  amount_bytes(reason->bytes).text, (uint64_t)(uintptr_t)reason->base,
                   reason->is_small ? "small" : "large", name_wall(reason), told->stream);
-    if (reason->kind == XSEG_REASON_LIVE) {
-        (void)fprintf(out, ": %zu live, ", reason->live_blocks);
-        print_bytes(out, reason->live_bytes);
-        (void)fprintf(out, ", the largest ");
-        print_bytes(out, reason->block_requested);
-    }
+    if (reason->kind == XSEG_REASON_LIVE)
+        (void)fprintf(out, ": %zu live, %s, the largest %s", reason->live_blocks,
+                      amount_bytes(reason->live_bytes).text,
+                      amount_bytes(reason->block_requested).text);
     if (reason->kind == XSEG_REASON_PENDING) {
-        (void)fprintf(out, ": a block of ");
-        print_bytes(out, reason->block_requested);
+        (void)fprintf(out, ": a block of %s", amount_bytes(reason->block_requested).text);
         if (reason->has_waits_for)
             (void)fprintf(out, " waits for stream %" PRIu64, told->waits_for);
     }

@@ -9,26 +9,11 @@
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
 
-#define CELL 32 /* bytes of a cell's text */
-
 /* --- Amounts. --- */
 
 static uint64_t magnitude(int64_t number)
 {
     return number < 0 ? -(uint64_t)number : (uint64_t)number;
-}
-
-/* "+1.50 MiB"; "=" for no difference. */
-static void signed_bytes(int64_t number, char *text, size_t bytes)
-{
-    char amount[CELL - 1];
-
-    amount_bytes(magnitude(number), amount, sizeof(amount));
-    (void)snprintf(text, bytes, "%s%s",
-                   number == 0  ? "="
-                   : number < 0 ? "-"
-                                : "+",
-                   number == 0 ? "" : amount);
 }
 
 /* How long blocks lived, on average. */
@@ -49,14 +34,6 @@ static void print_place(FILE *out, const struct compare_row *row)
         (void)fprintf(out, "at %s", row->name_b ? row->name_b : row->name_a);
     else
         (void)fputs(row->kind == COMPARE_PENDING ? pending_place : idle_place, out);
-}
-
-static void print_bytes(FILE *out, int64_t number)
-{
-    char text[CELL];
-
-    amount_bytes(magnitude(number), text, sizeof(text));
-    (void)fputs(text, out);
 }
 
 static const char *direction(int64_t delta)
@@ -89,14 +66,12 @@ static void print_part(FILE *out, const struct compare_verdict *verdict,
 
     if (share > 1.01) {
         (void)fputs(": ", out);
-        print_bytes(out, part);
-        (void)fprintf(out, " %s ", direction(part));
+        (void)fprintf(out, "%s %s ", amount_bytes(magnitude(part)).text, direction(part));
     } else if (share >= 0.99) {
         (void)fputs(", all of it ", out);
     } else {
-        (void)fputs(share >= 0.5 ? ", " : ", the largest part, ", out);
-        print_bytes(out, part);
-        (void)fputs(share >= 0.5 ? " of it " : ", ", out);
+        (void)fprintf(out, "%s%s%s", share >= 0.5 ? ", " : ", the largest part, ",
+                      amount_bytes(magnitude(part)).text, share >= 0.5 ? " of it " : ", ");
     }
     print_place(out, verdict->most);
     print_reason(out, verdict, names);
@@ -117,9 +92,9 @@ static const struct {
 static void print_whole(FILE *out, const struct compare_verdict *verdict,
                         const struct compare_names *names)
 {
-    (void)fprintf(out, "%s %s ", names->b, words[verdict->measure].does);
-    print_bytes(out, verdict->delta);
-    (void)fprintf(out, " %s%s", direction(verdict->delta), words[verdict->measure].when);
+    (void)fprintf(out, "%s %s %s %s%s", names->b, words[verdict->measure].does,
+                  amount_bytes(magnitude(verdict->delta)).text, direction(verdict->delta),
+                  words[verdict->measure].when);
     if (!verdict->most)
         return;
     print_part(out, verdict, names);
@@ -130,17 +105,15 @@ static void print_shifted(FILE *out, const struct compare_verdict *verdict,
 {
     const int64_t most = compare_delta(verdict->measure, verdict->most);
 
-    (void)fprintf(out, "%s %s as much as %s%s, but ", names->b, words[verdict->measure].does,
-                  names->a, words[verdict->measure].when);
-    print_bytes(out, most);
-    (void)fprintf(out, " %s ", direction(most));
+    (void)fprintf(out, "%s %s as much as %s%s, but %s %s ", names->b, words[verdict->measure].does,
+                  names->a, words[verdict->measure].when, amount_bytes(magnitude(most)).text,
+                  direction(most));
     print_place(out, verdict->most);
     print_reason(out, verdict, names);
     if (!verdict->less)
         return;
-    (void)fputs(", and ", out);
-    print_bytes(out, compare_delta(verdict->measure, verdict->less));
-    (void)fputs(" less ", out);
+    (void)fprintf(out, ", and %s less ",
+                  amount_bytes(magnitude(compare_delta(verdict->measure, verdict->less))).text);
     print_place(out, verdict->less);
 }
 
@@ -183,12 +156,8 @@ static void print_heading(FILE *out, const char *line)
 
 static void print_line(FILE *out, uint64_t a, uint64_t b, const char *name)
 {
-    char of_a[CELL], of_b[CELL], delta[CELL];
-
-    amount_bytes(a, of_a, sizeof(of_a));
-    amount_bytes(b, of_b, sizeof(of_b));
-    signed_bytes((int64_t)(b - a), delta, sizeof(delta));
-    (void)fprintf(out, "%12s  %12s  %12s  %s\n", of_a, of_b, delta, name);
+    (void)fprintf(out, "%12s  %12s  %12s  %s\n", amount_bytes(a).text, amount_bytes(b).text,
+                  amount_change((int64_t)(b - a)).text, name);
 }
 
 static void print_sums(FILE *out, const struct compare *compare, const struct compare_names *names,
@@ -218,14 +187,12 @@ static void print_sums(FILE *out, const struct compare *compare, const struct co
 /* "12 -> 40"; "=" for no difference, and "-" on a side that has no such thing. */
 static void print_pair(FILE *out, const struct compare_row *row, uint64_t a, uint64_t b)
 {
-    char of_a[CELL] = "-", of_b[CELL] = "-", both[2 * CELL + 4] = "=";
+    char both[72] = "=";
 
-    if (row->a->of[PROFILE_BLOCKS] > 0)
-        amount_count(a, of_a, sizeof(of_a));
-    if (row->b->of[PROFILE_BLOCKS] > 0)
-        amount_count(b, of_b, sizeof(of_b));
     if (a != b)
-        (void)snprintf(both, sizeof(both), "%s -> %s", of_a, of_b);
+        (void)snprintf(both, sizeof(both), "%s -> %s",
+                       row->a->of[PROFILE_BLOCKS] > 0 ? amount_count(a).text : "-",
+                       row->b->of[PROFILE_BLOCKS] > 0 ? amount_count(b).text : "-");
     (void)fprintf(out, "  %16s", both);
 }
 
@@ -255,12 +222,9 @@ static void print_row(FILE *out, const struct compare_row *row, const struct com
     const int64_t deltas[] = {compare_delta(COMPARE_PEAK_RESERVED, row),
                               (int64_t)(b[PROFILE_CACHED] - a[PROFILE_CACHED]),
                               (int64_t)(b[PROFILE_LIVE] - a[PROFILE_LIVE])};
-    char text[CELL];
 
-    for (size_t i = 0; i < (by_events ? 3 : 2); i++) {
-        signed_bytes(deltas[i], text, sizeof(text));
-        (void)fprintf(out, "%s%12s", i > 0 ? "  " : "", text);
-    }
+    for (size_t i = 0; i < (by_events ? 3 : 2); i++)
+        (void)fprintf(out, "%s%12s", i > 0 ? "  " : "", amount_change(deltas[i]).text);
     if (by_events)
         print_pair(out, row, mean_life(row->a), mean_life(row->b));
     print_pair(out, row, a[PROFILE_BLOCKS], b[PROFILE_BLOCKS]);
@@ -294,34 +258,29 @@ void compare_report_tables(FILE *out, const struct compare *compare,
 
 /* --- JSON. --- */
 
-static json_t *number_json(uint64_t number)
-{
-    return json_integer((json_int_t)number);
-}
-
 json_t *compare_report_whole(const struct profile *profile)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:{s:o, s:o}, s:{s:o, s:o, s:o, s:o, s:o}}", "events",
-                     number_json(profile->events), "lost", number_json(profile->lost), "no_room",
-                     number_json(profile->no_room), "left_out", number_json(profile->left_out),
-                     "peak", "reserved", number_json(compare_whole(COMPARE_PEAK_RESERVED, profile)),
-                     "live", number_json(compare_whole(COMPARE_PEAK_LIVE, profile)), "average",
-                     "reserved", number_json(compare_whole(COMPARE_RESERVED, profile)), "live",
-                     number_json(compare_whole(COMPARE_LIVE, profile)), "stranded",
-                     number_json(compare_whole(COMPARE_STRANDED, profile)), "pending",
-                     number_json(profile->pending.of[PROFILE_CACHED]), "idle",
-                     number_json(profile->idle.of[PROFILE_CACHED]));
+    return json_pack("{s:I, s:I, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I}}", "events",
+                     (json_int_t)profile->events, "lost", (json_int_t)profile->lost, "no_room",
+                     (json_int_t)profile->no_room, "left_out", (json_int_t)profile->left_out,
+                     "peak", "reserved", (json_int_t)compare_whole(COMPARE_PEAK_RESERVED, profile),
+                     "live", (json_int_t)compare_whole(COMPARE_PEAK_LIVE, profile), "average",
+                     "reserved", (json_int_t)compare_whole(COMPARE_RESERVED, profile), "live",
+                     (json_int_t)compare_whole(COMPARE_LIVE, profile), "stranded",
+                     (json_int_t)compare_whole(COMPARE_STRANDED, profile), "pending",
+                     (json_int_t)profile->pending.of[PROFILE_CACHED], "idle",
+                     (json_int_t)profile->idle.of[PROFILE_CACHED]);
 }
 
 static json_t *figures_json(const struct profile_figures *figures)
 {
     const uint64_t *of = figures->of;
 
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "peak_live",
-                     number_json(of[PROFILE_PEAK_LIVE]), "peak_cached",
-                     number_json(of[PROFILE_PEAK_CACHED]), "live", number_json(of[PROFILE_LIVE]),
-                     "cached", number_json(of[PROFILE_CACHED]), "blocks",
-                     number_json(of[PROFILE_BLOCKS]), "lived", number_json(of[PROFILE_LIVED]));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "peak_live",
+                     (json_int_t)of[PROFILE_PEAK_LIVE], "peak_cached",
+                     (json_int_t)of[PROFILE_PEAK_CACHED], "live", (json_int_t)of[PROFILE_LIVE],
+                     "cached", (json_int_t)of[PROFILE_CACHED], "blocks",
+                     (json_int_t)of[PROFILE_BLOCKS], "lived", (json_int_t)of[PROFILE_LIVED]);
 }
 
 static json_t *name_json(const struct compare_row *row, const char *name)

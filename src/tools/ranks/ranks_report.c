@@ -100,10 +100,7 @@ static uint64_t whole_bytes(double bytes)
 
 static void print_cell(FILE *out, uint64_t bytes)
 {
-    char text[32];
-
-    amount_bytes(bytes, text, sizeof(text));
-    (void)fprintf(out, "%12s  ", text);
+    (void)fprintf(out, "%12s  ", amount_bytes(bytes).text);
 }
 
 static void print_left_out(FILE *out, size_t count, const char *why)
@@ -162,23 +159,18 @@ void ranks_report_table(FILE *out, const struct ranks *ranks, uint32_t rows)
 
 /* --- JSON. --- */
 
-static json_t *number_json(uint64_t number)
-{
-    return json_integer((json_int_t)number);
-}
-
 static json_t *side_json(const struct ranks *ranks, size_t number, unsigned job)
 {
     const struct rank *rank = &ranks->ranks[number];
     const uint64_t *whole = rank->whole[job];
 
-    return json_pack("{s:o, s:o, s:{s:o, s:o}, s:{s:o, s:o, s:o}}", "file",
+    return json_pack("{s:o, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I}}", "file",
                      printable_json(ranks->files[job].files[number].path), "events",
-                     number_json(rank->events[job]), "peak", "reserved",
-                     number_json(whole[COMPARE_PEAK_RESERVED]), "live",
-                     number_json(whole[COMPARE_PEAK_LIVE]), "average", "reserved",
-                     number_json(whole[COMPARE_RESERVED]), "live", number_json(whole[COMPARE_LIVE]),
-                     "stranded", number_json(whole[COMPARE_STRANDED]));
+                     (json_int_t)rank->events[job], "peak", "reserved",
+                     (json_int_t)whole[COMPARE_PEAK_RESERVED], "live",
+                     (json_int_t)whole[COMPARE_PEAK_LIVE], "average", "reserved",
+                     (json_int_t)whole[COMPARE_RESERVED], "live", (json_int_t)whole[COMPARE_LIVE],
+                     "stranded", (json_int_t)whole[COMPARE_STRANDED]);
 }
 
 json_t *ranks_report_json(const struct ranks *ranks)
@@ -190,9 +182,9 @@ json_t *ranks_report_json(const struct ranks *ranks)
         const struct rank *rank = &ranks->ranks[number];
         const int64_t of_name = ranks->files[0].files[number].rank;
         json_t *object =
-            json_pack("{s:s, s:o, s:o, s:o}", "name", rank->name, "rank",
+            json_pack("{s:s, s:o, s:I, s:o}", "name", rank->name, "rank",
                       of_name < 0 ? json_null() : json_integer(of_name), "distance",
-                      number_json(whole_bytes(rank->distance)), "a", side_json(ranks, number, 0));
+                      (json_int_t)whole_bytes(rank->distance), "a", side_json(ranks, number, 0));
 
         if ((ranks->jobs == 2 && json_object_set_new(object, "b", side_json(ranks, number, 1))) ||
             json_array_append_new(list, object) != 0) {

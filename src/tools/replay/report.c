@@ -17,32 +17,29 @@ struct figure {
     enum { UNKNOWN, TEXT, COUNT, BYTES, NANOSECONDS, RATIO } kind;
     uint64_t number;
     double value;
-    char text[32];
+    struct amount text;
 };
 
-static void format_figure(const struct figure *figure, double largest, char *text, size_t bytes)
+static struct amount format_figure(const struct figure *figure, double largest)
 {
+    struct amount text = {"-"};
+
     switch (figure->kind) {
     case UNKNOWN:
-        (void)snprintf(text, bytes, "-");
-        break;
+        return text;
     case TEXT:
-        (void)snprintf(text, bytes, "%s", figure->text);
-        break;
+        return figure->text;
     case COUNT:
-        amount_count(figure->number, text, bytes);
-        break;
+        return amount_count(figure->number);
     case BYTES:
-        amount_in_unit(amount_unit_for(amount_units_of_bytes, largest), (double)figure->number,
-                       text, bytes);
-        break;
+        return amount_bytes_beside(figure->number, largest);
     case NANOSECONDS:
-        amount_in_unit(amount_unit_for(amount_units_of_time, largest), figure->value, text, bytes);
-        break;
+        return amount_time_beside(figure->value, largest);
     case RATIO:
-        (void)snprintf(text, bytes, "%.3f", figure->value);
         break;
     }
+    (void)snprintf(text.text, sizeof(text.text), "%.3f", figure->value);
+    return text;
 }
 
 static struct figure figure_of(uint64_t number, bool is_bytes)
@@ -65,7 +62,7 @@ static struct figure text_of(const char *text)
 {
     struct figure figure = {.kind = TEXT};
 
-    (void)snprintf(figure.text, sizeof(figure.text), "%s", text);
+    (void)snprintf(figure.text.text, sizeof(figure.text.text), "%s", text);
     return figure;
 }
 
@@ -77,7 +74,6 @@ static void print_label(FILE *out, int indent, int width, const char *label)
 static void print_row(FILE *out, int width, const char *label, const struct figure *figures,
                       unsigned count)
 {
-    char text[48];
     double largest = 0;
 
     for (unsigned i = 0; i < count; i++) {
@@ -87,10 +83,8 @@ static void print_row(FILE *out, int width, const char *label, const struct figu
         largest = value > largest ? value : largest;
     }
     print_label(out, 2, width, label);
-    for (unsigned i = 0; i < count; i++) {
-        format_figure(&figures[i], largest, text, sizeof(text));
-        (void)fprintf(out, "%*s", COLUMN_WIDTH, text);
-    }
+    for (unsigned i = 0; i < count; i++)
+        (void)fprintf(out, "%*s", COLUMN_WIDTH, format_figure(&figures[i], largest).text);
     (void)fputc('\n', out);
 }
 
@@ -150,7 +144,7 @@ static struct figure failed_of(const struct replay_result *result)
 {
     struct figure figure = {.kind = TEXT};
 
-    (void)snprintf(figure.text, sizeof(figure.text), "%" PRIu64 " of %" PRIu64,
+    (void)snprintf(figure.text.text, sizeof(figure.text.text), "%" PRIu64 " of %" PRIu64,
                    result->failed_served, result->failed);
     return figure;
 }
@@ -269,29 +263,25 @@ static void print_fewer(FILE *out, uint64_t before, uint64_t after)
     const uint64_t low = before < after ? before : after;
     const uint64_t high = before < after ? after : before;
     const char *const word = after < before ? "fewer" : "more";
-    char text[32];
 
-    if (before == after) {
+    if (before == after)
         (void)fputs("as many driver calls", out);
-    } else if (low > 0 && (double)high / (double)low >= 1.05) {
+    else if (low > 0 && (double)high / (double)low >= 1.05)
         (void)fprintf(out, "%.1f x %s driver calls", (double)high / (double)low, word);
-    } else {
-        amount_count(high - low, text, sizeof(text));
-        (void)fprintf(out, "%s %s driver call%s", text, word, high - low == 1 ? "" : "s");
-    }
+    else
+        (void)fprintf(out, "%s %s driver call%s", amount_count(high - low).text, word,
+                      high - low == 1 ? "" : "s");
 }
 
 /* "reserves 23.9 GiB less". */
 static void print_less(FILE *out, uint64_t before, uint64_t after)
 {
-    const double difference = before < after ? (double)(after - before) : (double)(before - after);
-    const struct amount_unit *unit = amount_unit_for(amount_units_of_bytes, difference);
-
     if (before == after)
         (void)fputs("reserves as much", out);
     else
-        (void)fprintf(out, "reserves %.*f %s %s", unit->decimals > 0, difference / unit->of,
-                      unit->name, after < before ? "less" : "more");
+        (void)fprintf(out, "reserves %s %s",
+                      amount_bytes_about(before < after ? after - before : before - after).text,
+                      after < before ? "less" : "more");
 }
 
 /* A programme that ended early held less: its peaks say nothing. */
@@ -342,8 +332,6 @@ static void print_verdict(FILE *out, const struct report *reports)
 
 static void print_head(FILE *out, int width, const struct report *reports, unsigned count)
 {
-    char memory[48] = "this machine's";
-
     (void)fputs(style_on(out, STYLE_STRONG), out);
     printable_print(out, reports[0].file);
     (void)fprintf(out, "%s\n", style_off(out));
@@ -356,10 +344,10 @@ static void print_head(FILE *out, int width, const struct report *reports, unsig
         printable_print(out, config);
         (void)fputc('\n', out);
     }
-    if (reports[0].driver == GPU_SIMULATED)
-        amount_bytes(reports[0].device_bytes, memory, sizeof(memory));
     print_label(out, 2, width, "device memory");
-    (void)fprintf(out, "%s\n", memory);
+    (void)fprintf(out, "%s\n",
+                  reports[0].driver == GPU_SIMULATED ? amount_bytes(reports[0].device_bytes).text
+                                                     : "this machine's");
     if (count > 1) {
         const struct figure names[REPORT_COLUMNS] = {text_of("A"), text_of("B")};
 
@@ -392,84 +380,60 @@ void report_table(FILE *out, const struct report *reports, unsigned count, bool 
         print_verdict(out, reports);
 }
 
-static json_t *json_bytes(uint64_t number)
-{
-    return json_integer((json_int_t)number);
-}
+/* --- JSON. --- */
 
 /* Tenths are as fine as the measurement is. */
-static json_t *json_tenths(double value)
+static double tenths(double value)
 {
-    return json_real((double)(int64_t)(value * 10 + 0.5) / 10);
+    return (double)(int64_t)(value * 10 + 0.5) / 10;
 }
 
-static json_t *json_calls(const struct replay_result *result)
+static json_t *calls_json(const struct replay_result *result)
 {
     json_t *calls = json_object();
 
     for (size_t i = 0; i < result->call_count; i++)
-        json_object_set_new(calls, result->calls[i].name, json_bytes(result->calls[i].count));
+        json_object_set_new(calls, result->calls[i].name,
+                            json_integer((json_int_t)result->calls[i].count));
     return calls;
 }
 
-static json_t *json_us(bool is_known, uint64_t nanoseconds)
+/* A key that is not there has no value. */
+static json_t *number_if(bool is_there, uint64_t number)
 {
-    return is_known ? json_real((double)nanoseconds / 1000) : json_null();
+    return is_there ? json_integer((json_int_t)number) : NULL;
 }
 
-/* What a trace with a clock adds. */
-static int add_watch(json_t *object, const struct watch_result *watch)
+static json_t *us_json(bool is_known, uint64_t nanoseconds)
 {
-    int failed = 0;
-
-    failed |= json_object_set_new(object, "live_time_avg", json_bytes(watch->live_time_avg));
-    failed |=
-        json_object_set_new(object, "reserved_time_avg", json_bytes(watch->reserved_time_avg));
-    failed |=
-        json_object_set_new(object, "request_path_syncs", json_bytes(watch->request_path_syncs));
-    failed |=
-        json_object_set_new(object, "max_call_us", json_us(watch->has_times, watch->max_call_ns));
-    failed |= json_object_set_new(object, "requests", json_bytes(watch->requests));
-    failed |= json_object_set_new(object, "max_request_us",
-                                  json_us(watch->has_times, watch->max_request_ns));
-    return failed;
+    return is_known ? json_real((double)nanoseconds / 1000) : json_null();
 }
 
 json_t *report_json(const struct report *report)
 {
     const struct replay_result *result = &report->result;
-    json_t *object = json_object();
-    int failed = 0;
+    const struct watch_result *watch = &result->watch;
+    const bool has_clock = watch->has_clock, has_failed = result->failed > 0;
 
-    if (!object)
-        return NULL;
-    failed |= json_object_set_new(object, "trace", printable_json(report->file));
-    failed |= json_object_set_new(object, "config", printable_json(report->config));
-    failed |= json_object_set_new(object, "events", json_bytes(result->events));
-    failed |= json_object_set_new(object, "oom_at", json_integer(result->oom_at));
-    failed |= json_object_set_new(object, "peak_requested", json_bytes(result->peak_requested));
-    failed |= json_object_set_new(object, "peak_allocated", json_bytes(result->peak_allocated));
-    failed |= json_object_set_new(object, "peak_active", json_bytes(result->peak_active));
-    failed |= json_object_set_new(object, "peak_reserved", json_bytes(result->peak_reserved));
-    failed |= json_object_set_new(object, "driver_calls", json_calls(result));
-    failed |= json_object_set_new(object, "driver_us",
-                                  json_us(result->has_driver_time, result->driver_ns));
-    failed |= json_object_set_new(object, "ns_per_event", json_tenths(result->ns_per_event));
-    failed |= json_object_set_new(object, "checked", json_bytes(result->checked));
-    failed |= json_object_set_new(object, "mismatches", json_bytes(result->mismatches));
-    failed |=
-        json_object_set_new(object, "min_device",
-                            report->has_min_device ? json_bytes(report->min_device) : json_null());
-    if (result->failed > 0) {
-        failed |= json_object_set_new(object, "failed", json_bytes(result->failed));
-        failed |= json_object_set_new(object, "failed_served", json_bytes(result->failed_served));
-    }
-    if (result->watch.has_clock)
-        failed |= add_watch(object, &result->watch);
-    if (result->explained.is_there)
-        failed |= json_object_set_new(object, "explained", explained_json(&result->explained));
-    if (!failed)
-        return object;
-    json_decref(object);
-    return NULL;
+    return json_pack(
+        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:I, s:I, s:o?, s:o*, s:o*, "
+        "s:o*, s:o*, s:o*, s:o*, s:o*, s:o*, s:o*}",
+        "trace", printable_json(report->file), "config", printable_json(report->config), "events",
+        (json_int_t)result->events, "oom_at", (json_int_t)result->oom_at, "peak_requested",
+        (json_int_t)result->peak_requested, "peak_allocated", (json_int_t)result->peak_allocated,
+        "peak_active", (json_int_t)result->peak_active, "peak_reserved",
+        (json_int_t)result->peak_reserved, "driver_calls", calls_json(result), "driver_us",
+        us_json(result->has_driver_time, result->driver_ns), "ns_per_event",
+        tenths(result->ns_per_event), "checked", (json_int_t)result->checked, "mismatches",
+        (json_int_t)result->mismatches, "min_device",
+        number_if(report->has_min_device, report->min_device), "failed",
+        number_if(has_failed, result->failed), "failed_served",
+        number_if(has_failed, result->failed_served), "live_time_avg",
+        number_if(has_clock, watch->live_time_avg), "reserved_time_avg",
+        number_if(has_clock, watch->reserved_time_avg), "request_path_syncs",
+        number_if(has_clock, watch->request_path_syncs), "max_call_us",
+        has_clock ? us_json(watch->has_times, watch->max_call_ns) : NULL, "requests",
+        number_if(has_clock, watch->requests), "max_request_us",
+        has_clock ? us_json(watch->has_times, watch->max_request_ns) : NULL, "explained",
+        result->explained.is_there ? explained_json(&result->explained) : NULL);
 }

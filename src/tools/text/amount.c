@@ -5,64 +5,104 @@
 #include <stdio.h>
 #include <string.h>
 
-const struct amount_unit amount_units_of_bytes[] = {
-    {"bytes", 1, 0, 0},         {"KiB", 0x1p10, 2, 0x1p10}, {"MiB", 0x1p20, 2, 0x1p20},
-    {"GiB", 0x1p30, 2, 0x1p30}, {"TiB", 0x1p40, 2, 0x1p40}, {NULL, 0, 0, 0}};
-const struct amount_unit amount_units_of_time[] = {
+struct unit {
+    const char *name;
+    double of; /* how much of what it is counted in */
+    int decimals;
+    double from; /* the least that it is used for */
+};
+
+static const struct unit units_of_bytes[] = {{"bytes", 1, 0, 0},         {"KiB", 0x1p10, 2, 0x1p10},
+                                             {"MiB", 0x1p20, 2, 0x1p20}, {"GiB", 0x1p30, 2, 0x1p30},
+                                             {"TiB", 0x1p40, 2, 0x1p40}, {NULL, 0, 0, 0}};
+static const struct unit units_of_time[] = {
     {"ns", 1, 1, 0}, {"us", 1e3, 1, 1e4}, {"ms", 1e6, 1, 1e7}, {NULL, 0, 0, 0}};
 
-const struct amount_unit *amount_unit_for(const struct amount_unit *units, double largest)
+static const struct unit *unit_for(const struct unit *units, double largest)
 {
-    const struct amount_unit *unit = units;
+    const struct unit *unit = units;
 
     while (unit[1].name && largest >= unit[1].from)
         unit++;
     return unit;
 }
 
-void amount_in_unit(const struct amount_unit *unit, double value, char *text, size_t bytes)
+static struct amount in_unit(const struct unit *unit, double value)
 {
     const double shown = value / unit->of;
+    struct amount out;
 
     if (value > 0 && unit->decimals > 0 && shown < 0.01)
-        (void)snprintf(text, bytes, "< 0.01 %s", unit->name);
+        (void)snprintf(out.text, sizeof(out.text), "< 0.01 %s", unit->name);
     else
-        (void)snprintf(text, bytes, "%.*f %s", unit->decimals, shown, unit->name);
+        (void)snprintf(out.text, sizeof(out.text), "%.*f %s", unit->decimals, shown, unit->name);
+    return out;
 }
 
-void amount_bytes(uint64_t number, char *text, size_t bytes)
+struct amount amount_bytes(uint64_t number)
 {
-    amount_in_unit(amount_unit_for(amount_units_of_bytes, (double)number), (double)number, text,
-                   bytes);
+    return amount_bytes_beside(number, (double)number);
 }
 
-void amount_print_bytes(FILE *out, uint64_t number)
+struct amount amount_time(double nanoseconds)
 {
-    char text[32];
+    return amount_time_beside(nanoseconds, nanoseconds);
+}
 
-    amount_bytes(number, text, sizeof(text));
-    (void)fputs(text, out);
+struct amount amount_bytes_beside(uint64_t number, double largest)
+{
+    return in_unit(unit_for(units_of_bytes, largest), (double)number);
+}
+
+struct amount amount_time_beside(double nanoseconds, double largest)
+{
+    return in_unit(unit_for(units_of_time, largest), nanoseconds);
+}
+
+struct amount amount_bytes_about(uint64_t number)
+{
+    struct unit unit = *unit_for(units_of_bytes, (double)number);
+
+    unit.decimals = unit.decimals > 0;
+    return in_unit(&unit, (double)number);
+}
+
+struct amount amount_change(int64_t bytes)
+{
+    const uint64_t magnitude = bytes < 0 ? -(uint64_t)bytes : (uint64_t)bytes;
+    struct amount out = {"="};
+
+    if (bytes != 0)
+        (void)snprintf(out.text, sizeof(out.text), "%c%.30s", bytes < 0 ? '-' : '+',
+                       amount_bytes(magnitude).text);
+    return out;
+}
+
+struct amount amount_count(uint64_t number)
+{
+    char digits[24];
+    const size_t length = (size_t)snprintf(digits, sizeof(digits), "%" PRIu64, number);
+    struct amount out;
+    size_t at = 0;
+
+    for (size_t i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0)
+            out.text[at++] = ',';
+        out.text[at++] = digits[i];
+    }
+    out.text[at] = '\0';
+    return out;
+}
+
+struct amount amount_share(double part, double whole)
+{
+    struct amount out;
+
+    (void)snprintf(out.text, sizeof(out.text), "%6.2f %%", whole > 0 ? 100 * part / whole : 0);
+    return out;
 }
 
 bool amount_is_alike(uint64_t a, uint64_t b)
 {
-    char first[32], second[32];
-
-    amount_bytes(a, first, sizeof(first));
-    amount_bytes(b, second, sizeof(second));
-    return strcmp(first, second) == 0;
-}
-
-void amount_count(uint64_t number, char *text, size_t bytes)
-{
-    char digits[24];
-    const size_t length = (size_t)snprintf(digits, sizeof(digits), "%" PRIu64, number);
-    size_t at = 0;
-
-    for (size_t i = 0; i < length && at + 2 < bytes; i++) {
-        if (i > 0 && (length - i) % 3 == 0)
-            text[at++] = ',';
-        text[at++] = digits[i];
-    }
-    text[at] = '\0';
+    return strcmp(amount_bytes(a).text, amount_bytes(b).text) == 0;
 }

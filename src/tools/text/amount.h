@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Amounts as people read them: bytes and nanoseconds in a unit that fits, counts with commas.
+ * Amounts as people read them: bytes and nanoseconds in a unit that fits, counts with commas, shares, changes.
+ *
+ * Each is a text by value, to be printed at once:
+ *
+ *     fprintf(out, "%12s  %12s  %s\n", amount_bytes(live).text, amount_bytes(cached).text, name);
  *
  * Locking: none.
  */
@@ -8,33 +12,33 @@
 #define TOOLS_AMOUNT_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
-struct amount_unit {
-    const char *name;
-    double of; /* how much of what it is counted in */
-    int decimals;
-    double from; /* the least that it is used for */
+struct amount {
+    char text[32];
 };
 
-extern const struct amount_unit amount_units_of_bytes[], amount_units_of_time[];
+/* "1.50 GiB"; what is too little to be seen is not none: "< 0.01 MiB". */
+struct amount amount_bytes(uint64_t number);
+struct amount amount_time(double nanoseconds);
 
-/* The unit in which this much is told. */
-const struct amount_unit *amount_unit_for(const struct amount_unit *units, double largest);
+/* In the unit of another amount, such as the largest of a row. */
+struct amount amount_bytes_beside(uint64_t number, double largest);
+struct amount amount_time_beside(double nanoseconds, double largest);
 
-/* What is too little to be seen in a unit is not none: "< 0.01 MiB". */
-void amount_in_unit(const struct amount_unit *unit, double value, char *text, size_t bytes);
+/* With one digit behind the point, and none of bytes: "23.9 GiB". */
+struct amount amount_bytes_about(uint64_t number);
 
-/* "1.50 GiB" */
-void amount_bytes(uint64_t number, char *text, size_t bytes);
-void amount_print_bytes(FILE *out, uint64_t number);
+/* "+1.50 MiB"; "=" for no difference. */
+struct amount amount_change(int64_t bytes);
+
+/* 1234567 as 1,234,567. */
+struct amount amount_count(uint64_t number);
+
+/* "12.34 %", as wide as "100.00 %"; a share of nothing is 0. */
+struct amount amount_share(double part, double whole);
 
 /* Whether two numbers of bytes are printed alike. */
 bool amount_is_alike(uint64_t a, uint64_t b);
-
-/* 1234567 as 1,234,567. */
-void amount_count(uint64_t number, char *text, size_t bytes);
 
 #endif

@@ -188,13 +188,10 @@ static void format_age(double age, char *text, size_t bytes)
 
 static void format_amounts(char *text, size_t room, const uint64_t *amounts, size_t count)
 {
-    char amount[32];
     size_t at = 0;
 
-    for (size_t i = 0; i < count && at < room; i++) {
-        amount_bytes(amounts[i], amount, sizeof(amount));
-        at += (size_t)snprintf(text + at, room - at, "  %11s", amount);
-    }
+    for (size_t i = 0; i < count && at < room; i++)
+        at += (size_t)snprintf(text + at, room - at, "  %11s", amount_bytes(amounts[i]).text);
 }
 
 static void format_device(const struct top_row *row, char line[TOP_LINE])
