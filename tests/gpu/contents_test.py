@@ -34,9 +34,9 @@ class Contents(unittest.TestCase):
         return [line.split("\t") for line in done.stdout.splitlines()]
 
     def run_short(self, section, *more, **others):
-        """A section of some seconds in a little memory: sanitizers make the simulated kernels slow."""
-        memory = "160" if section == "random" else "64"
-        return self.run_section(section, "--seconds", "2", "--seed", "20", "--memory-mb", memory, *more, **others)
+        """A section of a few operations in a little memory: sanitizers make the simulated kernels slow."""
+        operations, memory = ("600", "160") if section == "random" else ("200", "64")
+        return self.run_section(section, "--operations", operations, "--seed", "20", "--memory-mb", memory, *more, **others)
 
     def counts(self, lines):
         """Counts by what they count; of several the sum."""
@@ -86,6 +86,12 @@ class Right(Contents):
         counts = self.assert_right(self.run_short("share"))
         self.assertGreater(counts["shared"], 0)
 
+    def test_seconds(self):
+        # A capture after the other until a second is over, and to the end of the last one.
+        lines = self.run_section("capture", "--seconds", "1", "--seed", "20", "--memory-mb", "64")
+        self.assert_right(lines)
+        self.assertIn("1 seconds, seed 20", lines[0][4])
+
     def test_classic(self):
         lines = self.run_short("random", "--classic")
         self.assert_right(lines)
@@ -102,7 +108,7 @@ class Wrong(Contents):
         word = int(offset) // 8 * 8
         self.assertRegex(told, rf"^block {block} of \d+ bytes at 0x[0-9a-f]+: 1 of \d+ words differ, the lowest at "
                                rf"offset {word}; at offset {word} expected [0-9a-f]{{16}}, got [0-9a-f]{{16}}; "
-                               r"last operations: thread \d: .*; repeat with: gpu-contents random --seconds 2 "
+                               r"last operations: thread \d: .*; repeat with: gpu-contents random --operations 600 "
                                r"--seed 20 --memory-mb 160 --corrupt$")
         self.assertEqual(self.counts(lines)["mismatches"], 1)
         self.assertEqual(lines[-1][1:4], ["end", "1", "wrong"])
@@ -197,7 +203,8 @@ class Machines(Contents):
 
     def test_wrong_options_are_named(self):
         for arguments, words in ((["none"], "no such section: none"), (["random", "--fast"], "--fast"),
-                                 (["random", "--seconds", "0"], "--seconds"), ([], "no section")):
+                                 (["random", "--seconds", "0"], "--seconds"),
+                                 (["random", "--operations", "0"], "--operations"), ([], "no section")):
             self.run_section(*arguments, status=2)
             self.assertIn(words, self.said)
 

@@ -6,6 +6,7 @@
  *     gpu-contents --list             the sections
  *     gpu-contents SECTION            one of them
  *         --seconds N                 for so long (10)
+ *         --operations N              until some N operations are done instead, however long that takes
  *         --seed N                    begin the random numbers there; otherwise where the clock stands
  *         --memory-mb N               of the device's memory (half of what is free, 8 GiB at the most)
  *         --folder FOLDER             for the contents of paused pools (.)
@@ -36,6 +37,7 @@
 #define LEAST_FREE  (64 * MIB)
 #define MOST_MEMORY (8 * GIB)
 #define GRACE       100u /* seconds that a section may take beyond its time */
+#define PATIENCE    900u /* seconds that a number of operations may take */
 
 static const struct section sections[] = {
     {"selftest", "the checks find what is wrong, and nothing else", play_selftest, false, false},
@@ -49,13 +51,23 @@ static const struct section sections[] = {
 
 static char repeat[300]; /* the command that does the same again */
 
+uint64_t stage_length(const struct stage *stage)
+{
+    return stage->operations > 0 ? stage->operations : stage->seconds;
+}
+
+const char *stage_unit(const struct stage *stage)
+{
+    return stage->operations > 0 ? "operations" : "seconds";
+}
+
 static void name_command(const struct section *section, const struct stage *stage)
 {
     (void)snprintf(repeat, sizeof(repeat),
-                   "gpu-contents %s --seconds %u --seed %" PRIu64 " --memory-mb %zu%s%s",
-                   section->is_hidden ? "share" : section->name, stage->seconds, stage->seed,
-                   stage->memory / MIB, stage->is_classic ? " --classic" : "",
-                   stage->corrupts ? " --corrupt" : "");
+                   "gpu-contents %s --%s %" PRIu64 " --seed %" PRIu64 " --memory-mb %zu%s%s",
+                   section->is_hidden ? "share" : section->name, stage_unit(stage),
+                   stage_length(stage), stage->seed, stage->memory / MIB,
+                   stage->is_classic ? " --classic" : "", stage->corrupts ? " --corrupt" : "");
 }
 
 static uint64_t now(void)
@@ -68,6 +80,8 @@ static uint64_t now(void)
 
 bool stage_goes_on(const struct stage *stage)
 {
+    if (stage->operations > 0)
+        return journal_counts[COUNT_OPERATIONS] < stage->operations;
     return now() < stage->ends;
 }
 
@@ -226,7 +240,8 @@ static int play(const struct section *section, struct stage *stage)
     size_t before;
 
     name_command(section, stage);
-    journal_open(section->is_hidden ? "share" : section->name, repeat, stage->seconds + GRACE);
+    journal_open(section->is_hidden ? "share" : section->name, repeat,
+                 stage->operations > 0 ? PATIENCE : stage->seconds + GRACE);
     why = device_open();
     if (why != NULL)
         journal_skip("%s", why);
@@ -238,8 +253,9 @@ static int play(const struct section *section, struct stage *stage)
     choose_memory(stage, before);
     name_command(section, stage);
     if (!section->is_hidden)
-        journal_say("begin", stage->memory / MIB, "note", "MiB for %u s, seed %" PRIu64 ", %s",
-                    stage->seconds, stage->seed,
+        journal_say("begin", stage->memory / MIB, "note",
+                    "MiB, %" PRIu64 " %s, seed %" PRIu64 ", %s", stage_length(stage),
+                    stage_unit(stage), stage->seed,
                     device.is_simulated ? "simulated kernels" : "kernels of the GPU");
     for (int kind = 0; kind < COUNT_KINDS; kind++)
         journal_counts[kind] = 0;
@@ -299,6 +315,9 @@ static int read_option(char **argument, struct stage *stage)
         stage->folder = argument[1];
     else if (strcmp(argument[0], "--seconds") == 0 && read_number(argument[1], 1, 3600, &number))
         stage->seconds = (unsigned)number;
+    else if (strcmp(argument[0], "--operations") == 0 &&
+             read_number(argument[1], 1, UINT32_MAX, &number))
+        stage->operations = number;
     else if (strcmp(argument[0], "--seed") == 0 && read_number(argument[1], 0, UINT64_MAX, &number))
         stage->seed = number;
     else if (strcmp(argument[0], "--memory-mb") == 0 &&

@@ -36,7 +36,8 @@ struct game {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool[POOLS];
     uint64_t ends;
-    pthread_mutex_t lock; /* over what one thread leaves for the other */
+    uint64_t thread_moves; /* 0: until it ends */
+    pthread_mutex_t lock;  /* over what one thread leaves for the other */
     bool has_left;
     struct block left;
 };
@@ -400,14 +401,22 @@ static void move(struct player *player)
 
 /* --- A game. --- */
 
+/* A thread's number of moves does not depend on how fast the other one is. */
+static bool goes_on(const struct game *game, uint64_t made)
+{
+    struct stage until = {.ends = game->ends};
+
+    if (made < LEAST_MOVES)
+        return true;
+    return game->thread_moves > 0 ? made < game->thread_moves : stage_goes_on(&until);
+}
+
 static void *play_alone(void *argument)
 {
     struct player *player = argument;
-    struct stage until = *player->game->stage;
 
     device_enter();
-    until.ends = player->game->ends;
-    for (unsigned i = 0; i < LEAST_MOVES || stage_goes_on(&until); i++)
+    for (uint64_t i = 0; goes_on(player->game, i); i++)
         move(player);
     while (player->count > 0)
         drop(player, &player->block[player->count - 1]);
@@ -453,9 +462,13 @@ static void tell_figures(const struct game *game, const char *config)
                 "requests served after others' cached memory went back, with %s", config);
 }
 
-static void play_game(struct stage *stage, const char *config, uint64_t draws, uint64_t ends)
+static void play_game(struct stage *stage, const char *config, uint64_t draws, uint64_t ends,
+                      uint64_t thread_moves)
 {
-    struct game game = {.stage = stage, .ends = ends, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct game game = {.stage = stage,
+                        .ends = ends,
+                        .thread_moves = thread_moves,
+                        .lock = PTHREAD_MUTEX_INITIALIZER};
     struct xseg_pool_options lends = XSEG_POOL_OPTIONS_INIT;
     struct player *player[PLAYERS];
     pthread_t thread[PLAYERS];
@@ -491,6 +504,7 @@ void play_random(struct stage *stage)
         "expandable_segments:True,page_mb:small,page_cache_mb:64",
     };
     const unsigned games = stage->is_classic ? 1 : sizeof(configs) / sizeof(configs[0]);
+    const uint64_t threads = (uint64_t)games * PLAYERS;
     const uint64_t each = (uint64_t)stage->seconds * 1000000000 / games;
     const uint64_t begins = stage->ends - (uint64_t)stage->seconds * 1000000000;
 
@@ -500,6 +514,7 @@ void play_random(struct stage *stage)
         (void)snprintf(config, sizeof(config),
                        "%s,idle_ms:300,reclaim_us_per_s:1000000,hard_limit_mb:%zu", configs[i],
                        stage->memory / 8 * 7 / MIB);
-        play_game(stage, config, stage->seed + ((uint64_t)i << 50), begins + (i + 1) * each);
+        play_game(stage, config, stage->seed + ((uint64_t)i << 50), begins + (i + 1) * each,
+                  (stage->operations + threads - 1) / threads);
     }
 }

@@ -22,6 +22,7 @@
 
 struct stage {
     unsigned seconds;
+    uint64_t operations; /* to do, however long they take; 0: until the seconds are over */
     uint64_t seed;
     size_t memory;      /* bytes that the section may have of the device */
     const char *folder; /* for files */
@@ -48,7 +49,11 @@ void play_capture(struct stage *stage);
 void play_share(struct stage *stage);
 void play_peer(struct stage *stage);
 
-/* Whether there is time left. */
+/* How long the section is, and the unit of that: "seconds" or "operations". */
+uint64_t stage_length(const struct stage *stage);
+const char *stage_unit(const struct stage *stage);
+
+/* Whether there is time left, or an operation to do. */
 bool stage_goes_on(const struct stage *stage);
 
 /* Wait until nothing is under way on the device, and tell what checks found. */

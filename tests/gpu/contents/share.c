@@ -91,16 +91,17 @@ static void *pointer_of(const struct piece *piece)
 static int start_peer(const struct stage *stage)
 {
     int ends[2];
-    char socket[16], seconds[16], seed[32], memory[32];
+    char socket[16], unit[16], length[32], seed[32], memory[32];
 
     (void)fflush(NULL);
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
         journal_stop("there is no socket: %s", strerror(errno));
     (void)snprintf(socket, sizeof(socket), "%d", ends[1]);
-    (void)snprintf(seconds, sizeof(seconds), "%u", stage->seconds);
+    (void)snprintf(unit, sizeof(unit), "--%s", stage_unit(stage));
+    (void)snprintf(length, sizeof(length), "%" PRIu64, stage_length(stage));
     (void)snprintf(seed, sizeof(seed), "%" PRIu64, stage->seed);
     (void)snprintf(memory, sizeof(memory), "%zu", stage->memory / MIB);
-    const char *arguments[] = {"gpu-contents", "peer", "--socket",    socket, "--seconds", seconds,
+    const char *arguments[] = {"gpu-contents", "peer", "--socket",    socket, unit, length,
                                "--seed",       seed,   "--memory-mb", memory, NULL};
     char *argument[sizeof(arguments) / sizeof(arguments[0])];
     memcpy(argument, arguments, sizeof(argument)); /* posix_spawn() writes to none of them */
