@@ -27,7 +27,7 @@ class Costs(packed.Packed):
         return file, {key: value for key, _, value in lines}
 
     def test_a_preset_comes_out_as_itself(self):
-        self.run_sim("--only", "costs", "--minutes", "1", XSEG_SIM_COSTS="consumer")
+        self.run_sim("--only", "costs", *packed.QUICK, XSEG_SIM_COSTS="consumer")
         file, costs = self.costs()
         self.assertEqual(file.name, "simulated-device-0.costs")
         self.assertEqual((costs["name"], costs["create"], costs["unmap_mapping"], costs["alloc"]),
@@ -48,7 +48,7 @@ class Costs(packed.Packed):
         self.assertIn(f"modelled ({file})", done.stdout)
 
     def test_what_there_is_no_memory_for_and_what_fails_is_named(self):
-        said = self.run_sim("--only", "costs", "--minutes", "1", status=1, XSEG_SIM_MEMORY_MB="64",
+        said = self.run_sim("--only", "costs", *packed.QUICK, status=1, XSEG_SIM_MEMORY_MB="64",
                             XSEG_SIM_FAIL="cuMemAlloc:2+1:2")
         self.assertIn("done, with failures", said)
         report = self.report()
@@ -64,15 +64,15 @@ class Costs(packed.Packed):
     def test_another_driver_is_measured_and_disagrees(self):
         driver = self.folder.parent / "libcuda.so.1"
         shutil.copy(self.folder / "lib/libxseg-sim.so.0", driver)
-        self.run_all("--driver", str(driver), "--out", str(self.out), "--only", "costs", "--minutes", "1",
-                     status=1)
+        self.run_all("--driver", str(driver), "--out", str(self.out), "--only", "costs",
+                     "--minutes", "60", status=1)
         report = self.report()
         self.assertIn("All times are **measured** on Simulated device 0", report)
         self.assertRegex(report.partition("## Steps")[0],
                          r"- cuMemAlloc of 512 MiB takes \d+\.\d us, and 132.2 us by the preset `a100`")
 
     def test_without_a_driver_it_says_why(self):
-        self.run_all("--driver", self.no_driver(), "--only", "costs", "--minutes", "1", "--out", str(self.out),
+        self.run_all("--driver", self.no_driver(), "--only", "costs", *packed.QUICK, "--out", str(self.out),
                      status=2)
         self.assertIn("skipped: xseg probe: the driver cannot be loaded: ", self.report())
         self.assertFalse((self.results / "costs.tsv").exists())

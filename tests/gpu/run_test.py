@@ -4,7 +4,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import packed  # pylint: disable=wrong-import-position
@@ -22,8 +21,11 @@ def may_be_alone():
 
 class Whole(packed.Packed):
     def test_from_a_packed_folder_without_a_network(self):
-        said = self.run_sim("--minutes", "6", before=ALONE if may_be_alone() else ())
+        # PyTorch is not there, even if the user's cache has it: torch_step_test.py is about the step that needs it.
+        home = str(self.folder.parent)
+        said = self.run_sim(*packed.QUICK, before=ALONE if may_be_alone() else (), HOME=home, XDG_CACHE_HOME=home)
         report = self.report()
+        self.assertIn("the least of each step |", report)
         for step in sorted((self.folder / "steps").iterdir()):
             self.assertIn(f"\n| {step.name.partition('-')[2]} | ", report)
         self.assertNotIn("not begun", report)
@@ -35,11 +37,9 @@ class Steps(packed.Packed):
     GOOD = (45, "echo fine >$GPU_OUT/report.md; printf 'a\\t1\\n' >$GPU_OUT/raw.tsv")
 
     def test_a_step_that_hangs_is_killed_and_the_others_are_there(self):
-        self.steps(first=self.GOOD, hangs=(9, "trap '' TERM; sleep 1000 & while :; do sleep 1; done"),
+        self.steps(first=self.GOOD, hangs=(1, "trap '' TERM; sleep 1000 & while :; do sleep 1; done"),
                    last=self.GOOD)
-        began = time.monotonic()
-        said = self.run_sim("--minutes", "1", status=1)
-        self.assertLess(time.monotonic() - began, 30)
+        said = self.run_sim(status=1)
         self.assertIn("killed after 1 s", said)
         self.assert_both_are_there("the step did not end: killed after 1 s")
 
@@ -85,10 +85,10 @@ class Steps(packed.Packed):
     def test_a_step_finds_what_the_page_promises(self):
         self.steps(first=(90, "env | grep ^GPU_ >$GPU_OUT/env.tsv; ls $GPU_ROOT >>$GPU_OUT/env.tsv; "
                               "[ -f $XSEG_DRIVER ] && [ -z \"$XSEG_ALLOC_CONF\" ] && [ -f $GPU_SIMULATOR ]"))
-        self.run_sim("--minutes", "3", XSEG_ALLOC_CONF="x", XSEG_SIM_MEMORY_MB="64")
+        self.run_sim("--quick", "--minutes", "3", XSEG_ALLOC_CONF="x", XSEG_SIM_MEMORY_MB="64")
         seen = (self.out / "first/env.tsv").read_text()
-        for line in (f"GPU_OUT={self.out}/first", "GPU_SECONDS=30", "GPU_DRIVER=sim", "GPU_FREE_MIB=64",
-                     "GPU_HAS_VMM=yes", f"GPU_ROOT={self.folder}", "traces", "bin", "lib"):
+        for line in (f"GPU_OUT={self.out}/first", "GPU_SECONDS=30", "GPU_DRIVER=sim", "GPU_QUICK=yes",
+                     "GPU_FREE_MIB=64", "GPU_HAS_VMM=yes", f"GPU_ROOT={self.folder}", "traces", "bin", "lib"):
             self.assertIn(line + "\n", seen)
 
 

@@ -41,7 +41,7 @@ class Pretended(packed.Packed):
         out = self.out / "step"
         out.mkdir(parents=True)
         done = subprocess.run(["bash", self.folder / "steps/7-torch"], check=False, text=True, capture_output=True, env={
-            "PATH": os.environ["PATH"], "GPU_ROOT": str(self.folder), "GPU_OUT": str(out), "GPU_SECONDS": "100",
+            "PATH": os.environ["PATH"], "GPU_ROOT": str(self.folder), "GPU_OUT": str(out), "GPU_SECONDS": "100", "GPU_QUICK": "",
             "GPU_DRIVER": "cuda", "GPU_HAS_VMM": "yes", "XSEG_DRIVER": "libcuda.so.1", "PRETENDED": str(pretended),
             "XSEG_REFERENCE": str(folder.parent)})
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
@@ -99,7 +99,7 @@ class Simulated(packed.Packed):
         if asked.returncode == 77:
             self.skipTest(asked.stderr.strip())
         folder = pathlib.Path(asked.stdout.strip()).parents[1]
-        self.run_sim("--only", "torch", "--minutes", "36", XSEG_REFERENCE=str(folder), HOME=os.environ.get("HOME", "/"))
+        self.run_sim("--only", "torch", *packed.QUICK, XSEG_REFERENCE=str(folder), HOME=os.environ.get("HOME", "/"))
         self.assertRegex(self.report(), r"\| training \| [\d.]+ \| [\d.]+ \| the same \|")
         self.assertIn("kernels compute nothing", self.report())
 

@@ -3,6 +3,7 @@
 
 A test is called as <name>_test.py SOURCE_ROOT BUILD_ROOT OLD_DRIVER BAD_DRIVER SANITIZERS.
 """
+import os
 import pathlib
 import shutil
 import subprocess
@@ -13,29 +14,21 @@ import unittest
 
 HEAD = "# SPDX-License-Identifier: MIT\n# title: {title}\n# seconds: {seconds}\n{text}\n"
 
-# What the command line names, once main() has read it.
+# The least of each step, in more time than a busy machine takes for it: what is found does not depend on the time.
+QUICK = ("--quick", "--minutes", "60")
+
+# What the command line names, once main() has read it, and the packed folder that it has made.
 PLACES = types.SimpleNamespace()
 
 
 class Packed(unittest.TestCase):
-    """Everything below starts from a copy of the packed folder."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.packed = pathlib.Path(cls.scratch.name) / "packed"
-        subprocess.run([PLACES.source / "tests/gpu/pack", "--builddir", PLACES.build, cls.packed], check=True,
-                       stdout=subprocess.DEVNULL)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.scratch.cleanup()
+    """Everything below starts from the packed folder, of which each test has links: a file is replaced, never written to."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name) / "xseg-gpu"
-        shutil.copytree(self.packed, self.folder, symlinks=True)
+        shutil.copytree(PLACES.packed, self.folder, symlinks=True, copy_function=os.link)
         self.out = pathlib.Path(folder.name) / "out"
 
     def steps(self, **steps):
@@ -45,6 +38,14 @@ class Packed(unittest.TestCase):
         for number, (name, (seconds, text)) in enumerate(steps.items(), 1):
             (self.folder / f"steps/{number}-{name}").write_text(
                 HEAD.format(title=f"The step {name}", seconds=seconds, text=text))
+
+    def replace(self, name, text):
+        """Another file in place of one of the packed folder."""
+        path = self.folder / name
+        mode = path.stat().st_mode
+        path.unlink()
+        path.write_text(text)
+        path.chmod(mode)
 
     def run_all(self, *options, status=0, before=(), **environment):
         """What the command prints; in an environment that has nothing but a path."""
@@ -77,4 +78,8 @@ def main():
     if sanitizers != "none":
         print("skipped: a build with sanitizers is not packed")
         sys.exit(77)
-    unittest.main(argv=sys.argv[:1], verbosity=1)
+    with tempfile.TemporaryDirectory() as scratch:
+        PLACES.packed = pathlib.Path(scratch) / "packed"
+        subprocess.run([PLACES.source / "tests/gpu/pack", "--builddir", PLACES.build, PLACES.packed], check=True,
+                       stdout=subprocess.DEVNULL)
+        unittest.main(argv=sys.argv[:1], verbosity=1)

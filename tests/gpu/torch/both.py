@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Programmes with PyTorch on its own allocator and on xseg: what they compute and count, and how long their steps take.
 
-    both.py --driver cuda|FILE --library FILE --out FOLDER --seconds N [--classic]
+    both.py --driver cuda|FILE --library FILE --out FOLDER --seconds N [--classic] [--quick]
 
 --driver is this machine's driver, or the file of a simulated one, on which PyTorch runs under the runtime of
 tests/support/cudart; there kernels compute nothing, so that only counts are compared.  Leaves report.md, differs.md and
-torch.tsv in FOLDER, and begins no programme once N seconds are over.
+torch.tsv in FOLDER, and begins no programme once N seconds are over; with --quick none but the training run.
 
 Exits with 1 when a programme failed, and with 77 and a sentence where there is no PyTorch.
 """
@@ -199,13 +199,15 @@ def parse():
     parser.add_argument("--out", required=True, type=pathlib.Path)
     parser.add_argument("--seconds", required=True, type=float)
     parser.add_argument("--classic", action="store_true")
+    parser.add_argument("--quick", action="store_true")
     return parser.parse_args()
 
 
 def main():
     """The training run, then the programmes of tests/torch."""
     report = Report(Machine(parse()))
-    programmes = [TRAINING, *(PROGRAMMES / f"{name}.py" for name in NAMES if (PROGRAMMES / f"{name}.py").exists())]
+    names = () if report.machine.options.quick else NAMES
+    programmes = [TRAINING, *(PROGRAMMES / f"{name}.py" for name in names if (PROGRAMMES / f"{name}.py").exists())]
     for programme in programmes:
         report.compare(programme)
         report.write()
