@@ -5,8 +5,9 @@
  *
  *   missing   there is none, as in an older driver
  *   crash     it ends the process by a signal
- *   hang      it never returns
+ *   hang      it never returns, and the alarm that was to end the process comes at once
  *   deaf      nor does the process end by its alarm
+ *   slow      it does nothing for three seconds
  *
  * BAD_DRIVER=mig: it is good, and its device is an instance of a card.
  */
@@ -37,17 +38,30 @@ static int crash(void)
     return 0;
 }
 
-static int hang(void)
+static int wait_for_ever(void)
 {
     while (pause() != 0)
         continue;
     return 0;
 }
 
+static int hang(void)
+{
+    if (alarm(0) > 0)
+        (void)raise(SIGALRM);
+    return wait_for_ever();
+}
+
 static int hang_deaf(void)
 {
     (void)signal(SIGALRM, SIG_IGN);
-    return hang();
+    return wait_for_ever();
+}
+
+static int slow(void)
+{
+    (void)sleep(3);
+    return 0;
 }
 
 int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
@@ -56,7 +70,11 @@ int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsign
     static const struct {
         const char *how;
         int (*entry)(void);
-    } kinds[] = {{"crash:", crash}, {"hang:", hang}, {"deaf:", hang_deaf}, {"missing:", NULL}};
+    } kinds[] = {{"crash:", crash},
+                 {"hang:", hang},
+                 {"deaf:", hang_deaf},
+                 {"slow:", slow},
+                 {"missing:", NULL}};
     const char *bad = getenv("BAD_DRIVER");
     void *next = dlsym(RTLD_NEXT, "cuGetProcAddress_v2");
     find_entry find;

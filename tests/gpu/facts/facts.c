@@ -5,6 +5,8 @@
  *   gpu-facts [--skip-without-gpu]      as a test: TAP
  *   gpu-facts --table [--seconds N]     lines of id, verdict, answer, milliseconds and place; within N
  *                                       seconds, of which three quarters are for asking
+ *   gpu-facts --limit N                 a fact may take N seconds, and opening the driver 30; otherwise both
+ *                                       have a part of the seconds for all; beside the others
  *   gpu-facts --from ID                 begin with this fact; beside the others
  *   gpu-facts --describe                what the simulator has settings for
  *   gpu-facts --list                    ids and names
@@ -36,7 +38,7 @@
 
 struct options {
     bool is_table;
-    unsigned seconds;
+    unsigned seconds, limit;
     size_t first;
 };
 
@@ -110,9 +112,12 @@ static int read_option(char **arguments, struct options *options)
         return options->is_table = true;
     if (strcmp(arguments[0], "--skip-without-gpu") == 0)
         return may_skip = true;
-    if (strcmp(arguments[0], "--seconds") == 0 && value != NULL) {
-        options->seconds = (unsigned)strtoul(value, &end, 10);
-        return *end == '\0' && options->seconds > 0 ? 2 : 0;
+    if ((strcmp(arguments[0], "--seconds") == 0 || strcmp(arguments[0], "--limit") == 0) &&
+        value != NULL) {
+        unsigned *number = arguments[0][2] == 's' ? &options->seconds : &options->limit;
+
+        *number = (unsigned)strtoul(value, &end, 10);
+        return *end == '\0' && *number > 0 ? 2 : 0;
     }
     if (strcmp(arguments[0], "--from") == 0 && value != NULL) {
         options->first = fact_find(value);
@@ -159,6 +164,10 @@ static int ask(const struct options *options)
                             .open = part_of(options->seconds, OPEN_PART, OPEN_MAX),
                             .report = options->is_table ? print_row : print_test};
 
+    if (options->limit > 0) {
+        asking.limit = options->limit;
+        asking.open = OPEN_MAX;
+    }
     if (options->seconds > 0) {
         asking.seconds = options->seconds;
         asking.until = microseconds() + options->seconds * 750e3;

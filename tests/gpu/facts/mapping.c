@@ -327,7 +327,7 @@ static void released_memory_stays_while_it_is_mapped(void)
     base = reserve(64 * MIB);
     back(base, 64 * MIB); /* which releases the handle */
     ASSERT_OK(allow(base, 64 * MIB));
-    fill(base, 64 * MIB, 0x42);
+    fill(base + 64 * MIB - GRANULE, GRANULE, 0x42);
     between = free_memory();
     ASSERT(between + 64 * MIB <= before);
     ASSERT_EQUAL(byte_at(base + 64 * MIB - 1), 0x42);
