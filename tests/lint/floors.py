@@ -24,7 +24,7 @@ from calls import CORE, TOOLS
 ROOMS = {
     CORE: ("config", "history", "stats", "stream", "block", "arena", "small", "large", "cache", "device", "pending",
            "reclaim", "grow", "pools", "inspect", "snapshot", "metrics", "front", "hit"),
-    TOOLS: ("text", "command", "files", "recording", "trace", "driver", "player", "course", "ranks",
+    TOOLS: ("containers", "text", "command", "files", "recording", "trace", "driver", "player", "course", "ranks",
             ("advise", "blame", "compare", "config", "export", "probe", "replay", "top", "view"), "main"),
 }
 # Room: the circles of calls that it has, each as its modules in order.

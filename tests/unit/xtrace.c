@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <zstd.h>
 
-#include "src/tools/files/idmap.h"
+#include "src/tools/containers/idmap.h"
 #include "src/tools/files/lines.h"
 #include "src/tools/trace/xtrace_read.h"
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/containers/array.h"
 #include "src/tools/text/complain.h"
 
 #define MIB             ((uint64_t)1 << 20)
@@ -28,7 +29,7 @@ struct search {
     struct trials *trials;
     const struct tuning_base *base;
     struct candidate **list; /* the first is the string in force */
-    size_t count, room;
+    size_t count;
     uint64_t more_driver_ns; /* that the driver may take, beside what it takes in force */
     bool failed;             /* said on standard error */
 };
@@ -40,21 +41,6 @@ static void lacks_memory(struct search *search)
     if (!search->failed)
         complain("%s: no host memory is left", search->trials->name);
     search->failed = true;
-}
-
-static bool make_room(struct search *search)
-{
-    const size_t room = search->room == 0 ? 64 : 2 * search->room;
-    struct candidate **list;
-
-    if (search->count < search->room)
-        return true;
-    list = realloc(search->list, room * sizeof(struct candidate *));
-    if (!list)
-        return false;
-    search->list = list;
-    search->room = room;
-    return true;
 }
 
 /* The candidate of a tuning, new or not; NONE: its string has an error, or host memory ran out. */
@@ -72,7 +58,9 @@ static size_t add(struct search *search, const struct tuning *tuning)
         free(config);
         return NONE;
     }
-    candidate = config && make_room(search) ? calloc(1, sizeof(*candidate)) : NULL;
+    candidate = config && array_room((void **)&search->list, search->count, sizeof(search->list[0]))
+                    ? calloc(1, sizeof(*candidate))
+                    : NULL;
     if (!candidate) {
         free(config);
         lacks_memory(search);

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/containers/array.h"
 #include "src/tools/course/course_ranges.h"
-#include "src/tools/recording/recording_names.h"
 #include "src/tools/text/progress.h"
 
 #define QUANTUM      512u
@@ -186,8 +186,8 @@ static void load_segment(struct course *course, const struct recording *recordin
 
 static bool note_exception(struct course *course, size_t event, uint64_t bytes)
 {
-    if (!recording_names_room((void **)&course->exceptions, course->exception_count,
-                              sizeof(*course->exceptions))) {
+    if (!array_room((void **)&course->exceptions, course->exception_count,
+                    sizeof(*course->exceptions))) {
         course->lacks_memory = true;
         return false;
     }

@@ -27,7 +27,7 @@
 #ifndef TOOLS_COURSE_H
 #define TOOLS_COURSE_H
 
-#include "src/tools/course/ordered.h"
+#include "src/tools/containers/ordered.h"
 #include "src/tools/recording/recording.h"
 
 struct course_block {

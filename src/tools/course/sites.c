@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/containers/index.h"
+
 /* --- Which frame of a stack. --- */
 
 static bool begins(const char *text, const char *with)
@@ -90,44 +92,35 @@ static uint32_t place_of_site(const struct recording *recording,
     return best;
 }
 
-/* --- Sites by their frames: open addressing, at most half full. --- */
+/* --- Sites by their frames. --- */
 
-struct table {
-    uint32_t *places; /* a site and 1; 0: empty */
-    size_t mask;
-};
-
-/* FNV-1a over numbers. */
-static size_t hash(const uint32_t *frames, uint32_t count)
+static bool is_site(const void *owner, uint32_t number, const void *frames, size_t bytes)
 {
-    uint64_t sum = UINT64_C(0xcbf29ce484222325);
+    const struct sites *sites = owner;
+    const struct site *site = &sites->sites[number];
 
-    for (uint32_t i = 0; i < count; i++)
-        sum = (sum ^ frames[i]) * UINT64_C(0x100000001b3);
-    return (size_t)(sum ^ sum >> 32);
+    return site->count * sizeof(*sites->frames) == bytes &&
+           memcmp(sites->frames + site->first, frames, bytes) == 0;
 }
 
-static uint32_t get_site(struct sites *sites, const struct table *table, const uint32_t *frames,
-                         uint32_t count)
+static bool get_site(struct sites *sites, struct index *index, const uint32_t *frames,
+                     uint32_t count, uint32_t *out)
 {
-    size_t at = hash(frames, count) & table->mask;
+    const size_t bytes = count * sizeof(*frames);
+    const uint64_t sum = index_sum(frames, bytes);
 
-    for (; table->places[at]; at = (at + 1) & table->mask) {
-        const struct site *site = &sites->sites[table->places[at] - 1];
-
-        if (site->count == count &&
-            memcmp(sites->frames + site->first, frames, count * sizeof(*frames)) == 0)
-            return table->places[at] - 1;
-    }
-    memcpy(sites->frames + sites->frame_count, frames, count * sizeof(*frames));
+    *out = index_find(index, sum, frames, bytes, is_site, sites);
+    if (*out != INDEX_NONE)
+        return true;
+    memcpy(sites->frames + sites->frame_count, frames, bytes);
     sites->sites[sites->count] =
         (struct site){.first = (uint32_t)sites->frame_count, .count = count};
     sites->frame_count += count;
-    table->places[at] = ++sites->count;
-    return sites->count - 1;
+    *out = sites->count++;
+    return index_add(index, sum, *out);
 }
 
-static void find_sites(struct sites *sites, const struct table *table, const int8_t *worths,
+static bool find_sites(struct sites *sites, struct index *index, const int8_t *worths,
                        uint32_t depth)
 {
     const struct recording *recording = sites->recording;
@@ -142,34 +135,33 @@ static void find_sites(struct sites *sites, const struct table *table, const int
             continue;
         if (!is_whole && count > depth)
             count = depth;
-        sites->of_stack[i] =
-            get_site(sites, table, recording->stack_frames + stack->first + first, count);
+        if (!get_site(sites, index, recording->stack_frames + stack->first + first, count,
+                      &sites->of_stack[i]))
+            return false;
     }
+    return true;
 }
 
 static bool make_stack_sites(struct sites *sites, uint32_t depth)
 {
     const struct recording *recording = sites->recording;
-    struct table table = {NULL, 63};
+    struct index index = {0};
     int8_t *worths = malloc(recording->frame_count + 1);
     size_t frames = 0;
     bool fine;
 
     for (size_t i = 0; i < recording->stack_count; i++)
         frames += recording->stacks[i].count;
-    while (table.mask / 2 < recording->stack_count)
-        table.mask = 2 * table.mask + 1;
-    table.places = calloc(table.mask + 1, sizeof(*table.places));
     sites->frames = malloc((frames + 1) * sizeof(*sites->frames));
     sites->sites = calloc(recording->stack_count + 2, sizeof(*sites->sites));
     sites->of_stack = calloc(recording->stack_count + 1, sizeof(*sites->of_stack));
-    fine = worths && table.places && sites->frames && sites->sites && sites->of_stack;
+    fine = worths && sites->frames && sites->sites && sites->of_stack;
     if (fine) {
         for (size_t i = 0; i < recording->frame_count; i++)
             worths[i] = (int8_t)worth(recording, (uint32_t)i);
-        find_sites(sites, &table, worths, depth);
+        fine = find_sites(sites, &index, worths, depth);
     }
-    free(table.places);
+    index_fini(&index);
     free(worths);
     return fine;
 }

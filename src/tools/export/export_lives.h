@@ -10,7 +10,7 @@
 #ifndef TOOLS_EXPORT_LIVES_H
 #define TOOLS_EXPORT_LIVES_H
 
-#include "src/tools/export/heap.h"
+#include "src/tools/containers/heap.h"
 #include "src/tools/export/perfetto.h"
 
 struct export_life {

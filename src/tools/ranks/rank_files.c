@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "src/tools/recording/recording_names.h"
+#include "src/tools/containers/array.h"
 #include "src/tools/text/printable.h"
 
 #define DIGITS 10 /* of a rank at most */
@@ -93,7 +93,7 @@ static bool add_file(struct rank_files *files, const char *folder, const char *b
     }
     file.written = facts.st_mtim;
     find_rank(&file);
-    if (!recording_names_room((void **)&files->files, files->count, sizeof(file))) {
+    if (!array_room((void **)&files->files, files->count, sizeof(file))) {
         free(file.path);
         return false;
     }

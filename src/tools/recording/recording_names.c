@@ -4,102 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_BITS 8u
-
-bool recording_names_room(void **array, size_t count, size_t bytes)
-{
-    size_t room = 16;
-    void *bigger;
-
-    if (count != 0 && (count < room || (count & (count - 1)) != 0))
-        return true;
-    while (room <= count)
-        room *= 2;
-    bigger = realloc(*array, room * bytes);
-    if (bigger)
-        *array = bigger;
-    return bigger;
-}
-
-/* FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/ */
-static uint64_t hash(const void *bytes, size_t count)
-{
-    uint64_t sum = UINT64_C(0xcbf29ce484222325);
-
-    for (size_t i = 0; i < count; i++)
-        sum = (sum ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
-    return sum ^ sum >> 29;
-}
-
-/* --- Tables. --- */
-
-/* What a table's numbers stand for. */
-struct kind {
-    uint64_t (*hash)(const struct recording_names *names, uint32_t number);
-    bool (*is)(const struct recording_names *names, uint32_t number, const void *what,
-               size_t bytes);
-};
-
-static void put(const struct recording_names *names, struct recording_table *table,
-                const struct kind *kind, uint32_t number)
-{
-    const size_t mask = ((size_t)1 << table->bits) - 1;
-    size_t at = (size_t)kind->hash(names, number) & mask;
-
-    while (table->places[at])
-        at = (at + 1) & mask;
-    table->places[at] = number + 1;
-    table->used++;
-}
-
-static bool grow(const struct recording_names *names, struct recording_table *table,
-                 const struct kind *kind)
-{
-    const struct recording_table old = *table;
-
-    table->bits = old.places ? old.bits + 1 : FIRST_BITS;
-    table->places = calloc((size_t)1 << table->bits, sizeof(*table->places));
-    if (!table->places) {
-        *table = old;
-        return false;
-    }
-    table->used = 0;
-    for (size_t i = 0; old.places && i < (size_t)1 << old.bits; i++)
-        if (old.places[i])
-            put(names, table, kind, old.places[i] - 1);
-    free(old.places);
-    return true;
-}
-
-/* Find a number; the table has room for one more afterwards. */
-static bool find(const struct recording_names *names, struct recording_table *table,
-                 const struct kind *kind, const void *what, size_t bytes, uint64_t sum,
-                 uint32_t *out, bool *is_known)
-{
-    if ((!table->places || table->used >= (size_t)1 << (table->bits - 1)) &&
-        !grow(names, table, kind))
-        return false;
-    const size_t mask = ((size_t)1 << table->bits) - 1;
-    *is_known = false;
-    for (size_t at = (size_t)sum & mask; table->places[at] && !*is_known; at = (at + 1) & mask) {
-        *out = table->places[at] - 1;
-        *is_known = kind->is(names, *out, what, bytes);
-    }
-    return true;
-}
+#include "src/tools/containers/array.h"
 
 /* --- Texts. --- */
 
-static uint64_t hash_text(const struct recording_names *names, uint32_t number)
+static bool is_text(const void *owner, uint32_t number, const void *what, size_t bytes)
 {
-    const char *text = recording_text(names->out, number);
-
-    return hash(text, strlen(text));
-}
-
-static bool is_text(const struct recording_names *names, uint32_t number, const void *what,
-                    size_t bytes)
-{
+    const struct recording_names *names = owner;
     const char *text = recording_text(names->out, number);
 
     return strlen(text) == bytes && memcmp(text, what, bytes) == 0;
@@ -121,8 +32,7 @@ static bool add_text(struct recording_names *names, const char *text, size_t len
     const size_t bytes = names->text_bytes + length + 1;
 
     if (bytes > UINT32_MAX ||
-        !recording_names_room((void **)&recording->text, recording->text_count,
-                              sizeof(*recording->text)))
+        !array_room((void **)&recording->text, recording->text_count, sizeof(*recording->text)))
         return false;
     if (!recording->texts || room_for(bytes) != room_for(names->text_bytes)) {
         char *texts = realloc(recording->texts, room_for(bytes));
@@ -140,40 +50,28 @@ static bool add_text(struct recording_names *names, const char *text, size_t len
 
 bool recording_names_text(struct recording_names *names, const char *text, uint32_t *out)
 {
-    static const struct kind kind = {hash_text, is_text};
     const size_t length = strlen(text);
-    bool is_known;
+    const uint64_t sum = index_sum(text, length);
 
-    if (!find(names, &names->texts, &kind, text, length, hash(text, length), out, &is_known))
-        return false;
-    if (is_known)
-        return true;
-    if (!add_text(names, text, length, out))
-        return false;
-    put(names, &names->texts, &kind, *out);
-    return true;
+    *out = index_find(&names->texts, sum, text, length, is_text, names);
+    return *out != INDEX_NONE ||
+           (add_text(names, text, length, out) && index_add(&names->texts, sum, *out));
 }
 
 /* --- Frames, pools. --- */
 
-static uint64_t hash_frame(const struct recording_names *names, uint32_t number)
+static bool is_frame(const void *owner, uint32_t number, const void *what, size_t bytes)
 {
-    return hash(&names->out->frames[number], sizeof(struct recording_frame));
-}
-
-static bool is_frame(const struct recording_names *names, uint32_t number, const void *what,
-                     size_t bytes)
-{
+    const struct recording_names *names = owner;
     return memcmp(&names->out->frames[number], what, bytes) == 0;
 }
 
 bool recording_names_frame(struct recording_names *names, const struct recording_frame *frame,
                            uint32_t *out)
 {
-    static const struct kind kind = {hash_frame, is_frame};
     struct recording *recording = names->out;
     struct recording_frame whole;
-    bool is_known;
+    uint64_t sum;
 
     memset(&whole, 0, sizeof(whole)); /* padding counts */
     whole.name = frame->name;
@@ -181,61 +79,44 @@ bool recording_names_frame(struct recording_names *names, const struct recording
     whole.line = frame->line;
     whole.build_id = frame->build_id;
     whole.module = frame->module;
-    if (!find(names, &names->frames, &kind, &whole, sizeof(whole), hash(&whole, sizeof(whole)), out,
-              &is_known))
-        return false;
-    if (is_known)
+    sum = index_sum(&whole, sizeof(whole));
+    *out = index_find(&names->frames, sum, &whole, sizeof(whole), is_frame, names);
+    if (*out != INDEX_NONE)
         return true;
-    if (!recording_names_room((void **)&recording->frames, recording->frame_count, sizeof(whole)))
+    if (!array_room((void **)&recording->frames, recording->frame_count, sizeof(whole)))
         return false;
     memcpy(&recording->frames[recording->frame_count], &whole, sizeof(whole));
     *out = (uint32_t)recording->frame_count++;
-    put(names, &names->frames, &kind, *out);
-    return true;
+    return index_add(&names->frames, sum, *out);
 }
 
-static uint64_t hash_pool(const struct recording_names *names, uint32_t number)
+static bool is_pool(const void *owner, uint32_t number, const void *what, size_t bytes)
 {
-    return hash(names->out->pools[number], sizeof(names->out->pools[number]));
-}
-
-static bool is_pool(const struct recording_names *names, uint32_t number, const void *what,
-                    size_t bytes)
-{
+    const struct recording_names *names = owner;
     return memcmp(names->out->pools[number], what, bytes) == 0;
 }
 
 bool recording_names_pool(struct recording_names *names, const uint64_t id[2], uint32_t *out)
 {
-    static const struct kind kind = {hash_pool, is_pool};
     const size_t bytes = 2 * sizeof(id[0]);
+    const uint64_t sum = index_sum(id, bytes);
     struct recording *recording = names->out;
-    bool is_known;
 
-    if (!find(names, &names->pools, &kind, id, bytes, hash(id, bytes), out, &is_known))
-        return false;
-    if (is_known)
+    *out = index_find(&names->pools, sum, id, bytes, is_pool, names);
+    if (*out != INDEX_NONE)
         return true;
-    if (!recording_names_room((void **)&recording->pools, recording->pool_count, bytes))
+    if (!array_room((void **)&recording->pools, recording->pool_count, bytes))
         return false;
     memcpy(recording->pools[recording->pool_count], id, bytes);
     *out = (uint32_t)recording->pool_count++;
-    put(names, &names->pools, &kind, *out);
-    return true;
+    return index_add(&names->pools, sum, *out);
 }
 
 /* --- Stacks. --- */
 
-static uint64_t hash_stack(const struct recording_names *names, uint32_t number)
+static bool is_stack(const void *owner, uint32_t number, const void *what, size_t bytes)
 {
-    const struct recording_stack *stack = &names->out->stacks[number];
-
-    return hash(names->out->stack_frames + stack->first, stack->count * sizeof(uint32_t));
-}
-
-static bool is_stack(const struct recording_names *names, uint32_t number, const void *what,
-                     size_t bytes)
-{
+    const struct recording_names *names = owner;
     const struct recording_stack *stack = &names->out->stacks[number];
 
     return stack->count * sizeof(uint32_t) == bytes &&
@@ -247,14 +128,14 @@ static bool add_stack(struct recording_names *names, const uint32_t *frames, siz
 {
     struct recording *recording = names->out;
 
-    if (!recording_names_room((void **)&recording->stacks, recording->stack_count,
-                              sizeof(*recording->stacks)))
+    if (!array_room((void **)&recording->stacks, recording->stack_count,
+                    sizeof(*recording->stacks)))
         return false;
     recording->stacks[recording->stack_count] =
         (struct recording_stack){(uint32_t)names->stack_frame_count, (uint32_t)count};
     for (size_t i = 0; i < count; i++) {
-        if (!recording_names_room((void **)&recording->stack_frames, names->stack_frame_count,
-                                  sizeof(*recording->stack_frames)))
+        if (!array_room((void **)&recording->stack_frames, names->stack_frame_count,
+                        sizeof(*recording->stack_frames)))
             return false;
         recording->stack_frames[names->stack_frame_count++] = frames[i];
     }
@@ -265,18 +146,12 @@ static bool add_stack(struct recording_names *names, const uint32_t *frames, siz
 bool recording_names_stack(struct recording_names *names, const uint32_t *frames, size_t count,
                            uint32_t *out)
 {
-    static const struct kind kind = {hash_stack, is_stack};
     const size_t bytes = count * sizeof(*frames);
-    bool is_known;
+    const uint64_t sum = index_sum(frames, bytes);
 
-    if (!find(names, &names->stacks, &kind, frames, bytes, hash(frames, bytes), out, &is_known))
-        return false;
-    if (is_known)
-        return true;
-    if (!add_stack(names, frames, count, out))
-        return false;
-    put(names, &names->stacks, &kind, *out);
-    return true;
+    *out = index_find(&names->stacks, sum, frames, bytes, is_stack, names);
+    return *out != INDEX_NONE ||
+           (add_stack(names, frames, count, out) && index_add(&names->stacks, sum, *out));
 }
 
 /* --- All of them. --- */
@@ -289,7 +164,7 @@ bool recording_names_init(struct recording_names *names, struct recording *out)
 
     *names = (struct recording_names){.out = out};
     /* The empty stack has a place among the frames of others. */
-    return recording_names_room((void **)&out->stack_frames, 0, sizeof(*out->stack_frames)) &&
+    return array_room((void **)&out->stack_frames, 0, sizeof(*out->stack_frames)) &&
            recording_names_text(names, "", &number) &&
            recording_names_pool(names, default_pool, &number) &&
            recording_names_stack(names, no_frames, 0, &number);
@@ -297,8 +172,8 @@ bool recording_names_init(struct recording_names *names, struct recording *out)
 
 void recording_names_fini(struct recording_names *names)
 {
-    free(names->texts.places);
-    free(names->frames.places);
-    free(names->stacks.places);
-    free(names->pools.places);
+    index_fini(&names->texts);
+    index_fini(&names->frames);
+    index_fini(&names->stacks);
+    index_fini(&names->pools);
 }

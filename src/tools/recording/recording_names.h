@@ -7,19 +7,13 @@
 #ifndef TOOLS_RECORDING_NAMES_H
 #define TOOLS_RECORDING_NAMES_H
 
+#include "src/tools/containers/index.h"
 #include "src/tools/recording/recording.h"
-
-/* Numbers by a hash of what they stand for; open addressing. */
-struct recording_table {
-    uint32_t *places; /* [1 << bits]: a number and 1; 0: empty */
-    unsigned bits;
-    size_t used;
-};
 
 struct recording_names {
     struct recording *out;
     size_t text_bytes, stack_frame_count;
-    struct recording_table texts, frames, stacks, pools;
+    struct index texts, frames, stacks, pools;
 };
 
 /* Each returns false without host memory. */
@@ -33,8 +27,5 @@ bool recording_names_pool(struct recording_names *names, const uint64_t id[2], u
 
 bool recording_names_stack(struct recording_names *names, const uint32_t *frames, size_t count,
                            uint32_t *out);
-
-/* Room for one item more in an array of `count`, whose capacity is the next power of two. */
-bool recording_names_room(void **array, size_t count, size_t bytes);
 
 #endif

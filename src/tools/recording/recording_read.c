@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/containers/array.h"
 #include "src/tools/files/json_pickle.h"
 #include "src/tools/recording/traces.h"
 
@@ -149,8 +150,7 @@ static bool read_segments(struct reading *reading, const struct pickle_value *se
         (void)snprintf(reading->where, sizeof(reading->where), "segment %zu: ", i + 1);
         if (!reading_need(reading, value, READING_DEVICE, &number) ||
             !read_segment(reading, value, i, &segment) || !(device = get_device(reading, number)) ||
-            !recording_names_room((void **)&device->segments, device->segment_count,
-                                  sizeof(segment)))
+            !array_room((void **)&device->segments, device->segment_count, sizeof(segment)))
             return reading->fault->text[0] ? false : reading_lacks_memory(reading);
         device->segments[device->segment_count++] = segment;
     }

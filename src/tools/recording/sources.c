@@ -2,13 +2,16 @@
 #include "src/tools/recording/sources.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-#define FIRST_ROOM 64u
+#include "src/tools/containers/array.h"
 
-/* A frame of a module, and its number. */
+/* What a frame of a module was recorded as, and its number. */
 struct source {
-    uint64_t offset;
-    uint32_t file, build_id; /* texts; build_id 0: the place is empty */
+    struct source_key {
+        uint64_t offset;
+        uint32_t file, build_id; /* texts */
+    } key;
     uint32_t frame;
 };
 
@@ -19,43 +22,13 @@ void sources_init(struct sources *sources, struct names *names)
 
 void sources_fini(struct sources *sources)
 {
-    free(sources->places);
+    free(sources->found);
+    index_fini(&sources->index);
 }
 
-static struct source *place_of(const struct sources *sources, const struct recording_frame *frame)
+static bool is_source(const void *owner, uint32_t number, const void *key, size_t bytes)
 {
-    uint64_t sum = frame->line * UINT64_C(0x9e3779b97f4a7c15) + frame->file;
-    struct source *place;
-
-    /* Steps of Knuth's multiplicative hashing; a room is a power of two. */
-    do {
-        place = &sources->places[(sum >> 32) & (sources->room - 1)];
-        sum += UINT64_C(1) << 32;
-    } while (place->build_id && (place->offset != frame->line || place->file != frame->file ||
-                                 place->build_id != frame->build_id));
-    return place;
-}
-
-static bool make_room(struct sources *sources)
-{
-    const struct sources old = *sources;
-
-    if (2 * sources->used < sources->room)
-        return true;
-    sources->room = old.room ? 2 * old.room : FIRST_ROOM;
-    sources->places = calloc(sources->room, sizeof(*sources->places));
-    if (!sources->places) {
-        *sources = old;
-        return false;
-    }
-    for (size_t i = 0; i < old.room; i++)
-        if (old.places[i].build_id)
-            *place_of(sources, &(struct recording_frame){.file = old.places[i].file,
-                                                         .line = old.places[i].offset,
-                                                         .build_id = old.places[i].build_id}) =
-                old.places[i];
-    free(old.places);
-    return true;
+    return memcmp(&((const struct sources *)owner)->found[number].key, key, bytes) == 0;
 }
 
 /* Replace what the module tells better. */
@@ -80,22 +53,21 @@ static bool look_up(struct sources *sources, struct recording_names *into,
 bool sources_frame(struct sources *sources, struct recording_names *into,
                    const struct recording_frame *frame, uint32_t *out)
 {
+    const struct source_key key = {frame->line, frame->file, frame->build_id};
+    const uint64_t sum = index_sum(&key, sizeof(key));
     struct recording_frame found = *frame;
-    struct source *place;
+    uint32_t number;
 
     if (!sources->names || frame->build_id == 0)
         return recording_names_frame(into, frame, out);
-    if (!make_room(sources))
-        return false;
-    place = place_of(sources, frame);
-    if (!place->build_id) {
-        if (!look_up(sources, into, &found) || !recording_names_frame(into, &found, &place->frame))
-            return false;
-        place->offset = frame->line;
-        place->file = frame->file;
-        place->build_id = frame->build_id;
-        sources->used++;
+    number = index_find(&sources->index, sum, &key, sizeof(key), is_source, sources);
+    if (number != INDEX_NONE) {
+        *out = sources->found[number].frame;
+        return true;
     }
-    *out = place->frame;
-    return true;
+    if (!array_room((void **)&sources->found, sources->count, sizeof(*sources->found)) ||
+        !look_up(sources, into, &found) || !recording_names_frame(into, &found, out))
+        return false;
+    sources->found[sources->count] = (struct source){key, *out};
+    return index_add(&sources->index, sum, (uint32_t)sources->count++);
 }

@@ -9,13 +9,15 @@
 #ifndef TOOLS_SOURCES_H
 #define TOOLS_SOURCES_H
 
+#include "src/tools/containers/index.h"
 #include "src/tools/files/names.h"
 #include "src/tools/recording/recording_names.h"
 
 struct sources {
-    struct names *names;   /* NULL: no module is looked into */
-    struct source *places; /* open addressing, at most half full */
-    size_t room, used;
+    struct names *names;  /* NULL: no module is looked into */
+    struct source *found; /* [count] */
+    struct index index;   /* of what was found */
+    size_t count;
 };
 
 /* names: borrowed, or NULL */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/containers/array.h"
+
 #define NO_LIST      UINT32_MAX
 #define POOL_UNKNOWN UINT32_MAX /* older releases do not write it */
 
@@ -90,7 +92,7 @@ static struct trace *get_trace(struct traces *traces, uint32_t list)
     struct trace *trace = find_trace(traces, list);
 
     if (!trace) {
-        if (!recording_names_room((void **)&traces->traces, traces->count, sizeof(*trace)) ||
+        if (!array_room((void **)&traces->traces, traces->count, sizeof(*trace)) ||
             !idmap_add(&traces->by_list, list, (uint32_t)traces->count, 1))
             return NULL;
         trace = &traces->traces[traces->count++];

@@ -12,7 +12,7 @@
 #ifndef TOOLS_TRACES_H
 #define TOOLS_TRACES_H
 
-#include "src/tools/files/idmap.h"
+#include "src/tools/containers/idmap.h"
 #include "src/tools/recording/reading.h"
 
 #define TRACES_MEMORY ((size_t)1 << 30) /* of all events */

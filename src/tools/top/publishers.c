@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "src/tools/containers/array.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/top/published.h"
 
@@ -109,15 +110,8 @@ static bool add(struct publishers *publishers, const struct publisher *found)
 {
     struct publisher *kept;
 
-    if (publishers->count == publishers->room) {
-        const size_t room = publishers->room * 2 + 8;
-        struct publisher **list = realloc(publishers->list, room * sizeof(struct publisher *));
-
-        if (!list)
-            return false;
-        publishers->list = list;
-        publishers->room = room;
-    }
+    if (!array_room((void **)&publishers->list, publishers->count, sizeof(publishers->list[0])))
+        return false;
     kept = malloc(sizeof(*kept));
     if (!kept)
         return false;

@@ -27,7 +27,7 @@ struct publisher {
 
 struct publishers {
     struct publisher **list; /* in order of pid */
-    size_t count, room;
+    size_t count;
     unsigned hidden; /* processes whose descriptors may not be looked at */
 };
 

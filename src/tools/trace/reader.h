@@ -12,7 +12,7 @@
 #ifndef TOOLS_READER_H
 #define TOOLS_READER_H
 
-#include "src/tools/files/idmap.h"
+#include "src/tools/containers/idmap.h"
 #include "src/tools/trace/xtrace.h"
 
 #define FIELDS_MOST 15 /* one more than the longest line has */

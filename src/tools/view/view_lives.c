@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "src/tools/containers/array.h"
 #include "src/tools/course/course.h"
 
 #define LIVES_MOST UINT32_MAX
@@ -17,7 +18,6 @@ struct pass {
     struct ordered mapped; /* starts of what is mapped now */
     struct view_span *mapped_span;
     uint32_t mapped_room;
-    size_t life_room, span_room;
     uint32_t now, end; /* moments */
     bool lacks_memory;
 };
@@ -42,15 +42,8 @@ static bool add_span(struct pass *pass, const struct view_span *mapped, uint64_t
     struct view_lives *out = pass->out;
     struct view_span *span;
 
-    if (out->span_count == pass->span_room) {
-        const size_t room = pass->span_room ? 2 * pass->span_room : 256;
-        struct view_span *bigger = realloc(out->spans, room * sizeof(*bigger));
-
-        if (!bigger)
-            return false;
-        out->spans = bigger;
-        pass->span_room = room;
-    }
+    if (!array_room((void **)&out->spans, out->span_count, sizeof(*out->spans)))
+        return false;
     span = &out->spans[out->span_count++];
     *span = *mapped;
     span->address = start;
@@ -128,17 +121,9 @@ static bool make_room(struct pass *pass)
 {
     struct view_lives *out = pass->out;
 
-    if (out->life_count == pass->life_room) {
-        const size_t room = pass->life_room ? 2 * pass->life_room : 1024;
-        struct view_life *bigger =
-            room < LIVES_MOST ? realloc(out->lives, room * sizeof(*bigger)) : NULL;
-
-        if (!bigger)
-            return false;
-        out->lives = bigger;
-        pass->life_room = room;
-    }
-    return ordered_follow(&pass->course.blocks, (void **)&pass->life_of, &pass->slot_room,
+    return out->life_count < LIVES_MOST &&
+           array_room((void **)&out->lives, out->life_count, sizeof(*out->lives)) &&
+           ordered_follow(&pass->course.blocks, (void **)&pass->life_of, &pass->slot_room,
                           sizeof(*pass->life_of));
 }
 

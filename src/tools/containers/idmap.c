@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/files/idmap.h"
+#include "src/tools/containers/idmap.h"
 
 #include <stdlib.h>
 

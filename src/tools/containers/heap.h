@@ -18,7 +18,7 @@ struct heap_item {
 
 struct heap {
     struct heap_item *items; /* [count]; the first has the least key */
-    size_t count, room;
+    size_t count;
 };
 
 /* Returns: false without host memory; the heap is as it was.  Cost: O(log n). */

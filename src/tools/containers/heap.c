@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/export/heap.h"
+#include "src/tools/containers/heap.h"
 
 #include <stdlib.h>
+
+#include "src/tools/containers/array.h"
 
 bool heap_add(struct heap *heap, double key, uint32_t number)
 {
     size_t at = heap->count;
 
-    if (heap->count == heap->room) {
-        const size_t room = heap->room ? 2 * heap->room : 64;
-        struct heap_item *bigger = realloc(heap->items, room * sizeof(*bigger));
-
-        if (!bigger)
-            return false;
-        heap->items = bigger;
-        heap->room = room;
-    }
+    if (!array_room((void **)&heap->items, heap->count, sizeof(*heap->items)))
+        return false;
     for (; at > 0 && heap->items[(at - 1) / 2].key > key; at = (at - 1) / 2)
         heap->items[at] = heap->items[(at - 1) / 2];
     heap->items[at] = (struct heap_item){key, number};

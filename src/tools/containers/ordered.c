@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/course/ordered.h"
+#include "src/tools/containers/ordered.h"
 
 #include <stdlib.h>
 
