@@ -52,6 +52,7 @@ xseg_status xseg_walk(struct xseg_allocator *allocator, const struct xseg_where 
     walk.batch = malloc(BATCH * sizeof(*walk.batch));
     if (walk.batch == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a walk");
+    xseg_history_labels_begin_reading(&allocator->history.labels);
     for (int i = 0; status == XSEG_OK && !walk.ended && i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_where_device(allocator, &chosen, i);
 
@@ -61,6 +62,7 @@ xseg_status xseg_walk(struct xseg_allocator *allocator, const struct xseg_where 
         if (status == XSEG_OK)
             xseg_device_visit_arenas(device, walk_arena, &walk);
     }
+    xseg_history_labels_end_reading(&allocator->history.labels);
     free(walk.batch);
     return status;
 }

@@ -7,6 +7,7 @@
 #include "src/base/stack_name.h"
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/history_sweep.h"
+#include "src/core/front/label.h"
 #include "src/core/inspect/device_history.h"
 #include "src/entry.h"
 
@@ -68,6 +69,7 @@ xseg_status xseg_history_walk(struct xseg_allocator *allocator, int device,
     xseg_status status = check_device(allocator, device, __func__);
     if (status != XSEG_OK)
         return status;
+    xseg_history_labels_begin_reading(&allocator->history.labels);
     status = read_all(allocator, device, &reading);
     if (status == XSEG_OK)
         sum_up(allocator, &reading, summary);
@@ -76,6 +78,7 @@ xseg_status xseg_history_walk(struct xseg_allocator *allocator, int device,
         if (!visit(context, &entry))
             break;
     }
+    xseg_history_labels_end_reading(&allocator->history.labels);
     xseg_history_merge_fini(&reading.merge);
     return status;
 }
@@ -87,6 +90,7 @@ xseg_status xseg_history_copy(struct xseg_allocator *allocator, int device,
     struct xseg_history_reading reading = {.count = 0};
     const struct xseg_history_event *event;
     struct xseg_history_entry entry;
+    struct xseg_history_labels *labels;
     uint64_t left;
     size_t copied = 0;
 
@@ -99,6 +103,9 @@ xseg_status xseg_history_copy(struct xseg_allocator *allocator, int device,
     xseg_status status = check_device(allocator, device, __func__);
     if (status != XSEG_OK)
         return status;
+    labels = &allocator->history.labels;
+    xseg_history_labels_begin_reading(labels);
+    xseg_history_labels_begin_copy(labels);
     status = read_all(allocator, device, &reading);
     left = reading.count;
     while (status == XSEG_OK && (event = xseg_history_merge_next(&reading.merge)) != NULL) {
@@ -107,7 +114,9 @@ xseg_status xseg_history_copy(struct xseg_allocator *allocator, int device,
         xseg_device_history_describe(allocator, &reading.moment, event, reading.merge.user, &entry);
         entry.struct_bytes = entry_bytes;
         memcpy((char *)entries + entry_bytes * copied++, &entry, entry_bytes);
+        xseg_history_labels_keep(labels, event->label);
     }
+    xseg_history_labels_end_reading(labels);
     xseg_history_merge_fini(&reading.merge);
     if (status == XSEG_OK)
         *count = copied;
@@ -124,8 +133,10 @@ xseg_status xseg_history_clear(struct xseg_allocator *allocator, int device)
         if (open != NULL && (device == -1 || device == i))
             xseg_device_history_clear(open);
     }
-    if (status == XSEG_OK)
+    if (status == XSEG_OK) {
+        xseg_history_labels_begin_copy(&allocator->history.labels);
         xseg_history_sweep(allocator);
+    }
     return status;
 }
 
@@ -203,23 +214,12 @@ xseg_status xseg_history_annotate(struct xseg_allocator *allocator, int device, 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(text != NULL, "xseg_history_annotate: the text is NULL");
     const xseg_status status = xseg_allocator_device(allocator, device, &open);
-    return status == XSEG_OK ? xseg_device_history_annotate(open, text) : status;
+    return status == XSEG_OK ? xseg_label_annotate(allocator, open, text) : status;
 }
 
 xseg_status xseg_history_label(struct xseg_allocator *allocator, const char *text,
                                const char **before)
 {
-    struct xseg_history_store *store;
-    uint32_t label = 0;
-
     XSEG_ENTRY(allocator);
-    store = &allocator->history;
-    const xseg_status status =
-        text == NULL ? XSEG_OK : xseg_history_labels_add(&store->labels, text, &label);
-    if (status != XSEG_OK)
-        return status;
-    label = xseg_history_set_label(store, label);
-    if (before != NULL)
-        *before = xseg_history_labels_text(&store->labels, label);
-    return XSEG_OK;
+    return xseg_label_set(allocator, text, before);
 }

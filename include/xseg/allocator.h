@@ -298,7 +298,7 @@ struct xseg_block_info {
     /* Live or pending, while the key history is not nothing: the stack that allocated it (history.h), the number of the
      * user's own frames, and the label of the thread; 0, 0 and NULL where there is none. */
     uint32_t stack, frames;
-    const char *label; /* stays as long as the allocator */
+    const char *label; /* stays while the block is live or pending; see also history.h */
     /* Live or pending, with the key block_user: the word of its request (struct xseg_request), also after a checkpoint
      * was restored.  NULL without a word, and where the request came before the key was set. */
     void *user;

@@ -50,7 +50,7 @@ enum xseg_history_action {
     XSEG_HISTORY_ACTIONS     /* how many there are */
 };
 
-/** An event.  Its label stays as long as the allocator. */
+/** An event.  Texts of labels end; the functions that hand out entries say when. */
 struct xseg_history_entry {
     size_t struct_bytes; /* sizeof(struct xseg_history_entry), as the library knows it */
     enum xseg_history_action action;
@@ -99,7 +99,8 @@ struct xseg_history_summary {
  * were copied count as lost.  Memory that passed between streams goes by `order`, all else by time.
  *
  * @param device   -1: all devices that are open
- * @param visit    called with no lock held; false ends the walk
+ * @param visit    called with no lock held; false ends the walk.  Labels of entries stay until the walk is over, which
+ *                 keeps all texts meanwhile
  * @param context  its first argument
  * @param summary  NULL, or from XSEG_HISTORY_SUMMARY_INIT
  *
@@ -116,7 +117,8 @@ xseg_history_walk(struct xseg_allocator *allocator, int device,
  * Copy the newest events of a device, or of all, in their order.
  *
  * @param device       -1: all devices that are open
- * @param entries      room for `room` entries; their labels stay as long as the allocator
+ * @param entries      room for `room` entries; their labels stay until the next call, by any thread, of this function or
+ *                     of xseg_history_clear()
  * @param entry_bytes  sizeof(struct xseg_history_entry), as the caller knows it; each entry is filled in so far
  * @param count        how many were copied
  *
@@ -128,7 +130,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_history_copy(struct xseg_allocator *all
                                                       size_t *count);
 
 /**
- * Forget all events so far, and what was lost.  Live blocks keep when and where they were allocated.
+ * Forget all events so far, and what was lost.  Live blocks keep when and where they were allocated.  Labels of entries
+ * that xseg_history_copy() has filled in may end.
  *
  * @param device  -1: all devices that are open
  *
@@ -216,10 +219,10 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_history_set_hook(struct xseg_allocator 
  *
  * @param text  copied, at most 119 bytes of it
  *
- * Returns: XSEG_OK, also while no events are kept; XSEG_ERR_ARGUMENT; XSEG_ERR_LIMIT: the distinct texts of
- *          annotations and labels take 16 MiB already; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FORKED;
+ * Returns: XSEG_OK, also while no events are kept; XSEG_ERR_ARGUMENT; XSEG_ERR_LIMIT: as xseg_history_label();
+ *          XSEG_ERR_HOST_MEMORY; XSEG_ERR_FORKED;
  *          XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST: the device could not be opened
- * Cost:    no driver call once the device is open; each distinct text is kept once, until the allocator closes
+ * Cost:    no driver call once the device is open; the text as in xseg_history_label()
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_history_annotate(struct xseg_allocator *allocator,
                                                           int device, const char *text);
@@ -233,13 +236,20 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_history_annotate(struct xseg_allocator 
  *     ...
  *     (void)xseg_history_label(allocator, before, NULL);
  *
- * @param text    copied, at most 119 bytes of it; NULL: no label
- * @param before  NULL, or set to the label that the thread had; stays as long as the allocator
+ * Each distinct text is kept once, while it is in use: while a thread has it as its label, an event that is kept or a block
+ * carries it, or it has been handed out.  What is not in use any more is dropped in time, so a service may give each
+ * request a label of its own.
  *
- * Returns: XSEG_OK, XSEG_ERR_LIMIT (the distinct texts of annotations and labels take 16 MiB already),
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED.  On an error the thread keeps the label that it had
- * Cost:    no driver call; each distinct text is kept once, until the allocator closes.  One look-up, without a
- *          lock, for a text that was given before
+ * @param text    copied, at most 119 bytes of it; NULL: no label
+ * @param before  NULL, or set to the label that the thread had.  Its text stays until the same thread gives this pointer
+ *                back as `text` with `before` NULL, or one that it was handed out earlier; until it has been handed out
+ *                32 more; or until it ends
+ *
+ * Returns: XSEG_OK; XSEG_ERR_LIMIT: distinct texts of annotations and labels in use take 16 MiB, each counted in whole 8
+ *          bytes; XSEG_ERR_HOST_MEMORY, also for a thread that is ending; XSEG_ERR_FORKED.  On an error the thread keeps
+ *          the label that it had
+ * Cost:    no driver call; one look-up, under a lock that is held for moments.  With a new text a step of the sweep that
+ *          drops texts, some 10 us; the whole sweep, which also waits for driver calls, before a text is refused
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_history_label(struct xseg_allocator *allocator,
                                                        const char *text, const char **before);

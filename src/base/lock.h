@@ -7,6 +7,7 @@
  *
  * The user's clock may be read under any of these; it must not call the library.
  *
+ * SWEEP    one per allocator.  Guards the cycle that drops labels.  Never taken while another lock is held.
  * GROWTH   one per device.  Whoever maps, unmaps, allocates or frees device memory, or walks all
  *          arenas, holds it.  Held across: every driver call, the blocking ones included, and the
  *          functions that a pool's memory comes from, which must not call the library for that reason.
@@ -20,7 +21,8 @@
  * TABLE    one per device: guards insertion of streams, arenas and pools.  One per allocator: guards
  *          insertion into the page map, and its host memory.  Held across: questions about a stream.
  * STATS    one per device.  Guards peaks.  Leaf.
- * HISTORY  one per allocator.  Guards new labels and hooks, and the memory of rings while they are read.  Leaf.
+ * HISTORY  one per allocator.  Guards hooks, names of pools, and the memory of rings while they are read.
+ * LABELS   one per allocator.  Guards the texts of labels, and which label a thread has.  Leaf: inside any other.
  * OBSERVERS one per allocator.  Guards the list of observers and what is to be told to them.  Leaf.
  *          Let go of while one is called.
  * DEPOT    one per depot of stacks.  Guards adding a stack.  Leaf.  Held across: the loader's
@@ -49,12 +51,14 @@
 
 enum xseg_lock_rank {
     XSEG_RANK_DRIVER = 1,
+    XSEG_RANK_SWEEP,
     XSEG_RANK_GROWTH,
     XSEG_RANK_PENDING,
     XSEG_RANK_ARENA,
     XSEG_RANK_TABLE,
     XSEG_RANK_STATS,
     XSEG_RANK_HISTORY,
+    XSEG_RANK_LABELS,
     XSEG_RANK_OBSERVERS,
     XSEG_RANK_DEPOT,
     XSEG_RANK_COUNT

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Histories while threads run: what a walk sees of a thread has no gap, and everything can be switched, walked,
- * cleared and written to at any time.
+ * cleared and written to at any time; labels that come without end leave those in use as they are.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/draw.h"
 #include "tests/support/recorded.h"
@@ -340,11 +341,109 @@ static void everything_is_switched_while_threads_run(void **state)
     scene_stream_destroy(stage.worker[1].stream);
 }
 
+/* --- Labels without end. --- */
+
+#define REQUESTS 40000u
+#define KEPT     200u /* blocks that a thread holds, each with a label of its own */
+
+/* The label of a block says how many bytes were asked for. */
+static bool is_right(const char *label, size_t requested)
+{
+    char text[32];
+
+    (void)snprintf(text, sizeof(text), "%zu bytes", requested);
+    return label != NULL && strcmp(label, text) == 0;
+}
+
+static void *label_anew(void *self)
+{
+    struct worker *worker = self;
+    struct xseg_allocator *allocator = worker->stage->allocator;
+    const size_t first = (size_t)(worker - worker->stage->worker) + 1;
+    void *held[KEPT] = {NULL};
+    char text[32];
+
+    for (size_t bytes = first; bytes < REQUESTS * WORKERS; bytes += WORKERS) {
+        void **at = &held[draw_next(&worker->random) % KEPT];
+        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        const char *before = NULL;
+
+        (void)snprintf(text, sizeof(text), "%zu bytes", bytes);
+        worker->failures += xseg_history_label(allocator, "a scope", &before) != XSEG_OK;
+        worker->failures += xseg_history_label(allocator, text, NULL) != XSEG_OK;
+        if (*at != NULL) {
+            worker->failures += xseg_block(allocator, *at, &info) != XSEG_OK;
+            worker->failures += !is_right(info.label, info.requested);
+            worker->failures += xseg_free(allocator, *at) != XSEG_OK;
+        }
+        worker->failures += take(worker, bytes, bytes, at) != XSEG_OK;
+        if (bytes % 64 == 0)
+            worker->failures += xseg_history_annotate(allocator, 0, text) != XSEG_OK;
+        if (bytes % 512 == 0)
+            worker->failures += xseg_trim(allocator, NULL, NULL, NULL) != XSEG_OK;
+        worker->failures += xseg_history_label(allocator, before, NULL) != XSEG_OK;
+    }
+    for (unsigned i = 0; i < KEPT; i++)
+        if (held[i] != NULL)
+            worker->failures += xseg_free(allocator, held[i]) != XSEG_OK;
+    atomic_fetch_sub(&worker->stage->running, 1);
+    return NULL;
+}
+
+static bool see_label(void *context, const struct xseg_history_entry *entry)
+{
+    if (entry->action == XSEG_HISTORY_ALLOC) {
+        assert_true(is_right(entry->label, entry->requested));
+        ++*(uint64_t *)context;
+    }
+    return true;
+}
+
+static bool see_block(void *context, const struct xseg_block_info *block)
+{
+    if (block->state == XSEG_BLOCK_LIVE && block->label != NULL) {
+        assert_true(is_right(block->label, block->requested));
+        ++*(uint64_t *)context;
+    }
+    return true;
+}
+
+/* Sweeps of all threads leave what blocks and events say as it is. */
+static void labels_stay_right_while_threads_give_new_ones(void **state)
+{
+    struct stage stage = {.allocator = scene_open("history:all,history_events:1000")};
+    uint64_t looks = 0, seen = 0;
+    pthread_t thread[WORKERS];
+
+    (void)state;
+    stage.worker[1].stream = scene_stream();
+    start(&stage, thread, label_anew);
+    for (; atomic_load(&stage.running) > 0; looks++) {
+        struct xseg_history_entry copy[64];
+        size_t count = 0;
+
+        assert_int_equal(xseg_history_walk(stage.allocator, -1, see_label, &seen, NULL), XSEG_OK);
+        assert_int_equal(
+            xseg_history_copy(stage.allocator, 0, copy, sizeof(copy[0]), COUNT_OF(copy), &count),
+            XSEG_OK);
+        assert_int_equal(xseg_walk(stage.allocator, NULL, see_block, &seen), XSEG_OK);
+        (void)usleep(2000);
+        for (size_t i = 0; i < count; i++)
+            (void)see_label(&seen, &copy[i]);
+    }
+    finish(&stage, thread);
+    print_message("# %" PRIu64 " looks at %" PRIu64 " labels\n", looks, seen);
+    scene_empty_cache(stage.allocator);
+    assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
+    scene_stream_destroy(stage.worker[1].stream);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_walk_sees_has_no_gap),
         cmocka_unit_test(everything_is_switched_while_threads_run),
+        cmocka_unit_test(labels_stay_right_while_threads_give_new_ones),
     };
 
     return cmocka_run_group_tests_name("history", tests, NULL, NULL);

@@ -11,9 +11,10 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <string.h>
 #include <sys/syscall.h>
 
-#include "src/core/device/allocator.h"
+#include "src/core/front/label_sweep.h"
 #include "tests/support/scene.h"
 
 /* --- What the linker leads here. --- */
@@ -197,38 +198,42 @@ static void no_shortcut_is_taken_past_a_route_that_has_begun(void **state)
 
 /* --- Labels. --- */
 
-struct naming {
-    struct xseg_history_store *store;
-    uint32_t label;
-};
-
-static void *add_label(void *self)
+static void *annotate(void *self)
 {
-    struct naming *naming = self;
+    struct xseg_allocator *allocator = self;
 
-    parks_at = &naming->store->lock.os;
+    parks_at = &xseg_allocator_open_device(allocator, 0)->growth_lock.os;
     parks_after = 0;
-    assert_int_equal(xseg_history_labels_add(&naming->store->labels, "b", &naming->label), XSEG_OK);
+    assert_int_equal(xseg_history_annotate(allocator, 0, "an annotation"), XSEG_OK);
     return NULL;
 }
 
-/* Two threads add a text at once: the one that gets the lock later finds what the other has added. */
-static void two_threads_that_add_a_label_get_one_number(void **state)
+static bool note_text(void *context, const struct xseg_history_entry *entry)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct naming naming = {&allocator->history, 0};
-    uint32_t label = 0;
-    pthread_t adds;
+    if (entry->action == XSEG_HISTORY_ANNOTATION)
+        (void)strcpy(context, entry->label);
+    return true;
+}
+
+/* A text that is about to be noted is in no event yet, and no sweep may drop it. */
+static void a_text_stays_until_it_is_noted(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all");
+    char text[XSEG_HISTORY_LABEL_BYTES] = "";
+    pthread_t annotates;
 
     (void)state;
     reset();
-    assert_int_equal(xseg_history_labels_add(&naming.store->labels, "a", &label), XSEG_OK);
-    assert_int_equal(pthread_create(&adds, NULL, add_label, &naming), 0);
+    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+    assert_int_equal(pthread_create(&annotates, NULL, annotate, allocator), 0);
     wait_until(&is_parked);
-    assert_int_equal(xseg_history_labels_add(&naming.store->labels, "b", &label), XSEG_OK);
+    xseg_label_sweep_all(allocator);
+    /* A record that was free is taken by the next text. */
+    assert_int_equal(xseg_history_label(allocator, "another", NULL), XSEG_OK);
     atomic_store(&may_go, true);
-    assert_int_equal(pthread_join(adds, NULL), 0);
-    assert_int_equal(naming.label, label);
+    assert_int_equal(pthread_join(annotates, NULL), 0);
+    assert_int_equal(xseg_history_walk(allocator, 0, note_text, text, NULL), XSEG_OK);
+    assert_string_equal(text, "an annotation");
     scene_close(allocator);
 }
 
@@ -461,7 +466,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_of_a_route_waits_for_its_predicate),
         cmocka_unit_test(no_shortcut_is_taken_past_a_route_that_has_begun),
-        cmocka_unit_test(two_threads_that_add_a_label_get_one_number),
+        cmocka_unit_test(a_text_stays_until_it_is_noted),
         cmocka_unit_test(two_threads_that_meet_a_stream_know_one),
         cmocka_unit_test(an_unobserve_waits_for_calls_under_way),
         cmocka_unit_test(a_miss_searches_again_for_what_was_freed_meanwhile),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Labels: each text once, found again from any thread, cut where it is long, refused where there is no room. */
+/* Labels: each text once, found again from any thread, cut where it is long; dropped by cycles, and full at a bound. */
 #include "src/core/history/labels.h"
 
 #include <pthread.h>
@@ -11,114 +11,269 @@
 
 #include <cmocka.h>
 
-#include "src/base/error.h"
-
-struct scene {
-    struct xseg_lock lock;
-    struct xseg_history_labels labels;
-};
+#define ALL SIZE_MAX /* buckets */
 
 static int set_up(void **state)
 {
-    static struct scene scene;
+    static struct xseg_history_labels labels;
 
-    xseg_lock_init(&scene.lock, XSEG_RANK_HISTORY);
-    xseg_history_labels_init(&scene.labels, &scene.lock);
-    *state = &scene;
+    xseg_history_labels_init(&labels);
+    *state = &labels;
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    struct scene *scene = *state;
-
-    xseg_history_labels_fini(&scene->labels);
-    xseg_lock_fini(&scene->lock);
+    xseg_history_labels_fini(*state);
     return 0;
 }
 
-static uint32_t add(struct scene *scene, const char *text)
+static enum xseg_history_labels_outcome try_add(struct xseg_history_labels *labels,
+                                                const char *text, uint32_t *label)
+{
+    xseg_lock_take(&labels->lock);
+    const enum xseg_history_labels_outcome outcome = xseg_history_labels_add(labels, text, label);
+    xseg_lock_give(&labels->lock);
+    return outcome;
+}
+
+static uint32_t add(struct xseg_history_labels *labels, const char *text)
 {
     uint32_t label = 0;
 
-    assert_int_equal(xseg_history_labels_add(&scene->labels, text, &label), XSEG_OK);
+    assert_true(try_add(labels, text, &label) <= XSEG_HISTORY_LABELS_ADDED);
     assert_int_not_equal(label, 0);
     return label;
 }
 
-static void each_text_is_kept_once(void **state)
+static uint32_t add_number(struct xseg_history_labels *labels, unsigned number)
 {
-    struct scene *scene = *state;
     char text[32];
 
-    assert_null(xseg_history_labels_text(&scene->labels, 0));
-    const uint32_t first = add(scene, "first");
-    const char *kept = xseg_history_labels_text(&scene->labels, first);
-    const size_t used = scene->labels.memory.used;
-    assert_int_equal(add(scene, "first"), first);
-    assert_int_equal(scene->labels.memory.used, used);
+    (void)snprintf(text, sizeof(text), "request %u", number);
+    return add(labels, text);
+}
+
+static void expect_audit(struct xseg_history_labels *labels, const char *tag)
+{
+    struct xseg_finding finding = {0};
+
+    xseg_lock_take(&labels->lock);
+    const bool holds = xseg_history_labels_audit(labels, &finding);
+    xseg_lock_give(&labels->lock);
+    if (tag == NULL && !holds)
+        fail_msg("%s: %s", finding.tag, finding.text);
+    if (tag != NULL) {
+        assert_false(holds);
+        assert_string_equal(finding.tag, tag);
+    }
+}
+
+/* A whole cycle that marks these labels. */
+static bool cycle(struct xseg_history_labels *labels, const uint32_t *marked, size_t count)
+{
+    xseg_lock_take(&labels->lock);
+    xseg_history_labels_begin(labels);
+    for (size_t i = 0; i < count; i++)
+        xseg_history_labels_mark(labels, marked[i]);
+    const bool is_over = xseg_history_labels_drop(labels, ALL);
+    xseg_lock_give(&labels->lock);
+    return is_over;
+}
+
+static void each_text_is_kept_once(void **state)
+{
+    struct xseg_history_labels *labels = *state;
+    uint32_t label;
+
+    assert_null(xseg_history_labels_text(labels, 0));
+    assert_int_equal(try_add(labels, "first", &label), XSEG_HISTORY_LABELS_ADDED);
+    const uint32_t first = label;
+    const char *kept = xseg_history_labels_text(labels, first);
+    assert_int_equal(try_add(labels, "first", &label), XSEG_HISTORY_LABELS_FOUND);
+    assert_int_equal(label, first);
+    assert_int_equal(labels->count, 1);
     for (unsigned i = 0; i < 1000; i++) {
-        (void)snprintf(text, sizeof(text), "step %u", i);
-        const uint32_t label = add(scene, text);
+        char text[32];
+
+        (void)snprintf(text, sizeof(text), "request %u", i);
+        label = add_number(labels, i);
         assert_int_not_equal(label, first);
-        assert_string_equal(xseg_history_labels_text(&scene->labels, label), text);
-        assert_int_equal(add(scene, text), label);
+        assert_string_equal(xseg_history_labels_text(labels, label), text);
+        assert_int_equal(add_number(labels, i), label);
     }
     /* A text stays where it is. */
-    assert_ptr_equal(xseg_history_labels_text(&scene->labels, first), kept);
+    assert_ptr_equal(xseg_history_labels_text(labels, first), kept);
     assert_string_equal(kept, "first");
+    assert_int_equal(labels->count, 1001);
+    expect_audit(labels, NULL);
 }
 
 static void long_texts_are_cut(void **state)
 {
-    struct scene *scene = *state;
+    struct xseg_history_labels *labels = *state;
     char text[400];
 
     memset(text, 'a', sizeof(text));
     text[sizeof(text) - 1] = '\0';
-    const uint32_t label = add(scene, text);
-    assert_int_equal(strlen(xseg_history_labels_text(&scene->labels, label)),
-                     XSEG_HISTORY_LABEL_BYTES - 1);
+    const uint32_t label = add(labels, text);
+    assert_int_equal(strlen(xseg_history_labels_text(labels, label)), XSEG_HISTORY_LABEL_BYTES - 1);
     /* What is kept of both is equal, and so is the number. */
     text[XSEG_HISTORY_LABEL_BYTES - 1] = 'b';
-    assert_int_equal(add(scene, text), label);
+    assert_int_equal(add(labels, text), label);
     text[XSEG_HISTORY_LABEL_BYTES - 1] = '\0';
-    assert_int_equal(add(scene, text), label);
+    assert_int_equal(add(labels, text), label);
     text[XSEG_HISTORY_LABEL_BYTES - 2] = '\0';
-    assert_int_not_equal(add(scene, text), label);
+    assert_int_not_equal(add(labels, text), label);
+    /* A text that begins like another is not the other. */
+    assert_int_not_equal(add(labels, "aaaaaaaa"), add(labels, "aaaaaaaaa"));
+    assert_int_not_equal(add(labels, "aaaaaaa"), add(labels, "aaaaaaaa"));
     /* An empty text is a label, too. */
-    assert_string_equal(xseg_history_labels_text(&scene->labels, add(scene, "")), "");
+    assert_string_equal(xseg_history_labels_text(labels, add(labels, "")), "");
+    expect_audit(labels, NULL);
 }
 
-/* A programme whose texts are all different stops at the bound, and what it has stays. */
+/* Labels that a cycle does not meet are dropped, and their records used again; the others stay where they are. */
+static void what_is_not_marked_is_dropped(void **state)
+{
+    struct xseg_history_labels *labels = *state;
+    uint32_t kept[100], label;
+
+    for (unsigned i = 0; i < 1000; i++)
+        if (i % 10 == 0)
+            kept[i / 10] = add_number(labels, i);
+        else
+            (void)add_number(labels, i);
+    const size_t used = labels->memory.used;
+    assert_true(cycle(labels, kept, 100));
+    assert_int_equal(labels->count, 100);
+    expect_audit(labels, NULL);
+    for (unsigned i = 0; i < 1000; i += 10)
+        assert_int_equal(add_number(labels, i), kept[i / 10]);
+    for (unsigned i = 1000; i < 1900; i++)
+        (void)add_number(labels, i);
+    assert_int_equal(labels->memory.used, used);
+    expect_audit(labels, NULL);
+    /* 0 is no label, and a label that has been dropped is not marked. */
+    assert_true(cycle(labels, kept, 1));
+    xseg_lock_take(&labels->lock);
+    xseg_history_labels_mark(labels, 0);
+    xseg_history_labels_mark(labels, kept[5]);
+    assert_true(xseg_history_labels_is_marked(labels, 0));
+    assert_true(xseg_history_labels_is_marked(labels, kept[0]));
+    assert_false(xseg_history_labels_is_marked(labels, kept[5]));
+    xseg_lock_give(&labels->lock);
+    assert_int_equal(labels->count, 1);
+    assert_int_equal(try_add(labels, "request 50", &label), XSEG_HISTORY_LABELS_ADDED);
+    expect_audit(labels, NULL);
+}
+
+/* What is added or found after a cycle has begun, and what a copy has, is not dropped by it. */
+static void what_comes_meanwhile_stays(void **state)
+{
+    struct xseg_history_labels *labels = *state;
+    const uint32_t old = add(labels, "old"), found = add(labels, "found");
+    const uint32_t copied = add(labels, "copied");
+
+    xseg_history_labels_begin_copy(labels);
+    xseg_history_labels_keep(labels, 0);
+    xseg_history_labels_keep(labels, copied);
+    xseg_lock_take(&labels->lock);
+    xseg_history_labels_begin(labels);
+    xseg_lock_give(&labels->lock);
+    const uint32_t fresh = add(labels, "new");
+    assert_int_equal(add(labels, "found"), found);
+    xseg_lock_take(&labels->lock);
+    unsigned steps = 1;
+    while (!xseg_history_labels_drop(labels, 1000))
+        steps++;
+    xseg_lock_give(&labels->lock);
+    assert_true(steps > 10);
+    assert_int_equal(labels->count, 3);
+    assert_int_equal(add(labels, "new"), fresh);
+    assert_int_equal(add(labels, "copied"), copied);
+    assert_string_equal(xseg_history_labels_text(labels, copied), "copied");
+    assert_int_equal(add(labels, "old"), old); /* its record was free */
+    /* The next copy has others. */
+    xseg_history_labels_begin_copy(labels);
+    assert_true(cycle(labels, &fresh, 1));
+    assert_int_equal(labels->count, 1);
+    expect_audit(labels, NULL);
+}
+
+static void nothing_is_dropped_while_there_are_readers(void **state)
+{
+    struct xseg_history_labels *labels = *state;
+    const uint32_t label = add(labels, "read");
+
+    xseg_history_labels_begin_reading(labels);
+    xseg_history_labels_begin_reading(labels);
+    assert_false(cycle(labels, NULL, 0));
+    xseg_history_labels_end_reading(labels);
+    xseg_lock_take(&labels->lock);
+    assert_false(xseg_history_labels_drop(labels, ALL));
+    xseg_lock_give(&labels->lock);
+    assert_string_equal(xseg_history_labels_text(labels, label), "read");
+    xseg_history_labels_end_reading(labels);
+    xseg_lock_take(&labels->lock);
+    assert_true(xseg_history_labels_drop(labels, ALL));
+    xseg_lock_give(&labels->lock);
+    assert_int_equal(labels->count, 0);
+}
+
+static void a_cycle_is_due_after_many_new_texts(void **state)
+{
+    struct xseg_history_labels *labels = *state;
+    uint32_t kept[1000];
+    unsigned count = 0;
+
+    for (; !xseg_history_labels_is_due(labels); count++)
+        if (count < 1000)
+            kept[count] = add_number(labels, count);
+        else
+            (void)add_number(labels, count);
+    assert_int_equal(count, XSEG_HISTORY_LABELS_FRESH);
+    assert_true(cycle(labels, kept, 1000));
+    for (count = 0; !xseg_history_labels_is_due(labels); count++)
+        (void)add_number(labels, 100000 + count);
+    assert_int_equal(count, XSEG_HISTORY_LABELS_FRESH + 1000);
+}
+
+/* The bound is one of bytes; while there are readers it is twice as high.  What is there is found in any case. */
 static void texts_without_end_are_refused(void **state)
 {
-    struct scene *scene = *state;
-    const uint32_t first = add(scene, "first");
-    xseg_status status = XSEG_OK;
-    uint32_t label = 1, count = 0;
-    char text[32];
+    struct xseg_history_labels *labels = *state;
+    const uint32_t first = add_number(labels, 0);
+    uint32_t label = 1, count = 1;
+    char text[100];
 
-    while (status == XSEG_OK) {
-        (void)snprintf(text, sizeof(text), "request %u", count++);
-        status = xseg_history_labels_add(&scene->labels, text, &label);
+    for (unsigned readers = 0; readers < 2; readers++) {
+        enum xseg_history_labels_outcome outcome = XSEG_HISTORY_LABELS_ADDED;
+
+        if (readers == 1)
+            xseg_history_labels_begin_reading(labels);
+        for (; outcome == XSEG_HISTORY_LABELS_ADDED; count++) {
+            (void)snprintf(text, sizeof(text), "request %u%60s", count, "");
+            outcome = try_add(labels, text, &label);
+        }
+        count--;
+        assert_int_equal(outcome, XSEG_HISTORY_LABELS_FULL);
+        assert_int_equal(label, 0);
+        assert_in_range(labels->bytes, (readers + 1) * XSEG_HISTORY_LABELS_BYTES - 100,
+                        (readers + 1) * XSEG_HISTORY_LABELS_BYTES);
+        assert_int_equal(add_number(labels, 0), first);
     }
-    assert_int_equal(status, XSEG_ERR_LIMIT);
-    assert_int_equal(label, 0);
-    (void)xseg_error_text(text, sizeof(text));
-    assert_non_null(strstr(text, "label \"request "));
-    assert_in_range(count, 100000, XSEG_HISTORY_LABELS_BYTES / 16);
-    assert_int_equal(add(scene, "first"), first);
-    assert_int_equal(add(scene, "request 5") != 0, true);
-    (void)snprintf(text, sizeof(text), "request %u", count);
-    assert_int_equal(xseg_history_labels_add(&scene->labels, text, &label), XSEG_ERR_LIMIT);
+    xseg_history_labels_end_reading(labels);
+    expect_audit(labels, NULL);
+    assert_true(cycle(labels, &first, 1));
+    assert_int_equal(try_add(labels, text, &label), XSEG_HISTORY_LABELS_ADDED);
 }
 
 #define THREADS 4
 #define TEXTS   20000
 
 struct worker {
-    struct scene *scene;
+    struct xseg_history_labels *labels;
     uint32_t label[TEXTS];
 };
 
@@ -129,8 +284,8 @@ static void *add_all(void *argument)
 
     for (unsigned i = 0; i < TEXTS; i++) {
         (void)snprintf(text, sizeof(text), "%u", i);
-        if (xseg_history_labels_add(&worker->scene->labels, text, &worker->label[i]) != XSEG_OK ||
-            strcmp(xseg_history_labels_text(&worker->scene->labels, worker->label[i]), text) != 0)
+        if (try_add(worker->labels, text, &worker->label[i]) > XSEG_HISTORY_LABELS_ADDED ||
+            strcmp(xseg_history_labels_text(worker->labels, worker->label[i]), text) != 0)
             return NULL;
     }
     return worker;
@@ -142,7 +297,7 @@ static void threads_get_one_number_for_one_text(void **state)
     pthread_t thread[THREADS];
 
     for (unsigned i = 0; i < THREADS; i++) {
-        worker[i].scene = *state;
+        worker[i].labels = *state;
         assert_int_equal(pthread_create(&thread[i], NULL, add_all, &worker[i]), 0);
     }
     for (unsigned i = 0; i < THREADS; i++) {
@@ -155,13 +310,40 @@ static void threads_get_one_number_for_one_text(void **state)
         assert_memory_equal(worker[i].label, worker[0].label, sizeof(worker[0].label));
 }
 
+static void the_audit_names_the_broken_invariant(void **state)
+{
+    struct xseg_history_labels *labels = *state;
+    char *text;
+
+    (void)add(labels, "dropped");
+    assert_true(cycle(labels, NULL, 0));
+    text = (char *)(uintptr_t)xseg_history_labels_text(labels, add(labels, "one"));
+    (void)add(labels, "two");
+    expect_audit(labels, NULL);
+    labels->count++;
+    expect_audit(labels, "LABEL-1");
+    labels->count--;
+    text[0] = 'O';
+    expect_audit(labels, "LABEL-1");
+    text[0] = 'o';
+    assert_true(cycle(labels, NULL, 0));
+    labels->free = 0;
+    expect_audit(labels, "LABEL-2");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(each_text_is_kept_once, set_up, tear_down),
         cmocka_unit_test_setup_teardown(long_texts_are_cut, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_not_marked_is_dropped, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_comes_meanwhile_stays, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nothing_is_dropped_while_there_are_readers, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_cycle_is_due_after_many_new_texts, set_up, tear_down),
         cmocka_unit_test_setup_teardown(texts_without_end_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(threads_get_one_number_for_one_text, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_audit_names_the_broken_invariant, set_up, tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

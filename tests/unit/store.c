@@ -277,6 +277,14 @@ static void the_users_clock_is_taken_as_it_is(void **state)
 
 /* --- Labels. --- */
 
+static uint32_t set_label(struct xseg_history_store *store, uint32_t label)
+{
+    xseg_lock_take(&store->labels.lock);
+    const uint32_t last = xseg_history_set_label(store, label, NULL, false);
+    xseg_lock_give(&store->labels.lock);
+    return last;
+}
+
 /* Labels of several stores do not touch each other; of too many the one that was set first goes. */
 static void a_thread_has_a_label_of_each_store(void **state)
 {
@@ -287,18 +295,18 @@ static void a_thread_has_a_label_of_each_store(void **state)
     for (unsigned i = 0; i < COUNT_OF(store); i++)
         xseg_history_store_init(&store[i], &system_clock);
     for (uint32_t i = 0; i < XSEG_HISTORY_LABELS; i++) {
-        assert_int_equal(xseg_history_set_label(&store[i], 10 + i), 0);
+        assert_int_equal(set_label(&store[i], 10 + i), 0);
         for (uint32_t k = 0; k < COUNT_OF(store); k++)
             assert_int_equal(xseg_history_label_of(context, &store[k]), k <= i ? 10 + k : 0);
     }
     /* Nested: each store has its own label before. */
-    assert_int_equal(xseg_history_set_label(&store[1], 21), 11);
-    assert_int_equal(xseg_history_set_label(&store[2], 22), 12);
-    assert_int_equal(xseg_history_set_label(&store[2], 12), 22);
-    assert_int_equal(xseg_history_set_label(&store[1], 11), 21);
+    assert_int_equal(set_label(&store[1], 21), 11);
+    assert_int_equal(set_label(&store[2], 22), 12);
+    assert_int_equal(set_label(&store[2], 12), 22);
+    assert_int_equal(set_label(&store[1], 11), 21);
     for (uint32_t k = 0; k < XSEG_HISTORY_LABELS; k++)
         assert_int_equal(xseg_history_label_of(context, &store[k]), 10 + k);
-    assert_int_equal(xseg_history_set_label(&store[XSEG_HISTORY_LABELS], 30), 0);
+    assert_int_equal(set_label(&store[XSEG_HISTORY_LABELS], 30), 0);
     assert_int_equal(xseg_history_label_of(context, &store[XSEG_HISTORY_LABELS]), 30);
     assert_int_equal(xseg_history_label_of(context, &store[0]), 0);
     assert_int_equal(xseg_history_label_of(context, &store[1]), 11);
@@ -307,7 +315,7 @@ static void a_thread_has_a_label_of_each_store(void **state)
     /* A new store in the same place is another one. */
     xseg_history_store_init(&store[1], &system_clock);
     assert_int_equal(xseg_history_label_of(context, &store[1]), 0);
-    assert_int_equal(xseg_history_set_label(&store[1], 5), 0);
+    assert_int_equal(set_label(&store[1], 5), 0);
     xseg_history_store_fini(&store[1]);
 }
 

@@ -65,6 +65,16 @@ uint64_t xseg_origins_user(const struct xseg_extent *extent, uint64_t address);
 void xseg_origins_visit_frames(const struct xseg_arena *arena,
                                void (*visit)(void *self, uint32_t frames), void *self);
 
+/*
+ * Visit the labels of an extent's blocks, also of blocks that were freed: those of one chunk at the most, from an address
+ * on.  GROWTH is held.
+ *
+ * Returns: the address to go on from; the extent's end when there are no more
+ */
+uint64_t xseg_origins_visit_labels(const struct xseg_extent *extent, uint64_t address,
+                                   void (*visit)(void *self, uint64_t address, uint32_t label),
+                                   void *self);
+
 /* Forget the origins of all blocks of an arena, their words aside; or their words.  GROWTH is held. */
 void xseg_origins_forget(struct xseg_arena *arena);
 void xseg_origins_forget_users(struct xseg_arena *arena);

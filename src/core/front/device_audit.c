@@ -75,6 +75,14 @@ static bool audit_totals(struct xseg_device *device, const struct inspection *in
            xseg_leftovers_audit(&device->leftovers, finding);
 }
 
+static bool audit_labels(struct xseg_history_labels *labels, struct xseg_finding *finding)
+{
+    xseg_lock_take(&labels->lock);
+    const bool holds = xseg_history_labels_audit(labels, finding);
+    xseg_lock_give(&labels->lock);
+    return holds;
+}
+
 bool xseg_device_audit(struct xseg_device *device, struct xseg_finding *finding)
 {
     struct inspection inspection = {.finding = finding, .holds = true};
@@ -84,5 +92,5 @@ bool xseg_device_audit(struct xseg_device *device, struct xseg_finding *finding)
     if (inspection.holds)
         inspection.holds = audit_totals(device, &inspection, finding);
     xseg_lock_give(&device->growth_lock);
-    return inspection.holds;
+    return inspection.holds && audit_labels(&device->history.store->labels, finding);
 }

@@ -2,6 +2,7 @@
 #include "src/core/history/context.h"
 
 #include <pthread.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "src/base/align.h"
@@ -9,7 +10,7 @@
 
 static _Thread_local struct xseg_history_context here;
 
-/* The contexts of threads that have gathered frames of a hook; a thread leaves the list when it ends. */
+/* The contexts of threads that have gathered frames of a hook, or had a label; a thread leaves the list when it ends. */
 static struct {
     pthread_once_t once;
     pthread_mutex_t lock;
@@ -22,10 +23,17 @@ static struct {
     .all = {&contexts.all, &contexts.all},
 };
 
-static void leave(void *context)
+/* What runs in a thread behind this, such as other destructors, has no label: nobody would see it. */
+static void leave(void *self)
 {
+    struct xseg_history_context *context = self;
+
     (void)pthread_mutex_lock(&contexts.lock);
-    xseg_list_remove(&((struct xseg_history_context *)context)->link);
+    xseg_list_remove(&context->link);
+    context->labels[0].store = 0;
+    context->scopes = 0;
+    context->is_listed = false;
+    context->is_gone = true;
     (void)pthread_mutex_unlock(&contexts.lock);
 }
 
@@ -34,17 +42,19 @@ static void make_key(void)
     contexts.has_key = pthread_key_create(&contexts.key, leave) == 0;
 }
 
-/* Let others see what this thread gathers. */
-static void join(void)
+bool xseg_history_join_contexts(void)
 {
+    if (here.is_listed || here.is_gone)
+        return here.is_listed;
     (void)pthread_once(&contexts.once, make_key);
-    here.is_listed = true;
-    xseg_list_init(&here.link);
     if (!contexts.has_key || pthread_setspecific(contexts.key, &here) != 0)
-        return;
+        return false;
+    xseg_list_init(&here.link);
     (void)pthread_mutex_lock(&contexts.lock);
     xseg_list_insert(&contexts.all, &here.link);
+    here.is_listed = true;
     (void)pthread_mutex_unlock(&contexts.lock);
+    return true;
 }
 
 void xseg_history_contexts_visit(void (*visit)(void *self, uint32_t frames), void *self)
@@ -89,22 +99,85 @@ void xseg_history_take_up(const struct xseg_history_gathered *gathered)
     here.gathered = *gathered;
 }
 
-uint32_t xseg_history_set_label(const struct xseg_history_store *store, uint32_t label)
+/* --- Labels. --- */
+
+/* Keep a label behind those of outer scopes; the outermost is forgotten where there are too many. */
+static void push(uint64_t store, uint32_t label)
 {
-    const uint32_t before = xseg_history_label_of(&here, store);
+    if (here.scopes == XSEG_HISTORY_SCOPES)
+        memmove(&here.before[0], &here.before[1], --here.scopes * sizeof(here.before[0]));
+    here.before[here.scopes++] = (struct xseg_history_held){store, label};
+}
+
+/* Forget a label that was kept, and those of the scopes inside. */
+static void pop(uint64_t store, uint32_t label)
+{
+    for (uint32_t i = here.scopes; i-- > 0;)
+        if (here.before[i].store == store && here.before[i].label == label) {
+            here.scopes = i;
+            return;
+        }
+}
+
+static void put(uint64_t store, uint32_t label)
+{
     unsigned at = 0;
 
-    if (label == before)
-        return before;
     /* The store's place, the first free one, or the last one; those in front of it move up. */
     while (at < XSEG_HISTORY_LABELS - 1 && here.labels[at].store != 0 &&
-           here.labels[at].store != store->serial)
+           here.labels[at].store != store)
         at++;
     for (; at > 0; at--)
         here.labels[at] = here.labels[at - 1];
-    here.labels[0].store = store->serial;
-    here.labels[0].label = label;
-    return before;
+    here.labels[0] = (struct xseg_history_held){store, label};
+}
+
+uint32_t xseg_history_set_label(struct xseg_history_store *store, uint32_t label, const char *text,
+                                bool keeps_last)
+{
+    const uint32_t last = xseg_history_label_of(&here, store);
+
+    (void)pthread_mutex_lock(&contexts.lock);
+    if (keeps_last && last != 0)
+        push(store->serial, last);
+    else if (text != NULL && text == xseg_history_labels_text(&store->labels, label))
+        pop(store->serial, label);
+    if (label != last)
+        put(store->serial, label);
+    (void)pthread_mutex_unlock(&contexts.lock);
+    return last;
+}
+
+void xseg_history_keep_label(struct xseg_history_store *store, uint32_t label)
+{
+    (void)pthread_mutex_lock(&contexts.lock);
+    push(store->serial, label);
+    (void)pthread_mutex_unlock(&contexts.lock);
+}
+
+void xseg_history_let_label_go(struct xseg_history_store *store, uint32_t label)
+{
+    (void)pthread_mutex_lock(&contexts.lock);
+    pop(store->serial, label);
+    (void)pthread_mutex_unlock(&contexts.lock);
+}
+
+void xseg_history_contexts_mark(struct xseg_history_store *store)
+{
+    (void)pthread_mutex_lock(&contexts.lock);
+    XSEG_LIST_FOR(node, &contexts.all)
+    {
+        const struct xseg_history_context *context =
+            XSEG_CONTAINER(node, struct xseg_history_context, link);
+
+        for (unsigned i = 0; i < XSEG_HISTORY_LABELS && context->labels[i].store != 0; i++)
+            if (context->labels[i].store == store->serial)
+                xseg_history_labels_mark(&store->labels, context->labels[i].label);
+        for (uint32_t i = 0; i < context->scopes; i++)
+            if (context->before[i].store == store->serial)
+                xseg_history_labels_mark(&store->labels, context->before[i].label);
+    }
+    (void)pthread_mutex_unlock(&contexts.lock);
 }
 
 void xseg_history_give_user(const struct xseg_history_store *store, uint64_t user)
@@ -129,8 +202,7 @@ static inline __attribute__((always_inline)) uint32_t take_stack(struct xseg_his
 /* Let others see the frames that this thread has gathered. */
 static void show(struct xseg_history_store *store, uint32_t frames)
 {
-    if (!here.is_listed)
-        join();
+    (void)xseg_history_join_contexts();
     atomic_store_explicit(&here.shown[xseg_min(here.depth, XSEG_HISTORY_DEPTH - 1)], frames,
                           memory_order_relaxed);
     xseg_history_store_count_gather(store);

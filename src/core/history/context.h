@@ -6,8 +6,8 @@
  * time, and the user's hook may do anything.  The context stays until the thread's next call gathers; around an
  * observer, which may make calls in the middle of another, it is put aside.
  *
- * Locking: none; each thread has its own.  A mutex of the process guards the list of contexts; no other lock is taken
- * while it is held.
+ * Locking: none; each thread has its own.  A mutex of the process guards the list of contexts, and covers what a thread
+ * writes of its labels; no other lock is taken while it is held.
  */
 #ifndef XSEG_CORE_HISTORY_CONTEXT_H
 #define XSEG_CORE_HISTORY_CONTEXT_H
@@ -21,10 +21,19 @@
 /* Calls that a thread may be in by way of observers; deeper ones share the last place. */
 #define XSEG_HISTORY_DEPTH 4u
 
+/* Labels that a thread was given to put back, of scopes one inside the other. */
+#define XSEG_HISTORY_SCOPES 32u
+
 struct xseg_history_gathered {
     uint32_t version; /* of the settings under which it was gathered, see store.h; 0: none */
     uint32_t stack, frames;
     uint64_t user; /* word of the request; 0: none */
+};
+
+/* A label that a thread has. */
+struct xseg_history_held {
+    uint64_t store; /* serial number of the label's store; 0: no label */
+    uint32_t label;
 };
 
 struct xseg_history_context {
@@ -34,13 +43,13 @@ struct xseg_history_context {
     /* Frames of this call and of those around it, for xseg_history_contexts_visit(). */
     atomic_uint_least32_t shown[XSEG_HISTORY_DEPTH];
     uint32_t depth; /* observers that the thread is in */
-    bool is_listed; /* `link` is in the list, or cannot be */
+    bool is_listed; /* `link` is in the list */
+    bool is_gone;   /* the thread is ending, and has left the list for good */
     /* The label that was set last comes first. */
-    struct {
-        uint64_t store; /* serial number of the label's store; 0: no label */
-        uint32_t label;
-    } labels[XSEG_HISTORY_LABELS];
-    struct xseg_list link; /* in the list of all threads' contexts that have frames */
+    struct xseg_history_held labels[XSEG_HISTORY_LABELS];
+    struct xseg_list link; /* in the list of all threads' contexts that have frames or labels */
+    uint32_t scopes;
+    struct xseg_history_held before[XSEG_HISTORY_SCOPES]; /* [scopes], the innermost last */
 };
 
 /* The calling thread's context. */
@@ -60,8 +69,27 @@ static inline bool xseg_history_context_is_of(const struct xseg_history_context 
     return context->gathered.version == xseg_history_settings_version(settings);
 }
 
-/* Give the calling thread a label of a store; 0: none.  Returns the one that it had of this store, or 0. */
-uint32_t xseg_history_set_label(const struct xseg_history_store *store, uint32_t label);
+/* Let others see what the calling thread has.  False without host memory for that, and while the thread ends. */
+bool xseg_history_join_contexts(void);
+
+/*
+ * Give the calling thread a label of a store; 0: none.  LABELS is held, and the thread has joined if there is a label.
+ *
+ * text:       as the thread named it: one that it was given to put back ends its scope, and those inside
+ * keeps_last: the label that the thread had is kept, for the thread to put back
+ *
+ * Returns: the label that the thread had of this store, or 0
+ */
+uint32_t xseg_history_set_label(struct xseg_history_store *store, uint32_t label, const char *text,
+                                bool keeps_last) XSEG_REQUIRES(store->labels.lock);
+
+/* Keep a label for the calling thread, which has joined, as if it had been given it to put back; and let it go. */
+void xseg_history_keep_label(struct xseg_history_store *store, uint32_t label)
+    XSEG_REQUIRES(store->labels.lock);
+void xseg_history_let_label_go(struct xseg_history_store *store, uint32_t label);
+
+/* Mark the labels of a store that threads have.  LABELS is held. */
+void xseg_history_contexts_mark(struct xseg_history_store *store) XSEG_REQUIRES(store->labels.lock);
 
 /* The label of a store that a thread has, or 0. */
 static inline uint32_t xseg_history_label_of(const struct xseg_history_context *context,

@@ -1,109 +1,265 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/history/labels.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "src/base/align.h"
-#include "src/base/error.h"
 #include "src/base/hash.h"
+#include "src/base/zeroed.h"
 
-void xseg_history_labels_init(struct xseg_history_labels *labels, struct xseg_lock *lock)
+#define BUCKETS      ((size_t)1 << 17)
+#define BUCKET_BYTES (BUCKETS * sizeof(uint32_t))
+
+/* A record: a label, or one that has been dropped. */
+struct label {
+    char text[XSEG_HISTORY_LABEL_BYTES]; /* filled up with zeros */
+    uint32_t next;                       /* of its chain, or free */
+    uint16_t copy;                       /* the last one that has it; 0: none */
+    uint8_t colour;                      /* 0: no label */
+};
+
+_Static_assert(sizeof(struct label) % XSEG_BUMP_UNIT == 0, "records lie side by side");
+
+/* Readers keep labels that would be dropped, so while there are any, texts may take twice the room. */
+#define MOST_BYTES   (2 * XSEG_HISTORY_LABELS_BYTES)
+#define MOST_RECORDS (MOST_BYTES / sizeof(uint64_t))
+
+void xseg_history_labels_init(struct xseg_history_labels *labels)
 {
     memset(labels, 0, sizeof(*labels));
-    labels->lock = lock;
-    atomic_init(&labels->is_made, false);
+    xseg_lock_init(&labels->lock, XSEG_RANK_LABELS);
+    labels->colour = 1;
+    labels->most_fresh = XSEG_HISTORY_LABELS_FRESH;
 }
 
 void xseg_history_labels_fini(struct xseg_history_labels *labels)
 {
-    if (atomic_load_explicit(&labels->is_made, memory_order_relaxed))
-        xseg_bump_fini(&labels->memory);
-    atomic_store_explicit(&labels->is_made, false, memory_order_relaxed);
+    xseg_zeroed_give(labels->bucket, BUCKET_BYTES);
+    labels->bucket = NULL;
+    xseg_bump_fini(&labels->memory);
+    xseg_lock_fini(&labels->lock);
 }
 
 static bool make(struct xseg_history_labels *labels)
 {
-    if (!xseg_bump_init(&labels->memory, XSEG_HISTORY_LABELS_BYTES))
+    if (labels->memory.base == NULL &&
+        !xseg_bump_init(&labels->memory, (MOST_RECORDS + 1) * sizeof(struct label)))
         return false;
-    if (!xseg_handle_table_init(&labels->table, &labels->memory)) {
-        xseg_bump_fini(&labels->memory);
-        return false;
-    }
-    atomic_store_explicit(&labels->is_made, true, memory_order_release);
-    return true;
+    labels->bucket = xseg_zeroed_take(BUCKET_BYTES);
+    return labels->bucket != NULL;
+}
+
+static struct label *at(const struct xseg_history_labels *labels, uint32_t label)
+{
+    return xseg_bump_at(&labels->memory, label);
 }
 
 /* A text, cut and filled up with zeros to whole words. */
 struct wanted {
     char text[XSEG_HISTORY_LABEL_BYTES];
-    size_t bytes; /* with the terminator */
-    uint32_t hash;
+    size_t bytes; /* with the terminator, in whole words */
+    size_t bucket;
 };
 
 static struct wanted prepare(const char *text)
 {
-    struct wanted wanted = {.bytes = strnlen(text, XSEG_HISTORY_LABEL_BYTES - 1) + 1};
+    const size_t length = strnlen(text, XSEG_HISTORY_LABEL_BYTES - 1);
+    struct wanted wanted = {.bytes = xseg_round_up(length + 1, sizeof(uint64_t))};
 
-    memcpy(wanted.text, text, wanted.bytes - 1);
-    wanted.hash = (uint32_t)xseg_hash_words(
-        wanted.text, xseg_round_up(wanted.bytes, sizeof(uint64_t)) / sizeof(uint64_t), 0);
+    memcpy(wanted.text, text, length);
+    wanted.bucket = xseg_hash_words(wanted.text, wanted.bytes / sizeof(uint64_t), 0) % BUCKETS;
     return wanted;
 }
 
 static uint32_t find(const struct xseg_history_labels *labels, const struct wanted *wanted)
 {
-    struct xseg_handle_search search = xseg_handle_table_search(&labels->table, wanted->hash);
-    uint32_t label;
+    uint32_t label = labels->bucket[wanted->bucket];
 
-    while ((label = xseg_handle_table_next(&search)) != 0)
-        if (strcmp(xseg_bump_at(&labels->memory, label), wanted->text) == 0)
-            break;
+    while (label != 0 && memcmp(at(labels, label)->text, wanted->text, wanted->bytes) != 0)
+        label = at(labels, label)->next;
     return label;
 }
 
-/* The lock is held. */
-static uint32_t add(struct xseg_history_labels *labels, const struct wanted *wanted)
+/* A record for a new label; 0 without host memory. */
+static uint32_t take_record(struct xseg_history_labels *labels)
 {
-    if (!atomic_load_explicit(&labels->is_made, memory_order_relaxed) && !make(labels))
-        return 0;
-    const uint32_t found = find(labels, wanted);
-    if (found != 0)
-        return found;
-    char *text = xseg_bump_take(&labels->memory, wanted->bytes);
-    if (text == NULL)
-        return 0;
-    memcpy(text, wanted->text, wanted->bytes);
-    const uint32_t label = xseg_bump_handle(&labels->memory, text);
-    return xseg_handle_table_add(&labels->table, &labels->memory, wanted->hash, label) ? label : 0;
+    const uint32_t label = labels->free;
+
+    if (label != 0) {
+        labels->free = at(labels, label)->next;
+        return label;
+    }
+    const struct label *record = xseg_bump_take(&labels->memory, sizeof(*record));
+    return record == NULL ? 0 : xseg_bump_handle(&labels->memory, record);
 }
 
-xseg_status xseg_history_labels_add(struct xseg_history_labels *labels, const char *text,
-                                    uint32_t *label)
+enum xseg_history_labels_outcome xseg_history_labels_add(struct xseg_history_labels *labels,
+                                                         const char *text, uint32_t *label)
 {
     const struct wanted wanted = prepare(text);
-    bool is_full = false;
+    const size_t most = labels->readers != 0 ? MOST_BYTES : XSEG_HISTORY_LABELS_BYTES;
 
     *label = 0;
-    if (atomic_load_explicit(&labels->is_made, memory_order_acquire))
-        *label = find(labels, &wanted);
-    if (*label != 0)
-        return XSEG_OK;
-    xseg_lock_take(labels->lock);
-    *label = add(labels, &wanted);
-    if (atomic_load_explicit(&labels->is_made, memory_order_relaxed))
-        is_full = atomic_load_explicit(&labels->memory.was_full, memory_order_relaxed);
-    xseg_lock_give(labels->lock);
-    if (*label != 0)
-        return XSEG_OK;
-    return is_full ? xseg_fail(XSEG_ERR_LIMIT,
-                               "label \"%s\": %zu MiB of distinct texts are kept already: use "
-                               "texts that come again, such as the name of a phase",
-                               wanted.text, XSEG_HISTORY_LABELS_BYTES >> 20)
-                   : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the label \"%s\"",
-                               wanted.text);
+    if (labels->bucket == NULL && !make(labels))
+        return XSEG_HISTORY_LABELS_NO_MEMORY;
+    *label = find(labels, &wanted);
+    if (*label != 0) {
+        at(labels, *label)->colour = labels->colour;
+        return XSEG_HISTORY_LABELS_FOUND;
+    }
+    if (labels->bytes + wanted.bytes > most)
+        return XSEG_HISTORY_LABELS_FULL;
+    *label = take_record(labels);
+    if (*label == 0)
+        return XSEG_HISTORY_LABELS_NO_MEMORY;
+    struct label *record = at(labels, *label);
+    memcpy(record->text, wanted.text, sizeof(record->text));
+    record->next = labels->bucket[wanted.bucket];
+    record->copy = 0;
+    record->colour = labels->colour;
+    labels->bucket[wanted.bucket] = *label;
+    labels->bytes += wanted.bytes;
+    labels->count++;
+    labels->fresh++;
+    return XSEG_HISTORY_LABELS_ADDED;
 }
 
 const char *xseg_history_labels_text(const struct xseg_history_labels *labels, uint32_t label)
 {
-    return label == 0 ? NULL : xseg_bump_at(&labels->memory, label);
+    return label == 0 ? NULL : at(labels, label)->text;
+}
+
+/* --- Readers and copies. --- */
+
+void xseg_history_labels_begin_reading(struct xseg_history_labels *labels)
+{
+    xseg_lock_take(&labels->lock);
+    labels->readers++;
+    xseg_lock_give(&labels->lock);
+}
+
+void xseg_history_labels_end_reading(struct xseg_history_labels *labels)
+{
+    xseg_lock_take(&labels->lock);
+    XSEG_ASSERT(labels->readers != 0);
+    labels->readers--;
+    xseg_lock_give(&labels->lock);
+}
+
+void xseg_history_labels_begin_copy(struct xseg_history_labels *labels)
+{
+    xseg_lock_take(&labels->lock);
+    labels->copy = labels->copy == UINT16_MAX ? 1 : (uint16_t)(labels->copy + 1);
+    xseg_lock_give(&labels->lock);
+}
+
+void xseg_history_labels_keep(struct xseg_history_labels *labels, uint32_t label)
+{
+    if (label == 0)
+        return;
+    xseg_lock_take(&labels->lock);
+    at(labels, label)->copy = labels->copy;
+    xseg_lock_give(&labels->lock);
+}
+
+/* --- A cycle. --- */
+
+bool xseg_history_labels_is_due(struct xseg_history_labels *labels)
+{
+    if (atomic_load_explicit(&labels->stage, memory_order_relaxed) != XSEG_HISTORY_LABELS_IDLE)
+        return true;
+    xseg_lock_take(&labels->lock);
+    const bool is_due = labels->fresh >= labels->most_fresh;
+    xseg_lock_give(&labels->lock);
+    return is_due;
+}
+
+void xseg_history_labels_begin(struct xseg_history_labels *labels)
+{
+    XSEG_ASSERT(labels->stage == XSEG_HISTORY_LABELS_IDLE);
+    labels->colour = labels->colour == 1 ? 2 : 1;
+    labels->fresh = 0;
+    labels->swept = 0;
+}
+
+void xseg_history_labels_mark(struct xseg_history_labels *labels, uint32_t label)
+{
+    if (label != 0 && at(labels, label)->colour != 0)
+        at(labels, label)->colour = labels->colour;
+}
+
+bool xseg_history_labels_is_marked(const struct xseg_history_labels *labels, uint32_t label)
+{
+    return label == 0 || at(labels, label)->colour == labels->colour;
+}
+
+/* Drop what no cycle has to keep from a chain. */
+static void drop_from(struct xseg_history_labels *labels, uint32_t *first)
+{
+    uint32_t *link = first, label;
+
+    while ((label = *link) != 0) {
+        struct label *record = at(labels, label);
+
+        if (record->copy != 0 && record->copy == labels->copy)
+            record->colour = labels->colour;
+        if (record->colour == labels->colour) {
+            link = &record->next;
+            continue;
+        }
+        *link = record->next;
+        labels->bytes -= xseg_round_up(strlen(record->text) + 1, sizeof(uint64_t));
+        labels->count--;
+        record->colour = 0;
+        record->next = labels->free;
+        labels->free = label;
+    }
+}
+
+bool xseg_history_labels_drop(struct xseg_history_labels *labels, size_t buckets)
+{
+    const size_t end = xseg_min(labels->swept + buckets, BUCKETS);
+
+    if (labels->readers != 0)
+        return false;
+    for (; labels->swept < end; labels->swept++)
+        drop_from(labels, &labels->bucket[labels->swept]);
+    if (end != BUCKETS)
+        return false;
+    labels->most_fresh = XSEG_HISTORY_LABELS_FRESH + labels->count;
+    return true;
+}
+
+/* --- The audit. --- */
+
+bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_finding *finding)
+{
+    const size_t end = labels->bucket == NULL ? 0 : labels->memory.used / XSEG_BUMP_UNIT;
+    size_t bytes = 0, records = 0, spare = 0;
+    uint32_t count = 0;
+
+    for (size_t i = 1; i < end; i += sizeof(struct label) / XSEG_BUMP_UNIT) {
+        const struct label *record = at(labels, (uint32_t)i);
+
+        records++;
+        if (record->colour == 0)
+            continue;
+        const struct wanted wanted = prepare(record->text);
+        XSEG_HOLDS(finding, "LABEL-1", find(labels, &wanted) == i, "label %zu is not found", i);
+        bytes += wanted.bytes;
+        count++;
+    }
+    XSEG_HOLDS(finding, "LABEL-1", bytes == labels->bytes && count == labels->count,
+               "%" PRIu32 " labels of %zu bytes, not %" PRIu32 " of %zu", count, bytes,
+               labels->count, labels->bytes);
+    for (uint32_t label = labels->free; label != 0 && spare <= records;
+         label = at(labels, label)->next) {
+        XSEG_HOLDS(finding, "LABEL-2", at(labels, label)->colour == 0,
+                   "label %" PRIu32 " is in use, and free", label);
+        spare++;
+    }
+    XSEG_HOLDS(finding, "LABEL-2", count + spare == records,
+               "%" PRIu32 " labels and %zu free records, of %zu", count, spare, records);
+    return true;
 }

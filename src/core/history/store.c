@@ -61,7 +61,8 @@ void xseg_history_store_init(struct xseg_history_store *store, const struct xseg
     /* A thread may read new settings, and the capacity from before they changed. */
     atomic_init(&store->capacity, 1);
     xseg_lock_init(&store->lock, XSEG_RANK_HISTORY);
-    xseg_history_labels_init(&store->labels, &store->lock);
+    xseg_history_labels_init(&store->labels);
+    xseg_lock_init(&store->sweeping.lock, XSEG_RANK_SWEEP);
     store->clock = *clock;
     store->counts_cycles = clock->read == NULL && has_steady_counter();
     atomic_init(&store->sweep_after, UINT64_MAX);
@@ -84,6 +85,7 @@ void xseg_history_store_fini(struct xseg_history_store *store)
         free(hook);
     }
     xseg_history_labels_fini(&store->labels);
+    xseg_lock_fini(&store->sweeping.lock);
     xseg_pool_ids_fini(&store->pool_ids);
     xseg_lock_fini(&store->lock);
 }

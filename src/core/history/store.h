@@ -9,8 +9,8 @@
  *   ticks     the unit of the clock: nanoseconds of the user's clock or of CLOCK_MONOTONIC, or of the processor's
  *             counter where that runs at one speed whatever the processor does (CPUID 80000007h, EDX bit 8)
  *
- * Locking: HISTORY, a leaf, guards new labels, hooks, names of pools, and the memory of rings.  Everything else is
- * atomic or does not change.
+ * Locking: HISTORY guards hooks, names of pools, and the memory of rings; LABELS the labels, SWEEP the cycle that drops
+ * some.  Everything else is atomic or does not change.
  */
 #ifndef XSEG_CORE_HISTORY_STORE_H
 #define XSEG_CORE_HISTORY_STORE_H
@@ -45,6 +45,17 @@ struct xseg_history_hooked {
     struct xseg_history_hooked *before;
 };
 
+struct xseg_history_ring;
+
+/* How far the cycle has come that drops labels; of a room above. */
+struct xseg_history_sweeping {
+    struct xseg_lock lock;          /* SWEEP */
+    int device;                     /* whose events or blocks come next */
+    struct xseg_history_ring *ring; /* EVENTS: the next one; NULL: the device's first */
+    uint64_t at, end; /* in the ring, up to its end when it was come to; or an address */
+    bool is_exact;    /* asks whether blocks are live */
+};
+
 struct xseg_history_store {
     atomic_uint_fast64_t settings;
     atomic_uint_fast64_t capacity; /* events of a ring; never 0 */
@@ -57,6 +68,7 @@ struct xseg_history_store {
     uint64_t first_ticks, first_ns; /* of one moment, when the store was made */
     struct xseg_lock lock;          /* HISTORY */
     struct xseg_history_labels labels;
+    struct xseg_history_sweeping sweeping;
     struct xseg_pool_ids pool_ids;              /* guarded by HISTORY */
     _Atomic(struct xseg_stack_depot *) depot;   /* NULL until stacks are switched on */
     _Atomic(struct xseg_history_hooked *) hook; /* the one in force, or NULL */

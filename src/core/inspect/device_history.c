@@ -354,20 +354,15 @@ void xseg_device_history_describe(struct xseg_allocator *allocator,
 
 /* --- Texts of the user's. --- */
 
-xseg_status xseg_device_history_annotate(struct xseg_device *device, const char *text)
+xseg_status xseg_device_history_annotate(struct xseg_device *device, uint32_t label)
 {
     struct xseg_history *history = &device->history;
-    const uint64_t settings = xseg_history_settings(history);
+    struct xseg_history_event event = {.action = XSEG_HISTORY_ANNOTATION, .label = label};
 
-    if (!xseg_history_settings_note(settings, XSEG_HISTORY_ANNOTATION))
-        return XSEG_OK;
-    struct xseg_history_event event = {.action = XSEG_HISTORY_ANNOTATION};
-    const xseg_status status = xseg_history_labels_add(&history->store->labels, text, &event.label);
-    if (status != XSEG_OK)
-        return status;
     xseg_lock_take(&device->growth_lock);
     event.order = xseg_history_draw(history);
-    const bool has_room = xseg_history_note_aside(history, ANNOTATIONS, settings, &event);
+    const bool has_room =
+        xseg_history_note_aside(history, ANNOTATIONS, xseg_history_settings(history), &event);
     xseg_lock_give(&device->growth_lock);
     return has_room ? XSEG_OK
                     : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for texts in the history");

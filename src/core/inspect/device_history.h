@@ -71,7 +71,7 @@ void xseg_device_history_describe(struct xseg_allocator *allocator,
                                   const struct xseg_history_event *event, uint64_t user,
                                   struct xseg_history_entry *out);
 
-/* Note a text of the user's. */
-xseg_status xseg_device_history_annotate(struct xseg_device *device, const char *text);
+/* Note a text of the user's, which the caller keeps in use. */
+xseg_status xseg_device_history_annotate(struct xseg_device *device, uint32_t label);
 
 #endif

@@ -452,6 +452,7 @@ xseg_status xseg_snapshot_write(struct xseg_allocator *allocator,
     writing->plan = plan;
     xseg_snapshot_stacks_init(&writing->stacks, &allocator->history, &writing->document);
     xseg_snapshot_naming_init(&writing->naming, &allocator->history);
+    xseg_history_labels_begin_reading(&allocator->history.labels);
     xseg_status status = find_devices(writing);
     for (size_t i = 0; status == XSEG_OK && i < writing->count; i++)
         status = look(writing, &writing->views[i]);
@@ -460,6 +461,7 @@ xseg_status xseg_snapshot_write(struct xseg_allocator *allocator,
     if (status == XSEG_OK && writing->stacks.lacks_memory)
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the stacks of a snapshot");
     *error = writing->output.error;
+    xseg_history_labels_end_reading(&allocator->history.labels);
     for (size_t i = 0; i < writing->count; i++)
         forget(&writing->views[i]);
     xseg_snapshot_stacks_fini(&writing->stacks);

@@ -89,6 +89,25 @@ static void write_snapshot(struct worker *worker, uint64_t epoch)
     CHECK(path != NULL || status != XSEG_OK || unlink(name) == 0);
 }
 
+/* A burst of requests, each with a label of its own: the texts of most of them are dropped. */
+static void label_requests(struct worker *worker, uint64_t epoch)
+{
+    struct xseg_allocator *allocator = worker->world->allocator;
+    const uint64_t first = below(worker, 1000) * 1000000;
+    const char *before = NULL;
+    char text[32];
+
+    xseg_status status = CALL(xseg_history_label, allocator, "requests", NULL);
+    if (status == XSEG_OK)
+        status = CALL(xseg_history_label, allocator, "a request", &before);
+    for (uint64_t i = 0; i < 20000 && status == XSEG_OK; i++) {
+        (void)snprintf(text, sizeof(text), "request %llu", (unsigned long long)(first + i));
+        status = xseg_history_label(allocator, text, NULL);
+    }
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    CHECK(before == NULL || strcmp(before, "requests") == 0);
+}
+
 void step_history(struct worker *worker)
 {
     static const char *const label[] = {"forward", "backward", "optimizer", NULL};
@@ -110,6 +129,8 @@ void step_history(struct worker *worker)
     (void)CALL(xseg_history_annotate, world->allocator, any_device(worker), "a step");
     if (chance(worker, 8))
         set_hook(worker);
+    if (chance(worker, 256))
+        label_requests(worker, epoch);
     if (chance(worker, 64))
         write_snapshot(worker, epoch);
     if (chance(worker, 256))

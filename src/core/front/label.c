@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/front/label.h"
+
+#include "src/base/error.h"
+#include "src/core/front/label_sweep.h"
+#include "src/core/inspect/device_history.h"
+
+/* Find or add a text, and give its label to the calling thread, or keep it for the thread beside its own. */
+struct giving {
+    const char *text; /* NULL: no label, for the thread itself */
+    bool is_aside;    /* keep it beside */
+    bool keeps_last;
+    uint32_t label, last;
+};
+
+static enum xseg_history_labels_outcome give_once(struct xseg_history_store *store,
+                                                  struct giving *giving)
+{
+    enum xseg_history_labels_outcome outcome = XSEG_HISTORY_LABELS_FOUND;
+
+    xseg_lock_take(&store->labels.lock);
+    if (giving->text != NULL)
+        outcome = xseg_history_labels_add(&store->labels, giving->text, &giving->label);
+    if (outcome <= XSEG_HISTORY_LABELS_ADDED) {
+        if (giving->is_aside)
+            xseg_history_keep_label(store, giving->label);
+        else
+            giving->last =
+                xseg_history_set_label(store, giving->label, giving->text, giving->keeps_last);
+    }
+    xseg_lock_give(&store->labels.lock);
+    return outcome;
+}
+
+static xseg_status give(struct xseg_allocator *allocator, struct giving *giving)
+{
+    struct xseg_history_store *store = &allocator->history;
+    enum xseg_history_labels_outcome outcome = XSEG_HISTORY_LABELS_NO_MEMORY;
+
+    /* A sweep must see what threads have. */
+    if (giving->text == NULL || xseg_history_join_contexts())
+        outcome = give_once(store, giving);
+    if (outcome == XSEG_HISTORY_LABELS_FULL) {
+        xseg_label_sweep_all(allocator);
+        outcome = give_once(store, giving);
+    } else if (outcome == XSEG_HISTORY_LABELS_ADDED) {
+        xseg_label_sweep_step(allocator);
+    }
+    if (outcome == XSEG_HISTORY_LABELS_FULL)
+        return xseg_fail(
+            XSEG_ERR_LIMIT,
+            "label \"%.*s\": %zu MiB of distinct texts are in use: label fewer blocks, keep "
+            "fewer events (history_events), or use texts that come again, such as "
+            "the name of a phase",
+            (int)XSEG_HISTORY_LABEL_BYTES - 1, giving->text, XSEG_HISTORY_LABELS_BYTES >> 20);
+    if (outcome == XSEG_HISTORY_LABELS_NO_MEMORY)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the label \"%.*s\"",
+                         (int)XSEG_HISTORY_LABEL_BYTES - 1, giving->text);
+    return XSEG_OK;
+}
+
+xseg_status xseg_label_set(struct xseg_allocator *allocator, const char *text, const char **last)
+{
+    struct giving giving = {.text = text, .keeps_last = last != NULL};
+    const xseg_status status = give(allocator, &giving);
+
+    if (status == XSEG_OK && last != NULL)
+        *last = xseg_history_labels_text(&allocator->history.labels, giving.last);
+    return status;
+}
+
+xseg_status xseg_label_annotate(struct xseg_allocator *allocator, struct xseg_device *device,
+                                const char *text)
+{
+    struct giving giving = {.text = text, .is_aside = true};
+
+    if (!xseg_history_settings_note(xseg_history_settings(&device->history),
+                                    XSEG_HISTORY_ANNOTATION))
+        return XSEG_OK;
+    xseg_status status = give(allocator, &giving);
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_device_history_annotate(device, giving.label);
+    xseg_history_let_label_go(&allocator->history, giving.label);
+    return status;
+}

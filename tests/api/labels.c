@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT */
+/* Labels that come without end: those that nothing has any more are dropped, and those in use stay what they are. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/recorded.h"
+
+#define MANY 100000u /* labels: enough for cycles to be over */
+
+/* The text of a request: 119 bytes with `is_long`. */
+static const char *text_of(unsigned number, bool is_long)
+{
+    static _Thread_local char text[120];
+
+    (void)snprintf(text, sizeof(text), "request %08u%103s", number, "");
+    text[is_long ? 119 : 16] = '\0';
+    return text;
+}
+
+static void label(struct xseg_allocator *allocator, const char *text)
+{
+    assert_int_equal(xseg_history_label(allocator, text, NULL), XSEG_OK);
+}
+
+/* Requests that come and go, each with a label, a block, and nested scopes. */
+static void serve(struct xseg_allocator *allocator, unsigned first, unsigned count)
+{
+    for (unsigned i = first; i < first + count; i++) {
+        const char *outer = "not set", *inner = NULL;
+
+        assert_int_equal(xseg_history_label(allocator, text_of(i, false), &outer), XSEG_OK);
+        void *ptr = scene_alloc(allocator, 1000, NULL);
+        assert_int_equal(xseg_history_label(allocator, "phase", &inner), XSEG_OK);
+        assert_string_equal(inner, text_of(i, false));
+        scene_free(allocator, ptr);
+        label(allocator, inner);
+        label(allocator, outer);
+    }
+}
+
+static size_t resident_bytes(void)
+{
+    FILE *file = fopen("/proc/self/statm", "r");
+    unsigned long pages = 0;
+
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*u %lu", &pages), 1);
+    (void)fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void a_million_labels_take_bounded_memory(void **state)
+{
+    const unsigned count = SCENE_IS_SANITIZED ? 300000 : 1000000;
+    struct xseg_allocator *allocator = scene_open("history:all,history_events:1000");
+
+    (void)state;
+    serve(allocator, 0, MANY);
+    const size_t before = resident_bytes();
+    serve(allocator, MANY, count - MANY);
+    const size_t after = resident_bytes();
+    assert_true(SCENE_IS_SANITIZED || after < before + 16 * MIB);
+    scene_close(allocator);
+}
+
+static const char *label_of(struct xseg_allocator *allocator, void *ptr)
+{
+    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+
+    assert_int_equal(xseg_block(allocator, ptr, &info), XSEG_OK);
+    return info.label;
+}
+
+/* Labels of live blocks, of kept events, of threads, of scopes and of a copy, while others come and go. */
+static void keep_labels(const char *config)
+{
+    enum { BLOCKS = 3000, COPIED = 40, DEPTH = 31 };
+    static void *small[BLOCKS], *large[8];
+    static struct xseg_history_entry copy[COPIED];
+    struct xseg_allocator *allocator = scene_open(config);
+    const char *before[DEPTH];
+    xseg_stream side = scene_stream();
+    size_t count = 0;
+    char text[32];
+
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        label(allocator, text_of(i, false));
+        small[i] = scene_alloc(allocator, 600, NULL);
+        if (i < COUNT_OF(large))
+            large[i] = scene_alloc(allocator, 3 * MIB, side);
+    }
+    assert_int_equal(xseg_history_copy(allocator, 0, copy, sizeof(copy[0]), COPIED, &count),
+                     XSEG_OK);
+    assert_int_equal(xseg_history_annotate(allocator, 0, "an annotation"), XSEG_OK);
+    label(allocator, "scope 0");
+    for (unsigned i = 0; i < DEPTH; i++) {
+        (void)snprintf(text, sizeof(text), "scope %u", i + 1);
+        assert_int_equal(xseg_history_label(allocator, text, &before[i]), XSEG_OK);
+    }
+    for (unsigned i = 0; i < MANY; i++) {
+        const char *inner = NULL;
+
+        assert_int_equal(xseg_history_label(allocator, text_of(BLOCKS + i, false), &inner),
+                         XSEG_OK);
+        label(allocator, inner);
+        if (i % 1000 == 0)
+            scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    }
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        assert_string_equal(label_of(allocator, small[i]), text_of(i, false));
+        if (i < COUNT_OF(large))
+            assert_string_equal(label_of(allocator, large[i]), text_of(i, false));
+    }
+    for (unsigned i = 0; i < count; i++)
+        assert_string_equal(copy[i].label, text_of(BLOCKS - COPIED + i, false));
+    for (unsigned i = DEPTH; i-- > 0;) {
+        (void)snprintf(text, sizeof(text), "scope %u", i);
+        assert_string_equal(before[i], text);
+        label(allocator, before[i]);
+    }
+    struct recorded recorded = recorded_walk(allocator, 0);
+    unsigned found = 0, texts = 0;
+    for (size_t i = 0; i < recorded.count; i++) {
+        if (recorded.entry[i].requested == 600)
+            assert_string_equal(recorded.entry[i].label, text_of(found++, false));
+        texts += recorded.entry[i].action == XSEG_HISTORY_ANNOTATION &&
+                 strcmp(recorded.entry[i].label, "an annotation") == 0;
+    }
+    free(recorded.entry);
+    assert_int_equal(found, BLOCKS);
+    assert_int_equal(texts, 1);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        scene_free(allocator, small[i]);
+    for (unsigned i = 0; i < COUNT_OF(large); i++)
+        scene_free(allocator, large[i]);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+}
+
+static void labels_in_use_stay(void **state)
+{
+    (void)state;
+    keep_labels("history:all,history_events:20000");
+    keep_labels("history:all,history_events:20000,expandable_segments:False");
+}
+
+/* Nearly 16 MiB of texts that live blocks carry, and others beside; then more than that, and room as soon as the blocks
+ * are freed, although what their places say of them stays. */
+static void texts_are_refused_only_where_they_are_in_use(void **state)
+{
+    enum { FIT = (16 << 20) / 120 };
+    struct xseg_allocator *allocator = scene_open("history:state");
+    void **ptr = calloc(FIT + 1, sizeof(*ptr));
+    unsigned count = 0;
+    xseg_status status;
+
+    (void)state;
+    assert_non_null(ptr);
+    for (unsigned round = 0; round < 2; round++) {
+        for (count = 0; count < FIT - 100; count++) {
+            label(allocator, text_of(round * MANY * 10 + count, true));
+            ptr[count] = scene_alloc(allocator, 512, NULL);
+        }
+        for (unsigned i = 0; i < 300; i++)
+            label(allocator, text_of(MANY * 100 + i, true));
+        for (; count <= FIT; count++) {
+            status = xseg_history_label(allocator, text_of(round * MANY * 10 + count, true), NULL);
+            if (status != XSEG_OK)
+                break;
+            ptr[count] = scene_alloc(allocator, 512, NULL);
+        }
+        scene_expect_error(status, XSEG_ERR_LIMIT, "16 MiB of distinct texts are in use");
+        /* Without events no text is kept. */
+        assert_int_equal(xseg_history_annotate(allocator, 0, "another"), XSEG_OK);
+        assert_in_range(count, FIT - 1, FIT);
+        for (unsigned i = 0; i < count; i += 997)
+            assert_string_equal(label_of(allocator, ptr[i]), text_of(round * MANY * 10 + i, true));
+        while (count > 0)
+            scene_free(allocator, ptr[--count]);
+        label(allocator, text_of(MANY * 200 + round, true));
+    }
+    free(ptr);
+    scene_close(allocator);
+}
+
+/* A walk keeps the texts of its entries, also while its own visits give labels without end. */
+struct visit {
+    struct xseg_allocator *allocator;
+    unsigned seen;
+    char first[32];
+    const char *text;
+};
+
+static bool visit_one(void *context, const struct xseg_history_entry *entry)
+{
+    struct visit *visit = context;
+
+    if (entry->action != XSEG_HISTORY_ALLOC)
+        return true;
+    if (visit->seen++ == 0) {
+        (void)strcpy(visit->first, entry->label);
+        visit->text = entry->label;
+        assert_int_equal(xseg_history_clear(visit->allocator, -1), XSEG_OK);
+        for (unsigned i = 0; i < MANY; i++)
+            label(visit->allocator, text_of(MANY + i, false));
+    }
+    assert_string_equal(visit->text, visit->first);
+    return visit->seen < 100;
+}
+
+static void a_walk_keeps_the_texts_of_its_entries(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all");
+    struct visit visit = {.allocator = allocator};
+
+    (void)state;
+    serve(allocator, 0, 200);
+    assert_int_equal(xseg_history_walk(allocator, -1, visit_one, &visit, NULL), XSEG_OK);
+    assert_int_equal(visit.seen, 100);
+    serve(allocator, 5 * MANY, MANY);
+    scene_close(allocator);
+}
+
+/* Threads that end leave no label behind, and may have had any number of scopes. */
+static void *label_and_end(void *context)
+{
+    const char *before = NULL;
+
+    for (unsigned i = 0; i < 100; i++)
+        assert_int_equal(xseg_history_label(context, text_of(i, true), &before), XSEG_OK);
+    return NULL;
+}
+
+static pthread_key_t key;
+
+/* Runs behind the library's own destructor in one order of keys, and before it in the other. */
+static void label_at_the_end(void *context)
+{
+    const xseg_status status = xseg_history_label(context, "the end", NULL);
+    void *ptr = scene_alloc(context, 1000, NULL);
+    const char *label = label_of(context, ptr);
+
+    assert_true(status == XSEG_OK || status == XSEG_ERR_HOST_MEMORY);
+    assert_true(label == NULL ? status != XSEG_OK : strcmp(label, "the end") == 0);
+    scene_free(context, ptr);
+    assert_int_equal(xseg_history_label(context, NULL, NULL), XSEG_OK);
+}
+
+static void *label_until_the_end(void *context)
+{
+    assert_int_equal(pthread_setspecific(key, context), 0);
+    return label_and_end(context);
+}
+
+static void threads_take_their_labels_along(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("history:all,history_events:100");
+
+    (void)state;
+    assert_int_equal(pthread_key_create(&key, label_at_the_end), 0);
+    for (unsigned i = 0; i < 50; i++) {
+        pthread_t thread;
+
+        assert_int_equal(pthread_create(&thread, NULL,
+                                        i % 2 == 0 ? label_and_end : label_until_the_end,
+                                        allocator),
+                         0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+    }
+    serve(allocator, 0, MANY);
+    assert_int_equal(pthread_key_delete(key), 0);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_million_labels_take_bounded_memory),
+        cmocka_unit_test(labels_in_use_stay),
+        cmocka_unit_test(texts_are_refused_only_where_they_are_in_use),
+        cmocka_unit_test(a_walk_keeps_the_texts_of_its_entries),
+        cmocka_unit_test(threads_take_their_labels_along),
+    };
+
+    return cmocka_run_group_tests_name("labels", tests, NULL, NULL);
+}
