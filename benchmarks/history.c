@@ -146,7 +146,8 @@ int main(int argc, char **argv)
     if (subject_record(SUBJECT_STACKS)) {
         const double on = measure("events with 32 frames", exchange, &pairs);
 
-        measure_say("history", "an event with 32 frames", "ns an event", (on - off) / EVENTS);
+        measure_say_with("history", "an event with 32 frames", "ns an event", (on - off) / EVENTS,
+                         subject_stacks());
     }
     return 0;
 }

@@ -148,7 +148,13 @@ bool measure_fits(const char *question, const char *name, uint64_t bytes)
 
 void measure_say(const char *question, const char *name, const char *unit, double value)
 {
-    printf("%s\t%s\t%s\t%s\t%.6g\t%.6g\t%.6g\t1\n", question, name, subject_name(), unit, value,
-           value, value);
+    measure_say_with(question, name, unit, value, "");
+}
+
+void measure_say_with(const char *question, const char *name, const char *unit, double value,
+                      const char *note)
+{
+    printf("%s\t%s\t%s\t%s\t%.6g\t%.6g\t%.6g\t1%s%s\n", question, name, subject_name(), unit, value,
+           value, value, note[0] == '\0' ? "" : "\t", note);
     (void)fflush(stdout);
 }

@@ -4,7 +4,7 @@
  *
  * A row is one line of tab-separated fields on standard output:
  *
- *     question  case  subject  unit  median  lower  upper  batches
+ *     question  case  subject  unit  median  lower  upper  batches  [note]
  *
  * Lower and upper are the quartiles of the batches.  What is counted or modelled, not measured, is a
  * row whose unit says so.
@@ -37,6 +37,9 @@ double measure_whole(const struct measure *measure, uint64_t parts);
 
 /* Print one row of a figure that was not timed. */
 void measure_say(const char *question, const char *name, const char *unit, double value);
+/* The same with a note for the reader; "": none. */
+void measure_say_with(const char *question, const char *name, const char *unit, double value,
+                      const char *note);
 
 /* Whether the device has memory for a case that takes so many bytes; where it has not, that is said on
  * standard error, and the case is left out. */

@@ -98,6 +98,7 @@ class Table:
 
     def __init__(self):
         self.figures = {}
+        self.notes = {}
         self.failed = []
 
     def run(self, command, log):
@@ -106,9 +107,11 @@ class Table:
                               check=False)
         for line in done.stdout.splitlines():
             log.write(line + "\n")
-            question, case, subject, unit, median = line.split("\t")[:5]
+            question, case, subject, unit, median, *rest = line.split("\t")
             self.figures.setdefault((question, case, unit), {}).setdefault(subject, []).append(
                 float(median))
+            if len(rest) > 3:
+                self.notes[question, case] = rest[3]
         if done.returncode != 0:
             why = done.stderr.strip().splitlines()[-1:] or ["no word"]
             self.failed.append(f"{' '.join(map(str, command))}: status {done.returncode}: {why[0]}")
@@ -143,7 +146,8 @@ class Table:
             ratio = (f" {statistics.median(ratios):>7.1f} "
                      f"{f'{min(ratios):.1f}, {max(ratios):.1f}':>17}")
         aim = mark(aim_of(question, case), ours, ratios)
-        return f"{question:<9} {case:<32}{cells}{ratio or ' ' * 26} {aim:>7} {unit}".rstrip()
+        note = f", {self.notes[question, case]}" if (question, case) in self.notes else ""
+        return f"{question:<9} {case:<32}{cells}{ratio or ' ' * 26} {aim:>7} {unit}{note}".rstrip()
 
 
 def aim_of(question, case):

@@ -41,6 +41,9 @@ const char *subject_name(void);
 enum subject_record { SUBJECT_EVENTS, SUBJECT_STACKS };
 bool subject_record(enum subject_record what);
 
+/* By what the subject takes call stacks, as a note of a row; "": nothing to say. */
+const char *subject_stacks(void);
+
 /* From private pool number `pool`, which is made when first named; 0 is the default pool. */
 void *subject_alloc_in(size_t bytes, unsigned stream, unsigned pool);
 

@@ -146,6 +146,13 @@ bool subject_record(enum subject_record what)
     return true;
 }
 
+const char *subject_stacks(void)
+{
+    return strcmp(xseg_history_stacks_by(NULL), "libunwind") == 0
+               ? "by libunwind"
+               : "by the C library: libunwind8 is not installed";
+}
+
 void *subject_alloc_in(size_t bytes, unsigned stream, unsigned pool)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;

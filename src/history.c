@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "src/base/stack.h"
 #include "src/base/stack_name.h"
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/history_sweep.h"
@@ -191,6 +192,15 @@ xseg_status xseg_history_find_sources(struct xseg_allocator *allocator)
         xseg_stack_name_stack(&name, stack);
     xseg_stack_name_fini(&name);
     return XSEG_OK;
+}
+
+const char *xseg_history_stacks_by(struct xseg_allocator *allocator)
+{
+    if (allocator != NULL &&
+        (xseg_fork_is_child(&allocator->fork) ||
+         !xseg_history_settings_take(xseg_history_store_settings(&allocator->history))))
+        return NULL;
+    return xseg_stack_prepare() ? "libunwind" : "backtrace";
 }
 
 xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,

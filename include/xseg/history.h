@@ -181,6 +181,17 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_history_stack(
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_history_find_sources(struct xseg_allocator *allocator);
 
+/**
+ * By what call stacks are taken: "libunwind"; or "backtrace", the C library's, some 25 times slower, where libunwind.so.8
+ * (Debian: libunwind8) cannot be opened.  The log says that once, when an allocator begins to take stacks.
+ *
+ * @param allocator  NULL: as any allocator of the process would take them
+ *
+ * Returns: NULL while the allocator takes no stacks (history_stacks, free_history), and in a forked child
+ * Cost:    opens the library the first time
+ */
+XSEG_API const char *xseg_history_stacks_by(struct xseg_allocator *allocator);
+
 /** The user's own frames, such as Python's.  Start from XSEG_HISTORY_HOOK_INIT. */
 struct xseg_history_hook {
     size_t struct_bytes; /* sizeof(struct xseg_history_hook) */

@@ -4,6 +4,8 @@ import gc
 import os
 import pathlib
 import pickle
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -196,6 +198,25 @@ class Allocators(Case):
         allocator = self.open(log=lambda level, line: lines.append((level, line)))
         allocator.allocate(MIB).free()
         self.assertTrue(any(level == 2 for level, _ in lines), lines)
+
+    def test_stacks_without_libunwind_are_said_once(self):
+        script = """if True:
+            import warnings, xseg
+            lines = []
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                first = xseg.open("history:all", log=lambda _, line: lines.append(line))
+                assert not caught, caught
+                first.configure("history_stacks:all")
+                second = xseg.open("free_history:10", log=lambda _, line: lines.append(line))
+            print([one.category.__name__ for one in caught], sum("libunwind8" in line for line in lines))
+            """
+        with tempfile.TemporaryDirectory() as folder:
+            # The first file of the name is taken, and this one cannot be loaded.
+            pathlib.Path(folder, "libunwind.so.8").touch()
+            done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False,
+                                  env={**os.environ, "LD_LIBRARY_PATH": folder})
+        self.assertEqual((done.stdout, done.stderr, done.returncode), ("['RuntimeWarning'] 1\n", "", 0))
 
     def test_threads_allocate_at_once(self):
         allocator, failures = self.open(), []

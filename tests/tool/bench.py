@@ -29,7 +29,7 @@ def rows(name, *arguments):
                *arguments)
     fields = [line.split("\t") for line in said.splitlines()]
     for row in fields:
-        if len(row) != 8 or row[0] != name or row[2] != "xseg":
+        if len(row) not in (8, 9) or row[0] != name or row[2] != "xseg":
             raise AssertionError(f"no row of {name}: {row}")
     return {(row[1], row[3]): float(row[4]) for row in fields}
 
@@ -46,6 +46,12 @@ class Bench(unittest.TestCase):
                     ("an event, clock aside", "ns an event"), ("events with 32 frames", "ns"),
                     ("an event with 32 frames", "ns an event")):
             self.assertIn(row, found)
+
+    def test_the_row_says_by_what_stacks_are_taken(self):
+        said = run(FOLDER / "bench-history", "--seconds", "0.01", "--warm", "100").splitlines()
+        notes = {row[1]: row[8] for row in (line.split("\t") for line in said) if len(row) > 8}
+        self.assertEqual(list(notes), ["an event with 32 frames"])
+        self.assertRegex(notes["an event with 32 frames"], "^by (libunwind$|the C library: libunwind8 )")
 
     def test_driver_calls_are_counted(self):
         found = rows("growth")

@@ -10,6 +10,7 @@
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
 #include "src/core/front/background.h"
+#include "src/core/front/opened.h"
 #include "src/core/inspect/publisher.h"
 #include "src/core/reclaim/trim_bounds.h"
 #include "src/core/snapshot/signalled.h"
@@ -214,6 +215,7 @@ xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const cha
     if (status != XSEG_OK)
         return status;
     xseg_allocator_log_idle_keys(allocator, named);
+    xseg_opened_log_stacks(&allocator->log, xseg_history_store_settings(&allocator->history));
     apply_on_all(allocator);
     xseg_publisher_follow(allocator);
     return XSEG_OK;

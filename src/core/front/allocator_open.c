@@ -146,6 +146,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     if (status != XSEG_OK)
         goto free_all;
     xseg_opened_log(&allocator->log);
+    xseg_opened_log_stacks(&allocator->log, xseg_history_store_settings(&allocator->history));
     xseg_allocator_log_idle_keys(allocator, named);
     xseg_environment_check(&allocator->log);
     xseg_publisher_follow(allocator);

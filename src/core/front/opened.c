@@ -6,7 +6,9 @@
 
 #include "src/base/align.h"
 #include "src/base/check.h"
+#include "src/base/stack.h"
 #include "src/base/text.h"
+#include "src/core/history/store.h"
 
 #if XSEG_CHECKS > 0
 static void log_checks(const struct xseg_log *log)
@@ -51,4 +53,16 @@ void xseg_opened_log(const struct xseg_log *log)
     log_checks(log);
 #endif
     log_ignored_variables(log);
+}
+
+void xseg_opened_log_stacks(const struct xseg_log *log, uint64_t settings)
+{
+    static atomic_flag is_logged = ATOMIC_FLAG_INIT;
+
+    if (xseg_history_settings_take(settings) && !xseg_stack_prepare() &&
+        !atomic_flag_test_and_set(&is_logged))
+        xseg_log_line(log, XSEG_LOG_WARNING,
+                      "call stacks are taken by the C library, some 25 times slower than by "
+                      "libunwind, which cannot be opened: install libunwind.so.8 (Debian: "
+                      "libunwind8)");
 }

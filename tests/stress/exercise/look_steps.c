@@ -130,6 +130,7 @@ void step_texts(struct worker *worker)
     CHECK(strlen(text) + 1 == needed || worker->world->options.threads > 1);
     read_keys(text);
     CHECK(strcmp(CALL_PLAIN(xseg_configuration_source, allocator), "argument") == 0);
+    CHECK(CALL_PLAIN(xseg_history_stacks_by, NULL) != NULL);
     CHECK(CALL_PLAIN(xseg_status_text, XSEG_ERR_BUSY)[0] != 0);
     (void)CALL_PLAIN(xseg_error_text, text, sizeof(text));
     CHECK(CALL(xseg_driver_calls, allocator, calls, sizeof(calls) / sizeof(calls[0]), &count) ==

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import warnings
 from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_void_p
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Type, Union
@@ -15,6 +16,7 @@ from xseg._streams import Handle, handle
 
 LOG = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
 UNCHANGED: Any = object()
+_stacks_are_slow = False
 
 
 def _bytes(text: Optional[str]) -> Optional[bytes]:
@@ -65,6 +67,7 @@ class Allocator:
         out = c_void_p()
         _library.call("xseg_open", _bytes(config), byref(options), byref(out))
         self.handle = out.value or 0
+        self._look_at_stacks()
 
     def close(self) -> None:
         """Give all memory back; again: nothing happens.
@@ -79,6 +82,15 @@ class Allocator:
     def configure(self, config: str) -> None:
         """Change the keys that the string names; the others stay."""
         _library.call("xseg_configure", self.handle, _bytes(config))
+        self._look_at_stacks()
+
+    def _look_at_stacks(self) -> None:
+        """Warn, once in the process, where the history takes call stacks without libunwind."""
+        global _stacks_are_slow  # pylint: disable=global-statement
+        if not _stacks_are_slow and _library.stacks_by(self.handle) == "backtrace":
+            _stacks_are_slow = True
+            warnings.warn("xseg takes call stacks some 25 times slower than by libunwind, which cannot be opened: "
+                          "install libunwind.so.8 (Debian: libunwind8)", RuntimeWarning, stacklevel=4)
 
     @property
     def configuration(self) -> str:

@@ -43,6 +43,7 @@ FUNCTIONS = {
     "xseg_history_label": (c_int, [c_void_p, c_char_p, POINTER(c_char_p)]),
     "xseg_history_set_hook": (c_int, [c_void_p, POINTER(xseg_history_hook)]),
     "xseg_history_stack": (c_int, [c_void_p, c_uint32, CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_history_frame)), c_void_p]),
+    "xseg_history_stacks_by": (c_char_p, [c_void_p]),
     "xseg_history_walk": (c_int, [c_void_p, c_int, CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_history_entry)), c_void_p, POINTER(xseg_history_summary)]),
     "xseg_import": (c_int, [c_void_p, c_int, POINTER(xseg_share), POINTER(c_void_p)]),
     "xseg_import_close": (c_int, [c_void_p, c_void_p]),
