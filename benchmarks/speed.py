@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 HERE = pathlib.Path(__file__).resolve().parent
 QUESTIONS = ("hit", "churn", "large", "mid", "threads", "cross", "streams", "replay", "books",
@@ -101,8 +102,8 @@ class Table:
         self.notes = {}
         self.failed = []
 
-    def run(self, command, log):
-        """Run a programme and take up its rows."""
+    def run(self, name, command, log):
+        """Run a subject's programme and take up its rows."""
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               check=False)
         for line in done.stdout.splitlines():
@@ -112,6 +113,8 @@ class Table:
                 float(median))
             if len(rest) > 3:
                 self.notes[question, case] = rest[3]
+        for question, case, why in re.findall(r"^(\w+), (.*): left out, because (.*)$", done.stderr, re.M):
+            self.notes[question, case] = f"{name} is left out: {why}"
         if done.returncode != 0:
             why = done.stderr.strip().splitlines()[-1:] or ["no word"]
             self.failed.append(f"{' '.join(map(str, command))}: status {done.returncode}: {why[0]}")
@@ -195,12 +198,14 @@ def record(path, lines, marks):
 
 def write_picture(table, path):
     """Bars for the picture: number, label, xseg, PyTorch (0 if there is none)."""
-    rows = [(f"{question} {case}", figures) for (question, case, unit), figures
+    rows = [((question, case), figures) for (question, case, unit), figures
             in table.figures.items()
             if unit == "ns" and question not in NOT_COMPARED | {"replay", "history"}
             and "xseg" in figures]
     with path.open("w") as file:
-        for number, (label, figures) in enumerate(rows):
+        for number, ((question, case), figures) in enumerate(rows):
+            # Short lines, so that labels lie level side by side.
+            label = "\\n".join([question, *textwrap.wrap(case, 7)])
             theirs = statistics.median(figures["PyTorch"]) if "PyTorch" in figures else 0
             file.write(f'{number}\t"{label}"\t'
                        f'{statistics.median(figures["xseg"]):.1f}\t{theirs:.1f}\n')
@@ -238,9 +243,9 @@ def main():
             for question in options.questions:
                 tell(f"round {number + 1} of {options.rounds}: {question}")
                 for command in commands(question, options, traces):
-                    table.run([f"{options.programs}/bench-{question}", *command], log)
+                    table.run("xseg", [f"{options.programs}/bench-{question}", *command], log)
                     if options.torch:
-                        table.run([HERE / "torch", "run", options.torch, question, *command], log)
+                        table.run("PyTorch", [HERE / "torch", "run", options.torch, question, *command], log)
     tell("")
     table.print(options.without if not options.torch else "")
     write_picture(table, out / "speed-bars.tsv")
