@@ -7,6 +7,7 @@
 
 #include "src/tools/advise/advise_why.h"
 #include "src/tools/text/amount.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
 
@@ -171,9 +172,8 @@ static void print_string(FILE *out, const char *head, const char *config)
 
 static void print_title(FILE *out, const char *title)
 {
-    (void)fputs(style_on(out, STYLE_STRONG), out);
-    printable_print(out, title);
-    (void)fprintf(out, "%s\n", style_off(out));
+    style_strong(out, title);
+    (void)fputc('\n', out);
 }
 
 /* What stands above the table.  Returns false without host memory. */
@@ -367,11 +367,8 @@ json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct 
     json_t *list = json_array(), *object;
     char *why = advise_why(advice);
 
-    for (size_t i = 0; list && i < advice->trials->count; i++)
-        if (json_array_append_new(list, rank_json(ranks, advice, i)) != 0) {
-            json_decref(list);
-            list = NULL;
-        }
+    for (size_t i = 0; i < advice->trials->count; i++)
+        output_json_add(&list, rank_json(ranks, advice, i));
     object = json_pack("{s:o, s:o, s:s?, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o}",
                        "folder", printable_json(ranks->folder), "verdict",
                        printable_json(ranks->verdict), "odd", ranks->odd, "files",

@@ -60,9 +60,8 @@ static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, 
     for (size_t i = 0; i < sum->site_count; i++)
         order[i] = &sum->sites[i];
     qsort_r(order, sum->site_count, sizeof(*order), compare_sites, &by);
-    (void)fprintf(out, "\n%s%8s  %12s  %12s  %12s  site, of all ranks together%s\n",
-                  style_on(out, STYLE_STRONG), "share", "stranded", "live", "at the peak",
-                  style_off(out));
+    style_heading(out, "%8s  %12s  %12s  %12s  site, of all ranks together", "share", "stranded",
+                  "live", "at the peak");
     for (size_t i = 0; i < sum->site_count && i < rows; i++)
         print_site(out, &order[i]->figures, by, whole, order[i]->name);
     if (sum->site_count > rows)
@@ -83,18 +82,15 @@ static json_t *sum_json(const struct profile *sum)
 {
     json_t *list = json_array();
 
-    for (size_t i = 0; list && i < sum->site_count; i++) {
+    for (size_t i = 0; i < sum->site_count; i++) {
         const uint64_t *of = sum->sites[i].figures.of;
 
-        if (json_array_append_new(list, json_pack("{s:o, s:I, s:I, s:I, s:I}", "site",
-                                                  printable_json(sum->sites[i].name), "stranded",
-                                                  (json_int_t)of[PROFILE_CACHED], "live",
-                                                  (json_int_t)of[PROFILE_LIVE], "peak",
-                                                  (json_int_t)of[PROFILE_PEAK_LIVE], "blocks",
-                                                  (json_int_t)of[PROFILE_BLOCKS])) != 0) {
-            json_decref(list);
-            return NULL;
-        }
+        output_json_add(&list, json_pack("{s:o, s:I, s:I, s:I, s:I}", "site",
+                                         printable_json(sum->sites[i].name), "stranded",
+                                         (json_int_t)of[PROFILE_CACHED], "live",
+                                         (json_int_t)of[PROFILE_LIVE], "peak",
+                                         (json_int_t)of[PROFILE_PEAK_LIVE], "blocks",
+                                         (json_int_t)of[PROFILE_BLOCKS]));
     }
     return list;
 }
@@ -106,10 +102,7 @@ static bool print(const struct ranks_job *job, const char *verdict)
 
     if (option_given(job->arguments, OPTION_JSON)) {
         object = ranks_run_json(job, verdict);
-        if (object && json_object_set_new(object, "sites", sum_json(&job->ranks.sums[0])) != 0) {
-            json_decref(object);
-            object = NULL;
-        }
+        output_json_set(&object, "sites", sum_json(&job->ranks.sums[0]));
         return output_json(stdout, object);
     }
     ranks_run_heading(job, verdict);

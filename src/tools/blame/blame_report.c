@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/tools/text/amount.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
 
@@ -27,9 +28,8 @@ static void print_heading(FILE *out, const struct blame *blame)
     const struct stranded *sums = &blame->sums;
     const char *when = blame->is_moment ? "" : " on average";
 
-    (void)fputs(style_on(out, STYLE_STRONG), out);
-    printable_print(out, blame->recording->name);
-    (void)fprintf(out, "%s, device %d: %s", style_off(out), blame->device->number,
+    style_strong(out, blame->recording->name);
+    (void)fprintf(out, ", device %d: %s", blame->device->number,
                   amount_count(blame->device->event_count).text);
     if (blame->is_moment)
         (void)fputs(" events; this is the state at the end\n", out);
@@ -164,9 +164,8 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
 
     print_heading(out, blame);
     print_limits(out, blame);
-    (void)fprintf(out, "\n%s%8s  %12s  %12s  %12s  %s%s\n", style_on(out, STYLE_STRONG), "share",
-                  "stranded", "live", "at the peak",
-                  blame->sites.by == SITES_BY_LABEL ? "label" : "site", style_off(out));
+    style_heading(out, "%8s  %12s  %12s  %12s  %s", "share", "stranded", "live", "at the peak",
+                  blame->sites.by == SITES_BY_LABEL ? "label" : "site");
     if (!print_sites(out, blame, by, rows))
         return false;
     if (by == BLAME_BY_STRANDED) {
@@ -212,12 +211,9 @@ static json_t *sites_json(const struct blame *blame)
 {
     json_t *list = json_array();
 
-    for (uint32_t i = 0; list && i < blame->sites.count; i++)
-        if (is_seen(blame, blame->order[i]) &&
-            json_array_append_new(list, site_json(blame, blame->order[i])) != 0) {
-            json_decref(list);
-            return NULL;
-        }
+    for (uint32_t i = 0; i < blame->sites.count; i++)
+        if (is_seen(blame, blame->order[i]))
+            output_json_add(&list, site_json(blame, blame->order[i]));
     return list;
 }
 
@@ -225,17 +221,14 @@ static json_t *reasons_json(const struct blame *blame)
 {
     json_t *object = json_object();
 
-    for (size_t i = 0; object && i < blame->reason_count; i++) {
+    for (size_t i = 0; i < blame->reason_count; i++) {
         const struct blame_reason *reason = &blame->reasons[i];
         char name[64] = "in_use";
 
         if (reason->reason != 0)
             (void)printable_copy(recording_text(blame->recording, reason->reason), name,
                                  sizeof(name));
-        if (json_object_set_new(object, name, json_integer((json_int_t)reason->bytes)) != 0) {
-            json_decref(object);
-            return NULL;
-        }
+        output_json_set(&object, name, json_integer((json_int_t)reason->bytes));
     }
     return object;
 }

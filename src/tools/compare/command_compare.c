@@ -122,9 +122,8 @@ static void print_side(const struct side *side, char letter)
 static void print_text(const struct comparing *comparing, const char *verdict,
                        const struct compare_names *names)
 {
-    (void)fputs(style_on(stdout, STYLE_STRONG), stdout);
-    printable_print(stdout, verdict);
-    (void)printf("%s\n", style_off(stdout));
+    style_strong(stdout, verdict);
+    (void)putchar('\n');
     print_side(&comparing->sides[0], 'A');
     print_side(&comparing->sides[1], 'B');
     compare_report_tables(stdout, &comparing->compare, names,
@@ -136,12 +135,9 @@ static json_t *side_json(const struct side *side)
 {
     json_t *object = compare_report_whole(&side->profile);
 
-    if (object &&
-        json_object_set_new(object, "file", printable_json(recording_file_name(side->path))) == 0 &&
-        json_object_set_new(object, "device", json_integer(side->device->number)) == 0)
-        return object;
-    json_decref(object);
-    return NULL;
+    output_json_set(&object, "file", printable_json(recording_file_name(side->path)));
+    output_json_set(&object, "device", json_integer(side->device->number));
+    return object;
 }
 
 static bool print_json(const struct comparing *comparing, const char *verdict, bool differs)

@@ -21,11 +21,6 @@ static void name_option(const struct option_row *row, char *text, size_t bytes)
                    argument, row->may_lack ? "]" : "");
 }
 
-static void print_heading(FILE *out, const char *heading)
-{
-    (void)fprintf(out, "\n%s%s%s\n", style_on(out, STYLE_STRONG), heading, style_off(out));
-}
-
 /* A term and its meaning, in two columns; a long term has a line of its own. */
 static void print_pair(FILE *out, const char *term, const char *meaning)
 {
@@ -43,7 +38,7 @@ static void print_options(FILE *out, const struct command *command)
 {
     char term[64];
 
-    print_heading(out, "Options:");
+    style_heading(out, "Options:");
     for (const uint8_t *id = command->options; *id != OPTION_NONE; id++) {
         name_option(&option_table[*id], term, sizeof(term));
         print_pair(out, term, option_table[*id].meaning);
@@ -52,7 +47,7 @@ static void print_options(FILE *out, const struct command *command)
 
 static void print_examples(FILE *out, const struct command *command)
 {
-    print_heading(out, "Examples:");
+    style_heading(out, "Examples:");
     for (unsigned i = 0; i < COMMAND_EXAMPLES && command->examples[i].line; i++) {
         (void)fprintf(out, "  %s\n      ", command->examples[i].line);
         style_wrap(out, command->examples[i].does, 6);
@@ -61,7 +56,7 @@ static void print_examples(FILE *out, const struct command *command)
 
 static void print_exits(FILE *out, const struct command *command)
 {
-    print_heading(out, "Exit status:");
+    style_heading(out, "Exit status:");
     for (int status = 0; status < COMMAND_EXITS; status++)
         if (command->exits[status]) {
             (void)fprintf(out, "  %d  ", status);
@@ -71,7 +66,7 @@ static void print_exits(FILE *out, const struct command *command)
 
 static void print_commands(FILE *out)
 {
-    print_heading(out, "Commands:");
+    style_heading(out, "Commands:");
     for (const struct command *const *command = commands; *command; command++)
         print_pair(out, (*command)->name, (*command)->sentence);
 }

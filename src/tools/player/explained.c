@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/tools/text/amount.h"
+#include "src/tools/text/output.h"
 
 /* --- Taking. --- */
 
@@ -137,11 +138,7 @@ json_t *explained_json(const struct explained *explained)
     };
     json_t *object = json_object();
 
-    for (size_t i = 0; object && i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (json_object_set_new(object, rows[i].name, json_integer((json_int_t)rows[i].bytes)) !=
-            0) {
-            json_decref(object);
-            return NULL;
-        }
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        output_json_set(&object, rows[i].name, json_integer((json_int_t)rows[i].bytes));
     return object;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/tools/probe/probe_table.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
 
@@ -205,8 +206,8 @@ static json_t *json_costs(const struct probe_costs *costs)
     for (unsigned i = 0; i < costs->count; i++) {
         const struct probe_cost *cost = &costs->cost[i];
 
-        (void)json_array_append_new(
-            rows,
+        output_json_add(
+            &rows,
             json_pack("{s:s,s:I,s:i,s:i,s:i,s:o,s:o,s:o,s:o,s:s?}", "call", cost->call, "bytes",
                       (json_int_t)cost->bytes, "pages", (int)cost->pages, "calls", (int)cost->calls,
                       "threads", (int)cost->threads, "first_us",
@@ -225,8 +226,8 @@ static json_t *json_firsts(const struct probe_driver *driver)
 
     for (unsigned entry = 0; entry < PROBE_ENTRY_COUNT; entry++)
         if (driver->has_first[entry])
-            (void)json_object_set_new(object, probe_driver_name((enum probe_entry)entry).text,
-                                      json_real((double)driver->first[entry] / 1e3));
+            output_json_set(&object, probe_driver_name((enum probe_entry)entry).text,
+                            json_real((double)driver->first[entry] / 1e3));
     return object;
 }
 
@@ -235,10 +236,10 @@ static json_t *json_failures(const struct probe_driver *driver)
     json_t *rows = json_array();
 
     for (unsigned i = 0; i < driver->failures && i < PROBE_FAILURES; i++)
-        (void)json_array_append_new(
-            rows, json_pack("{s:s,s:s,s:i,s:s}", "call", driver->failure[i].call, "error",
-                            driver->failure[i].error_name, "number", driver->failure[i].error,
-                            "doing", driver->failure[i].doing));
+        output_json_add(&rows,
+                        json_pack("{s:s,s:s,s:i,s:s}", "call", driver->failure[i].call, "error",
+                                  driver->failure[i].error_name, "number", driver->failure[i].error,
+                                  "doing", driver->failure[i].doing));
     return rows;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/tools/text/amount.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
 
@@ -149,11 +150,6 @@ char *compare_report_verdict(const struct compare *compare, const struct compare
 
 /* --- Tables. --- */
 
-static void print_heading(FILE *out, const char *line)
-{
-    (void)fprintf(out, "\n%s%s%s\n", style_on(out, STYLE_STRONG), line, style_off(out));
-}
-
 static void print_line(FILE *out, uint64_t a, uint64_t b, const char *name)
 {
     (void)fprintf(out, "%12s  %12s  %12s  %s\n", amount_bytes(a).text, amount_bytes(b).text,
@@ -170,10 +166,8 @@ static void print_sums(FILE *out, const struct compare *compare, const struct co
     };
     static const char *const at_end[] = {"reserved", "live", "stranded"};
     const struct profile *a = compare->a, *b = compare->b;
-    char heading[256];
 
-    (void)snprintf(heading, sizeof(heading), "%12s  %12s  %12s", names->a, names->b, "difference");
-    print_heading(out, heading);
+    style_heading(out, "%12s  %12s  %12s", names->a, names->b, "difference");
     for (int i = 0; i < (by_events ? COMPARE_MEASURES : COMPARE_LIVE); i++)
         print_line(out, compare_whole((enum compare_measure)i, a),
                    compare_whole((enum compare_measure)i, b), by_events ? lines[i] : at_end[i]);
@@ -236,18 +230,12 @@ static void print_row(FILE *out, const struct compare_row *row, const struct com
 void compare_report_tables(FILE *out, const struct compare *compare,
                            const struct compare_names *names, uint32_t rows, bool by_events)
 {
-    char heading[256];
-
     print_sums(out, compare, names, by_events);
-    if (compare->differing > 0) {
-        if (by_events)
-            (void)snprintf(heading, sizeof(heading), "%12s  %12s  %12s  %16s  %16s  %s",
-                           "at the peak", "stranded", "live", "events lived", "blocks", "site");
-        else
-            (void)snprintf(heading, sizeof(heading), "%12s  %12s  %16s  %s", "reserved", "stranded",
-                           "blocks", "site");
-        print_heading(out, heading);
-    }
+    if (compare->differing > 0 && by_events)
+        style_heading(out, "%12s  %12s  %12s  %16s  %16s  site", "at the peak", "stranded", "live",
+                      "events lived", "blocks");
+    else if (compare->differing > 0)
+        style_heading(out, "%12s  %12s  %16s  site", "reserved", "stranded", "blocks");
     for (size_t i = 0; i < compare->differing && i < rows; i++)
         print_row(out, &compare->rows[i], names, by_events);
     if (compare->differing > rows)
@@ -294,17 +282,14 @@ json_t *compare_report_rows(const struct compare *compare)
 {
     json_t *list = json_array();
 
-    for (size_t i = 0; list && i < compare->row_count; i++) {
+    for (size_t i = 0; i < compare->row_count; i++) {
         const struct compare_row *row = &compare->rows[i];
 
-        if (json_array_append_new(
-                list, json_pack("{s:o, s:o, s:b, s:o, s:o}", "site_a", name_json(row, row->name_a),
-                                "site_b", name_json(row, row->name_b), "differs",
-                                (int)(i < compare->differing), "a", figures_json(row->a), "b",
-                                figures_json(row->b))) != 0) {
-            json_decref(list);
-            return NULL;
-        }
+        output_json_add(&list, json_pack("{s:o, s:o, s:b, s:o, s:o}", "site_a",
+                                         name_json(row, row->name_a), "site_b",
+                                         name_json(row, row->name_b), "differs",
+                                         (int)(i < compare->differing), "a", figures_json(row->a),
+                                         "b", figures_json(row->b)));
     }
     return list;
 }

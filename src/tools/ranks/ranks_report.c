@@ -8,6 +8,7 @@
 #include "src/tools/ranks/compare_report.h"
 #include "src/tools/recording/recording_file.h"
 #include "src/tools/text/amount.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
 
@@ -145,12 +146,12 @@ static void print_rank(FILE *out, const struct ranks *ranks, const struct rank *
 void ranks_report_table(FILE *out, const struct ranks *ranks, uint32_t rows)
 {
     print_limits(out, ranks);
-    (void)fprintf(out, "\n%s", style_on(out, STYLE_STRONG));
     if (ranks->jobs == 1)
-        (void)fprintf(out, "%12s  %12s  %12s", "reserved", "live", "stranded");
+        style_heading(out, "%12s  %12s  %12s  %12s  rank", "reserved", "live", "stranded",
+                      "distance");
     else
-        (void)fprintf(out, "%12s  %12s  %12s  %12s", "reserved, A", "B", "stranded, A", "B");
-    (void)fprintf(out, "  %12s  rank%s\n", "distance", style_off(out));
+        style_heading(out, "%12s  %12s  %12s  %12s  %12s  rank", "reserved, A", "B", "stranded, A",
+                      "B", "distance");
     for (size_t i = 0; i < ranks->read && i < rows; i++)
         print_rank(out, ranks, &ranks->ranks[ranks->order[i]]);
     if (ranks->read > rows)
@@ -177,7 +178,7 @@ json_t *ranks_report_json(const struct ranks *ranks)
 {
     json_t *list = json_array();
 
-    for (size_t i = 0; list && i < ranks->read; i++) {
+    for (size_t i = 0; i < ranks->read; i++) {
         const size_t number = ranks->order[i];
         const struct rank *rank = &ranks->ranks[number];
         const int64_t of_name = ranks->files[0].files[number].rank;
@@ -186,11 +187,9 @@ json_t *ranks_report_json(const struct ranks *ranks)
                       of_name < 0 ? json_null() : json_integer(of_name), "distance",
                       (json_int_t)whole_bytes(rank->distance), "a", side_json(ranks, number, 0));
 
-        if ((ranks->jobs == 2 && json_object_set_new(object, "b", side_json(ranks, number, 1))) ||
-            json_array_append_new(list, object) != 0) {
-            json_decref(list);
-            return NULL;
-        }
+        if (ranks->jobs == 2)
+            output_json_set(&object, "b", side_json(ranks, number, 1));
+        output_json_add(&list, object);
     }
     return list;
 }
@@ -199,15 +198,11 @@ json_t *ranks_report_unread(const struct ranks *ranks)
 {
     json_t *list = json_array();
 
-    for (size_t i = 0; list && i < ranks->count; i++) {
+    for (size_t i = 0; i < ranks->count; i++) {
         const struct rank *rank = &ranks->ranks[i];
 
-        if (!rank->is_read &&
-            json_array_append_new(list, printable_json(rank->fault ? rank->fault : rank->name)) !=
-                0) {
-            json_decref(list);
-            return NULL;
-        }
+        if (!rank->is_read)
+            output_json_add(&list, printable_json(rank->fault ? rank->fault : rank->name));
     }
     return list;
 }

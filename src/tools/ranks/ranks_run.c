@@ -13,9 +13,8 @@ void ranks_run_heading(const struct ranks_job *job, const char *verdict)
 {
     const struct ranks *ranks = &job->ranks;
 
-    (void)fputs(style_on(stdout, STYLE_STRONG), stdout);
-    printable_print(stdout, verdict);
-    (void)fprintf(stdout, "%s\n", style_off(stdout));
+    style_strong(stdout, verdict);
+    (void)fputc('\n', stdout);
     for (unsigned i = 0; i < ranks->jobs; i++) {
         if (ranks->jobs == 2)
             (void)fprintf(stdout, "%c: ", "AB"[i]);

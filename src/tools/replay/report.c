@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/tools/text/amount.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
 
@@ -332,9 +333,8 @@ static void print_verdict(FILE *out, const struct report *reports)
 
 static void print_head(FILE *out, int width, const struct report *reports, unsigned count)
 {
-    (void)fputs(style_on(out, STYLE_STRONG), out);
-    printable_print(out, reports[0].file);
-    (void)fprintf(out, "%s\n", style_off(out));
+    style_strong(out, reports[0].file);
+    (void)fputc('\n', out);
     for (unsigned i = 0; i < count; i++) {
         const char *config = reports[i].config[0] ? reports[i].config : "(none: the defaults)";
         char label[] = "configuration A";
@@ -393,8 +393,8 @@ static json_t *calls_json(const struct replay_result *result)
     json_t *calls = json_object();
 
     for (size_t i = 0; i < result->call_count; i++)
-        json_object_set_new(calls, result->calls[i].name,
-                            json_integer((json_int_t)result->calls[i].count));
+        output_json_set(&calls, result->calls[i].name,
+                        json_integer((json_int_t)result->calls[i].count));
     return calls;
 }
 

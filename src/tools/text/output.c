@@ -64,3 +64,21 @@ bool output_json(FILE *out, json_t *object)
     json_decref(object);
     return true;
 }
+
+static void keep(json_t **to, bool fine)
+{
+    if (fine)
+        return;
+    json_decref(*to);
+    *to = NULL;
+}
+
+void output_json_add(json_t **to, json_t *item)
+{
+    keep(to, json_array_append_new(*to, item) == 0);
+}
+
+void output_json_set(json_t **to, const char *key, json_t *item)
+{
+    keep(to, json_object_set_new(*to, key, item) == 0);
+}

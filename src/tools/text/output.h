@@ -37,4 +37,9 @@ bool output_close(const char *path, FILE *file);
  */
 bool output_json(FILE *out, json_t *object);
 
+/* Add an item to a list, or a key to an object; the item is given up.  Without it, for want of host memory, *to is given up,
+ * too, and NULL from then on. */
+void output_json_add(json_t **to, json_t *item);
+void output_json_set(json_t **to, const char *key, json_t *item);
+
 #endif

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/text/style.h"
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "src/tools/text/printable.h"
 
 #define WIDTH 80
 
@@ -35,6 +38,24 @@ const char *style_on(FILE *file, enum style style)
 const char *style_off(FILE *file)
 {
     return has_colours(file) ? "\033[m" : "";
+}
+
+void style_strong(FILE *out, const char *text)
+{
+    (void)fputs(style_on(out, STYLE_STRONG), out);
+    printable_print(out, text);
+    (void)fputs(style_off(out), out);
+}
+
+void style_heading(FILE *out, const char *format, ...)
+{
+    va_list arguments;
+
+    (void)fprintf(out, "\n%s", style_on(out, STYLE_STRONG));
+    va_start(arguments, format);
+    (void)vfprintf(out, format, arguments);
+    va_end(arguments);
+    (void)fprintf(out, "%s\n", style_off(out));
 }
 
 /* Print a word; what stands between backquotes is set off where there are colours. */

@@ -23,6 +23,10 @@ void style_choose(enum style_when when);
 const char *style_on(FILE *file, enum style style);
 const char *style_off(FILE *file);
 
+/* Print a text from outside in STYLE_STRONG; and the heading of a table, in a line of its own below an empty one. */
+void style_strong(FILE *out, const char *text);
+void style_heading(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /*
  * Print a text, wrapped, from a column on; the first line is there already.  What stands between backquotes is set off,
  * and a blank line parts paragraphs.

@@ -35,7 +35,7 @@ static bool print_text(const struct publishers *publishers, enum top_by by)
         (void)printf("no process publishes its memory: give one the key publish:True\n");
     top_table_head(line, by, &from, &length);
     if (table.count > 0)
-        (void)printf("\n%s%s%s\n", style_on(stdout, STYLE_STRONG), line, style_off(stdout));
+        style_heading(stdout, "%s", line);
     for (size_t i = 0; i < table.count; i++) {
         top_table_line(&table.rows[i], line);
         (void)printf("%s\n", line);

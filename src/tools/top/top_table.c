@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "src/tools/text/amount.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 
 /* --- Order. --- */
@@ -262,7 +263,7 @@ static json_t *device_json(const struct publisher *publisher,
 
     for (uint32_t i = 0; i < frame->pool_count; i++)
         if (frame->pools[i].ordinal == device->ordinal)
-            (void)json_array_append_new(pools, pool_json(&frame->pools[i]));
+            output_json_add(&pools, pool_json(&frame->pools[i]));
     return json_pack(
         "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "device", (json_int_t)device->ordinal, "live", number(device->live), "pending",
@@ -284,7 +285,7 @@ static json_t *publisher_json(const struct publisher *publisher)
                          printable_json(publisher->command), "problem", publisher->problem);
     }
     for (uint32_t i = 0; i < publisher->frame.device_count; i++)
-        (void)json_array_append_new(devices, device_json(publisher, &publisher->frame.devices[i]));
+        output_json_add(&devices, device_json(publisher, &publisher->frame.devices[i]));
     return json_pack("{s:I, s:o, s:f, s:o}", "pid", (json_int_t)publisher->pid, "command",
                      printable_json(publisher->command), "age_s", publisher->age, "devices",
                      devices);
@@ -295,6 +296,6 @@ json_t *top_table_json(const struct publishers *publishers)
     json_t *list = json_array();
 
     for (size_t i = 0; i < publishers->count; i++)
-        (void)json_array_append_new(list, publisher_json(publishers->list[i]));
+        output_json_add(&list, publisher_json(publishers->list[i]));
     return json_pack("{s:o, s:I}", "publishers", list, "hidden", (json_int_t)publishers->hidden);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "src/tools/course/sites.h"
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/view/view_columns.h"
 #include "src/tools/view/view_lives.h"
@@ -211,12 +212,8 @@ static json_t *texts_of(const struct recording *recording)
 {
     json_t *texts = json_array();
 
-    for (size_t i = 0; texts && i < recording->text_count; i++)
-        if (json_array_append_new(texts, printable_json(recording_text(recording, (uint32_t)i))) !=
-            0) {
-            json_decref(texts);
-            return NULL;
-        }
+    for (size_t i = 0; i < recording->text_count; i++)
+        output_json_add(&texts, printable_json(recording_text(recording, (uint32_t)i)));
     return texts;
 }
 
@@ -224,11 +221,8 @@ static json_t *streams_of(const struct model *model)
 {
     json_t *streams = json_array();
 
-    for (size_t i = 0; streams && i < model->stream_count; i++)
-        if (json_array_append_new(streams, json_sprintf("0x%" PRIx64, model->streams[i])) != 0) {
-            json_decref(streams);
-            return NULL;
-        }
+    for (size_t i = 0; i < model->stream_count; i++)
+        output_json_add(&streams, json_sprintf("0x%" PRIx64, model->streams[i]));
     return streams;
 }
 
