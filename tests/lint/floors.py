@@ -29,7 +29,6 @@ ROOMS = {
 }
 # Room: the circles of calls that it has, each as its modules in order.
 CIRCLES = {
-    "src/core/small": ["small_free tract"],
     "src/core/device": ["orphan pool pool_stats retire"],
     "src/core/pending": ["deferred pending"],
     "src/core/pools": ["share share_header"],

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Cells: from quanta to addresses, and back. */
+/* Cells: from quanta to addresses, and back; and what lies behind one. */
 #ifndef XSEG_CORE_CELL_H
 #define XSEG_CORE_CELL_H
 
 #include "src/core/small/small.h"
+
+/* The state of a tract's record, beside those of enum xseg_block_state. */
+#define XSEG_BLOCK_TRACT 16u
+
+_Static_assert(XSEG_BLOCK_TRACT > XSEG_BLOCK_BUSY && XSEG_BLOCK_TRACT <= UINT8_MAX,
+               "a tract is told apart from other blocks");
 
 static inline uint64_t xseg_cell_address_of(const struct xseg_extent *extent, uint32_t quantum)
 {
@@ -52,6 +58,27 @@ static inline struct xseg_cell xseg_cell_free_at(struct xseg_extent *extent, uin
         !xseg_cells_is_free(xseg_cells_word(cells, quantum), quantum))
         return none;
     return (struct xseg_cell){extent, quantum, xseg_cells_next(cells, quantum + 1) - quantum};
+}
+
+/* The record that begins where a cached cell ends, if one does: that behind the tract in which the cell lies. */
+static inline struct xseg_block *xseg_cell_behind(const struct xseg_cell *cell)
+{
+    const struct xseg_block *tract =
+        xseg_tree_last(cell->extent->records, xseg_cell_address_of(cell->extent, cell->quantum));
+
+    XSEG_ASSERT(tract != NULL && tract->state == XSEG_BLOCK_TRACT);
+    return tract->next;
+}
+
+/* Whether a hole begins where a cached cell ends. */
+static inline bool xseg_cell_has_hole_behind(const struct xseg_cell *cell)
+{
+    const struct xseg_cells *cells = &cell->extent->cells;
+    const uint32_t end = cell->quantum + cell->quanta;
+
+    return end < cells->quanta &&
+           (xseg_cells_word(cells, end)->record & xseg_cells_bit(end)) != 0 &&
+           xseg_cell_behind(cell)->state == XSEG_BLOCK_HOLE;
 }
 
 #endif

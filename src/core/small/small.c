@@ -5,7 +5,6 @@
 #include "src/core/config/size.h"
 #include "src/core/small/cell.h"
 #include "src/core/small/cell_index.h"
-#include "src/core/small/tract.h"
 
 /* --- The hole behind a cell. --- */
 
@@ -13,7 +12,7 @@
 static uint64_t effective_bytes(const struct xseg_cell *cell)
 {
     return xseg_cell_bytes_of(cell->quanta) +
-           (xseg_cell_is_open(cell) ? xseg_tract_behind(cell)->bytes : 0);
+           (xseg_cell_is_open(cell) ? xseg_cell_behind(cell)->bytes : 0);
 }
 
 /* --- Choosing. --- */

@@ -25,7 +25,7 @@ static bool audit_cell(const struct xseg_arena *arena, const struct xseg_cell *c
                "the last quantum of the cached cell at %#" PRIx64 " is not free", at);
     XSEG_HOLDS(finding, "SMALL-1", xseg_cell_free_at(cell->extent, end).quanta == 0,
                "two cached cells at %#" PRIx64, at);
-    XSEG_HOLDS(finding, "CELL-3", xseg_cell_is_open(cell) == xseg_tract_has_hole_behind(cell),
+    XSEG_HOLDS(finding, "CELL-3", xseg_cell_is_open(cell) == xseg_cell_has_hole_behind(cell),
                "the cached cell at %#" PRIx64 " and what is behind it", at);
     tally->free -= cell->quanta == 1 ? 1 : 2;
     tally->open -= xseg_cell_is_open(cell);
@@ -91,7 +91,8 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
     {
         struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        if (!audit_extent(arena, extent, &tally, finding) || !xseg_tract_audit(extent, finding))
+        /* What lies behind a cell is found by way of its tract. */
+        if (!xseg_tract_audit(extent, finding) || !audit_extent(arena, extent, &tally, finding))
             return false;
     }
     XSEG_HOLDS(finding, "CELL-2", tally.free == 0, "%" PRId64 " quanta too many are free",

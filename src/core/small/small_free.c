@@ -3,7 +3,6 @@
 
 #include "src/core/config/size.h"
 #include "src/core/small/cell_index.h"
-#include "src/core/small/tract.h"
 
 /* --- Taking back. --- */
 
@@ -126,7 +125,7 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_chunk
         if ((word->free & word->start & bit) != 0)
             absorb_right(arena, behind, &merged);
         else if ((word->record & bit) != 0)
-            merged.open = xseg_tract_behind(&cell)->state == XSEG_BLOCK_HOLE;
+            merged.open = xseg_cell_behind(&cell)->state == XSEG_BLOCK_HOLE;
     }
     if (before != NULL && (word_in(before, quantum - 1)->free & xseg_cells_bit(quantum - 1)) != 0)
         absorb_left(arena, chunk, before, &merged);

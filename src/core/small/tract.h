@@ -29,12 +29,6 @@
 
 struct xseg_arena;
 
-/* The state of a tract's record, beside those of enum xseg_block_state. */
-#define XSEG_BLOCK_TRACT 16u
-
-_Static_assert(XSEG_BLOCK_TRACT > XSEG_BLOCK_BUSY && XSEG_BLOCK_TRACT <= UINT8_MAX,
-               "a tract is told apart from other blocks");
-
 /* Records that a claim and the cuts after it may need. */
 #define XSEG_TRACT_RECORDS 4u
 
@@ -72,26 +66,5 @@ void xseg_tract_unmark(const struct xseg_block *block);
 void xseg_tract_note_hole(const struct xseg_block *block, bool is_hole);
 
 bool xseg_tract_audit(const struct xseg_extent *extent, struct xseg_finding *finding);
-
-/* The record that begins where a cached cell ends, if one does. */
-static inline struct xseg_block *xseg_tract_behind(const struct xseg_cell *cell)
-{
-    const struct xseg_block *tract =
-        xseg_tract_over(cell->extent, xseg_cell_address_of(cell->extent, cell->quantum));
-
-    XSEG_ASSERT(tract->state == XSEG_BLOCK_TRACT);
-    return tract->next;
-}
-
-/* Whether a hole begins where a cached cell ends. */
-static inline bool xseg_tract_has_hole_behind(const struct xseg_cell *cell)
-{
-    const struct xseg_cells *cells = &cell->extent->cells;
-    const uint32_t end = cell->quantum + cell->quanta;
-
-    return end < cells->quanta &&
-           (xseg_cells_word(cells, end)->record & xseg_cells_bit(end)) != 0 &&
-           xseg_tract_behind(cell)->state == XSEG_BLOCK_HOLE;
-}
 
 #endif
