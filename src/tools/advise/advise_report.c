@@ -273,12 +273,6 @@ bool advise_report_ranks_text(FILE *out, const struct advise_ranks *ranks,
 
 /* --- JSON. --- */
 
-/* NULL: it is not there, or not known. */
-static json_t *number_if(bool is_there, uint64_t number)
-{
-    return is_there ? json_integer((json_int_t)number) : NULL;
-}
-
 static json_t *text_if(const char *text)
 {
     return text ? printable_json(text) : json_null();
@@ -298,15 +292,15 @@ static json_t *string_json(const struct advice *advice, const struct advise_stri
 
     if (!string->config)
         return json_null();
-    return json_pack("{s:o, s:i, s:I, s:I, s:I, s:o?, s:f, s:o*, s:o*}", "config",
-                     printable_json(string->config), "changes", (int)string->changes, "oom_at",
-                     (json_int_t)figures->oom_at, "peak_requested",
-                     (json_int_t)figures->peak_requested, "peak_reserved",
-                     (json_int_t)figures->peak_reserved, "min_device",
-                     number_if(figures->has_min_device, figures->min_device), "driver_us",
-                     (double)figures->driver_ns / 1000, "completes",
-                     advice->is_short ? json_boolean(figures->serves) : NULL, "device_needed",
-                     needs_more ? json_null() : number_if(advice->is_short, figures->enough));
+    return json_pack(
+        "{s:o, s:i, s:I, s:I, s:I, s:o?, s:f, s:o*, s:o*}", "config",
+        printable_json(string->config), "changes", (int)string->changes, "oom_at",
+        (json_int_t)figures->oom_at, "peak_requested", (json_int_t)figures->peak_requested,
+        "peak_reserved", (json_int_t)figures->peak_reserved, "min_device",
+        output_json_number(figures->has_min_device, figures->min_device), "driver_us",
+        (double)figures->driver_ns / 1000, "completes",
+        advice->is_short ? json_boolean(figures->serves) : NULL, "device_needed",
+        needs_more ? json_null() : output_json_number(advice->is_short, figures->enough));
 }
 
 static json_t *shortage_json(const struct advice *advice)
@@ -342,10 +336,11 @@ static json_t *together_json(const struct advise_string *string)
 {
     if (!string->config)
         return json_null();
-    return json_pack("{s:o, s:i, s:I, s:o?}", "config", printable_json(string->config), "changes",
-                     (int)string->changes, "peak_reserved",
-                     (json_int_t)string->figures.peak_reserved, "min_device",
-                     number_if(string->figures.has_min_device, string->figures.min_device));
+    return json_pack(
+        "{s:o, s:i, s:I, s:o?}", "config", printable_json(string->config), "changes",
+        (int)string->changes, "peak_reserved", (json_int_t)string->figures.peak_reserved,
+        "min_device",
+        output_json_number(string->figures.has_min_device, string->figures.min_device));
 }
 
 static json_t *rank_json(const struct advise_ranks *ranks, const struct advice *advice, size_t rank)

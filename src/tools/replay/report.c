@@ -398,12 +398,6 @@ static json_t *calls_json(const struct replay_result *result)
     return calls;
 }
 
-/* A key that is not there has no value. */
-static json_t *number_if(bool is_there, uint64_t number)
-{
-    return is_there ? json_integer((json_int_t)number) : NULL;
-}
-
 static json_t *us_json(bool is_known, uint64_t nanoseconds)
 {
     return is_known ? json_real((double)nanoseconds / 1000) : json_null();
@@ -426,14 +420,14 @@ json_t *report_json(const struct report *report)
         us_json(result->has_driver_time, result->driver_ns), "ns_per_event",
         tenths(result->ns_per_event), "checked", (json_int_t)result->checked, "mismatches",
         (json_int_t)result->mismatches, "min_device",
-        number_if(report->has_min_device, report->min_device), "failed",
-        number_if(has_failed, result->failed), "failed_served",
-        number_if(has_failed, result->failed_served), "live_time_avg",
-        number_if(has_clock, watch->live_time_avg), "reserved_time_avg",
-        number_if(has_clock, watch->reserved_time_avg), "request_path_syncs",
-        number_if(has_clock, watch->request_path_syncs), "max_call_us",
+        output_json_number(report->has_min_device, report->min_device), "failed",
+        output_json_number(has_failed, result->failed), "failed_served",
+        output_json_number(has_failed, result->failed_served), "live_time_avg",
+        output_json_number(has_clock, watch->live_time_avg), "reserved_time_avg",
+        output_json_number(has_clock, watch->reserved_time_avg), "request_path_syncs",
+        output_json_number(has_clock, watch->request_path_syncs), "max_call_us",
         has_clock ? us_json(watch->has_times, watch->max_call_ns) : NULL, "requests",
-        number_if(has_clock, watch->requests), "max_request_us",
+        output_json_number(has_clock, watch->requests), "max_request_us",
         has_clock ? us_json(watch->has_times, watch->max_request_ns) : NULL, "explained",
         result->explained.is_there ? explained_json(&result->explained) : NULL);
 }

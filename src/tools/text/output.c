@@ -82,3 +82,8 @@ void output_json_set(json_t **to, const char *key, json_t *item)
 {
     keep(to, json_object_set_new(*to, key, item) == 0);
 }
+
+json_t *output_json_number(bool is_there, uint64_t number)
+{
+    return is_there ? json_integer((json_int_t)number) : NULL;
+}

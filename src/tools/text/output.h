@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 
 /* First of all: no file that is opened later becomes standard input, output or error. */
@@ -41,5 +42,8 @@ bool output_json(FILE *out, json_t *object);
  * too, and NULL from then on. */
 void output_json_add(json_t **to, json_t *item);
 void output_json_set(json_t **to, const char *key, json_t *item);
+
+/* A number, or NULL, which json_pack() takes as null (`o?`) or as no key (`o*`). */
+json_t *output_json_number(bool is_there, uint64_t number);
 
 #endif
