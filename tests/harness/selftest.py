@@ -3,12 +3,17 @@
 
 selftest.py ROOT FAILS; FAILS is a cmocka program of which one case passes and one fails.
 """
+import contextlib
+import io
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+
+import tally
 
 TAP = """print("1..2\\nok 1 - a\\nok 2 - b", flush=True)"""
 # For the shell: it has to say that before its time is over, and Python may be slow to start.
@@ -19,7 +24,7 @@ TESTS = {
     "cmocka": ("protocol: 'tap', env: {'CMOCKA_MESSAGE_OUTPUT': 'TAP'}", None, (1, 1, 0)),
     "crash": ("protocol: 'tap'", TAP + "; import os; os.abort()", (2, 1, 0)),
     "short": ("protocol: 'tap'", "print('1..2'); print('ok 1 - a')", (1, 1, 0)),
-    "hang": ("protocol: 'tap', timeout: 3", HANG, (2, 1, 0)),
+    "hang": ("protocol: 'tap', timeout: 6", HANG, (2, 1, 0)),
     "absent": ("protocol: 'tap'", "print('1..0 # SKIP not here')", (0, 0, 1)),
     "partly": ("protocol: 'tap'", "print('1..2\\nok 1 - a\\nok 2 - b # SKIP no b')", (1, 0, 1)),
     "good": ("", "pass", (1, 0, 0)),
@@ -33,6 +38,8 @@ TESTS = {
 SKIPPED = ["absent: not here", "mute: no reason given", "partly, b: no b",
            "skip: skip.py: skipped: no word"]
 FOLDERS = {"build-tests", "build-tests-debug", "build-tests-release"}
+# Suites that tests/run is called with, and without: one that passes, one that fails and one that skips; what waits, and fails.
+RUN_ALONE, LEFT_OUT = ("good", "bad", "skip"), ("bad", "hang", "late")
 EVERYTHING = tuple(map(sum, zip(*(want for _, _, want in TESTS.values()))))
 
 
@@ -78,12 +85,29 @@ def run(folder, *options):
     return done.stdout.split("\n")[:-1], done.returncode
 
 
+def count_again(folder, suite, status):
+    """What tally.py prints of a suite, as lines, and its exit status, from the logs of all suites."""
+    logs, part = folder / "build-tests/meson-logs", folder / f"logs-{suite}/meson-logs"
+    part.mkdir(parents=True)
+    shutil.copy(logs / "testlog.junit.xml", part)
+    lines = (logs / "testlog.json").read_text().splitlines(keepends=True)
+    (part / "testlog.json").write_text("".join(
+        line for line in lines if json.loads(line)["name"].endswith(f" / {suite}")))
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        ended = tally.main(part.parent, status)
+    return said.getvalue().split("\n")[:-1], ended
+
+
 def cases():
-    """Name, options and the tally that is due, for each case."""
-    for suite, (_, _, want) in TESTS.items():
-        yield f"suite {suite}", ["--suite", suite], want
+    """Name, options (None: the logs of the first case are counted) and the tally that is due, for each case."""
     yield "all suites", [], EVERYTHING
-    yield "all but a suite", ["--without=bad"], (EVERYTHING[0], EVERYTHING[1] - 1, EVERYTHING[2])
+    for suite, (_, _, want) in TESTS.items():
+        yield f"suite {suite}", None, want
+    for suite in RUN_ALONE:
+        yield f"suite {suite} alone", ["--suite", suite], TESTS[suite][2]
+    without = [TESTS[suite][2] for suite in LEFT_OUT]
+    yield "all but some suites", [f"--without={suite}" for suite in LEFT_OUT], \
+        tuple(all_of - sum(left_out) for all_of, *left_out in zip(EVERYTHING, *without))
     yield "no such suite", ["--suite", "nothing"], None
     yield "no such option", ["--nonsense"], (0, 1, 0)
     yield "another set of options", ["--debug", "--suite=good"], (1, 0, 0)
@@ -109,9 +133,9 @@ def main(root, fails):
             if what == "broken build":
                 with open(folder / "meson.build", "a", encoding="utf-8") as build:
                     build.write("error('broken')\n")
-            lines, status = run(folder, *options)
-            line = lines[-1]
             passed, bad, skipped = want or (0, 0, 0)
+            lines, status = count_again(folder, what.split()[1], bad) if options is None else run(folder, *options)
+            line = lines[-1]
             named = [text[len("skipped: "):] for text in lines[-1 - skipped:-1]]
             is_good = line == f"{passed} passed, {bad} failed, {skipped} skipped" and \
                 (status == 0) == (bad == 0 and passed > 0) and \
