@@ -38,7 +38,9 @@ static xseg_status find(struct xseg_allocator *allocator, const struct xseg_wher
     return xseg_allocator_device(allocator, chosen.device, out);
 }
 
-static void read_device(struct xseg_device *device, struct xseg_statistics *stats)
+/* Whether the host bytes are wanted, which the kernel is asked for. */
+static void read_device(struct xseg_device *device, bool with_host_bytes,
+                        struct xseg_statistics *stats)
 {
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
 
@@ -60,7 +62,8 @@ static void read_device(struct xseg_device *device, struct xseg_statistics *stat
     stats->physical_bytes = xseg_device_physical(device);
     stats->stuck_bytes = xseg_leftovers_bytes(&device->leftovers);
     stats->address_bytes = atomic_load_explicit(&device->addresses, memory_order_relaxed);
-    stats->host_bytes = xseg_device_host_bytes(device);
+    if (with_host_bytes)
+        stats->host_bytes = xseg_device_host_bytes(device);
     stats->idle_page_bytes = xseg_pages_bytes(&device->pages);
     stats->paused_bytes = atomic_load_explicit(&device->evicted, memory_order_relaxed);
     stats->imported_bytes = xseg_sharing_imported(device->sharing);
@@ -88,7 +91,8 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
         return status;
     XSEG_ASSERT(device != NULL);
     if (pool == NULL)
-        read_device(device, &stats);
+        read_device(device, out->struct_bytes > offsetof(struct xseg_statistics, host_bytes),
+                    &stats);
     else if (!xseg_pool_stats_read(pool, &stats))
         return fail_over("xseg_stats");
     stats.struct_bytes = out->struct_bytes;

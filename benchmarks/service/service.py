@@ -43,9 +43,11 @@ def write_emptied(out):
         out.write(line)
 
 
-def replay(tool, trace, config, timeline):
-    """The tool's JSON; memory over time goes to a file."""
-    command = [tool, "replay", "--json", "--config", config, "--timeline", timeline, trace]
+def replay(tool, trace, config, timeline=None):
+    """The tool's JSON; memory over time goes to a file, if one is named."""
+    command = [tool, "replay", "--json", "--config", config, trace]
+    if timeline is not None:
+        command += ["--timeline", timeline]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode != 0:
         sys.exit(f"service.py: {' '.join(map(str, command))} ended with status {done.returncode}")

@@ -80,7 +80,8 @@ struct xseg_statistics {
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (also of a pool that nobody holds and that has no memory),
  *          XSEG_ERR_UNSUPPORTED, XSEG_ERR_FORKED; XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY,
  *          XSEG_ERR_DEVICE_LOST (the device could not be opened)
- * Cost:    no driver call once the device is open.
+ * Cost:    no driver call once the device is open.  host_bytes takes a system call for each pool of a stream, and up
+ *          to two for each segment; a caller whose struct_bytes ends before that member does not pay for it.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_stats(struct xseg_allocator *allocator,
                                                const struct xseg_where *where,

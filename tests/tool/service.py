@@ -38,8 +38,7 @@ class Week(unittest.TestCase):
         emptied = pathlib.Path(self.folder.name) / "emptied.xtrace"
         with emptied.open("w") as file:
             self.service.write_emptied(file)
-        other = self.service.replay(TOOL, emptied, self.service.EXPANDABLE,
-                                    self.timeline.with_name("other"))
+        other = self.service.replay(TOOL, emptied, self.service.EXPANDABLE)
         self.assertLessEqual(self.decayed["driver_us"], other["driver_us"] / 5)
         self.assertEqual(other["requests"], self.decayed["requests"])
 

@@ -20,13 +20,14 @@ static void say(const struct player *player, const char *what)
     complain("%s: %s%s%s", player->settings->file, what, detail[0] ? ": " : "", detail);
 }
 
+/* Up to the host bytes, for which the kernel would be asked after each step. */
 static bool read_stats(struct player *player, struct xseg_statistics *stats)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
 
     where.device = 0;
     memset(stats, 0, sizeof(*stats));
-    stats->struct_bytes = sizeof(*stats);
+    stats->struct_bytes = offsetof(struct xseg_statistics, host_bytes);
     if (xseg_stats(player->allocator, &where, stats) == XSEG_OK)
         return true;
     say(player, "the statistics cannot be read");
