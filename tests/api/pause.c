@@ -528,8 +528,8 @@ static void an_empty_pool_can_be_paused(void **state)
     scene_close(allocator);
 }
 
-#define HALF   (30 * GIB)
-#define PIECES 15u
+#define HALF   (5 * GIB) /* whole pages */
+#define PIECES 10u
 
 /* The half that is not paused: no driver call touches its pages while `watched`. */
 static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
@@ -545,11 +545,11 @@ static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
     assert_int_equal(xseg_sim_fault_set(0, watched ? &fault : NULL), XSEG_OK);
 }
 
-/* Half of a live set of 60 GiB goes and comes back; the other half serves, work queued all the time. */
+/* Half of a live set of 10 GiB goes and comes back; the other half serves, work queued all the time. */
 static void half_of_a_large_set_goes_while_the_other_serves(void **state)
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
-    struct xseg_allocator *allocator = open_with_bytes(64 * GIB, NULL);
+    struct xseg_allocator *allocator = open_with_bytes(16 * GIB, NULL);
     struct xseg_pool *pool = scene_pool(allocator);
     const xseg_stream serving = scene_stream();
     void *stays = scene_alloc(allocator, HALF, serving), *goes[PIECES];

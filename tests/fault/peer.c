@@ -10,6 +10,9 @@
 
 #include "tests/fault/armed.h"
 
+/* Between the words that are written: each page has two, and more would only cost page faults of the host. */
+#define STRIDE (8 * MIB)
+
 /* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
 struct location {
     int kind, number;
@@ -74,6 +77,8 @@ static void allow(struct stage *stage, const void *ptr, size_t bytes)
 static void before_and_after(struct stage *stage)
 {
     struct xseg_pool *pool = NULL;
+
+    stage->stride = STRIDE;
     void *first = stage_take(stage, 50 * MIB, NULL), *hole = stage_take(stage, 20 * MIB, NULL),
          *second = stage_take(stage, 30 * MIB, NULL), *small = stage_take(stage, 1000, NULL);
 
@@ -105,6 +110,7 @@ static void imports(struct stage *stage)
     struct xseg_pool *pool = NULL;
     void *seen = NULL;
 
+    stage->stride = STRIDE;
     options.exportable = true;
     while (stage_again(stage, xseg_pool_create(stage->allocator, 0, &options, &pool)))
         ;

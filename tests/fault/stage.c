@@ -31,12 +31,11 @@ static uint64_t faults_struck(void)
     return xseg_sim_fault_struck(0) + xseg_sim_fault_struck(1) + (host_struck() != 0);
 }
 
-static void expect_mapped(const struct stage *stage, const struct xseg_block_info *info)
+static void expect_mapped(const struct xseg_block_info *info)
 {
     const struct location device = {1, 0};
     /* A block alone in its segment has small pages, too. */
-    const uint64_t large = stage->page_bytes != 0 ? stage->page_bytes : 20 * MIB;
-    const uint64_t page = info->is_small || info->segment_bytes < 128 * MIB ? 2 * MIB : large;
+    const uint64_t page = info->is_small || info->segment_bytes < 128 * MIB ? 2 * MIB : 20 * MIB;
     const uint64_t base = (uint64_t)(uintptr_t)info->base;
     const uint64_t segment = (uint64_t)(uintptr_t)info->segment_base;
 
@@ -107,7 +106,7 @@ static void expect_intact(struct stage *stage)
         requested += stage->held[i].bytes;
         if (stage->paused != NULL && info.pool == stage->paused)
             continue;
-        expect_mapped(stage, &info);
+        expect_mapped(&info);
         if (stage->bytes)
             expect_contents(stage, &stage->held[i]);
     }

@@ -26,7 +26,6 @@ struct stage {
     unsigned count;
     unsigned failures; /* calls that returned a status */
     bool bytes;        /* memory keeps what it contains */
-    size_t page_bytes; /* of large pages; 0: 20 MiB */
     size_t stride;     /* between the words that are written and looked at; 0: 512 KiB */
     const struct xseg_pool *paused; /* its blocks have no pages; or NULL */
 };

@@ -116,9 +116,21 @@ static bool audit_bin(uint32_t bin, struct xseg_block *first, struct xseg_findin
     return true;
 }
 
-bool xseg_free_index_audit(const struct xseg_free_index *free_index, struct xseg_finding *finding)
+/* Whether none of the 64 bins from `bin` on has a block.  Most have none, so an audit asks this first. */
+static bool are_empty(const struct xseg_free_index *free_index, uint32_t bin)
 {
-    for (uint32_t bin = 0; bin < XSEG_FREE_INDEX_BINS; bin++) {
+    uintptr_t any = 0;
+
+    for (uint32_t i = 0; i < 64; i++)
+        any |= (uintptr_t)free_index->bin[bin + i];
+    return any == 0;
+}
+
+/* Audit 64 bins from `bin` on. */
+static bool audit_bins(const struct xseg_free_index *free_index, uint32_t bin,
+                       struct xseg_finding *finding)
+{
+    for (const uint32_t end = bin + 64; bin < end; bin++) {
         struct xseg_block *first = free_index->bin[bin];
 
         XSEG_HOLDS(finding, "INDEX-1", xseg_bits_has(&free_index->used, bin) == (first != NULL),
@@ -126,5 +138,14 @@ bool xseg_free_index_audit(const struct xseg_free_index *free_index, struct xseg
         if (first != NULL && !audit_bin(bin, first, finding))
             return false;
     }
+    return true;
+}
+
+bool xseg_free_index_audit(const struct xseg_free_index *free_index, struct xseg_finding *finding)
+{
+    for (uint32_t bin = 0; bin < XSEG_FREE_INDEX_BINS; bin += 64)
+        if ((free_index->used.word[bin / 64] != 0 || !are_empty(free_index, bin)) &&
+            !audit_bins(free_index, bin, finding))
+            return false;
     return true;
 }

@@ -38,6 +38,7 @@ struct xseg_free_index {
 };
 
 _Static_assert((uint64_t)XSEG_FREE_INDEX_EXACT * 512 == XSEG_MIB, "exact bins end at 1 MiB");
+_Static_assert(XSEG_FREE_INDEX_BINS % 64 == 0, "an audit looks at 64 bins at a time");
 _Static_assert(XSEG_FREE_INDEX_BINS <= XSEG_BITS_MAX, "one bitmap holds a bit for each bin");
 
 /* Initialize a free index, which must be zeroed. */

@@ -92,7 +92,8 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
             return false;
         tally_up(arena, extent, &tally);
     }
-    for (uint32_t bin = 0; bin < XSEG_FREE_INDEX_BINS; bin++)
+    for (uint32_t bin = xseg_bits_next(&arena->free_index.used, 0); bin != XSEG_BITS_NONE;
+         bin = xseg_bits_next(&arena->free_index.used, bin + 1))
         for (const struct xseg_block *block = arena->free_index.bin[bin]; block != NULL;
              block = block->higher)
             indexed++;
