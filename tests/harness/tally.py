@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Counts what a run of `meson test` found, and ends with the line that scripts read.
+"""Counts what a run of `meson test` found, names the ten slowest tests, and ends with the line that scripts read.
 
 tally.py BUILD_FOLDER STATUS; STATUS is the exit status of `meson test`.
 
@@ -84,12 +84,23 @@ def tally(logs):
     return total, bad, left_out
 
 
+def slowest(logs, count):
+    """The tests that took longest: a line for each."""
+    log = logs / "testlog.json"
+    tests = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    tests.sort(key=lambda test: test["duration"], reverse=True)
+    return [f"{test['duration']:6.1f} s  {test['name'].rpartition(' / ')[2]}" for test in tests[:count]]
+
+
 def main(folder, status):
     """Print the tally; returns the exit status."""
-    total, bad, left_out = tally(pathlib.Path(folder, "meson-logs"))
+    logs = pathlib.Path(folder, "meson-logs")
+    total, bad, left_out = tally(logs)
     if int(status) != 0 and total[1] == 0:
         print(f"meson test ended with status {status}, though no test did")
         total[1] = 1
+    for line in slowest(logs, 10):
+        print(f"slow: {line}")
     for text in bad:
         print(f"failed: {text}")
     for text in left_out:

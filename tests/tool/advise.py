@@ -266,9 +266,8 @@ class Report(AdviseTest):
 
     def test_it_is_repeatable(self):
         path = self.file(uneven())
-        self.assertEqual(self.run_tool("advise", path).stdout, self.run_tool("advise", path).stdout)
-        self.assertEqual(self.run_tool("advise", path, preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})).stdout,
-                         self.run_tool("advise", path).stdout)
+        alone = self.run_tool("advise", path, preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
+        self.assertEqual(self.run_tool("advise", path).stdout, alone.stdout)
 
     def test_standard_input(self):
         done = self.run_tool("advise", "-", input=b"xtrace 1\n" + full().encode())
@@ -367,12 +366,11 @@ class Ended(AdviseTest):
 class Recorded(AdviseTest):
     @unittest.skipIf(IS_SANITIZED, "shown without sanitizers")
     def test_snapshots_that_pytorch_has_written(self):
-        """tests/data/snapshots: each asks once for 4 TiB, which no configuration serves on 80 GiB."""
-        for name in ("classic", "expandable"):
-            found = self.advice(ROOT / f"tests/data/snapshots/{name}.pickle.zst")
-            self.assertLess(found["advised"]["peak_reserved"], found["in_force"]["peak_reserved"])
-            self.assertEqual((found["out_of_memory"]["failed"], found["out_of_memory"]["completes"]), (1, False))
-            self.assertGreater(found["advised"]["device_needed"], 1 << 42)
+        """tests/data/snapshots: it asks once for 4 TiB, which no configuration serves on 80 GiB."""
+        found = self.advice(ROOT / "tests/data/snapshots/expandable.pickle.zst")
+        self.assertLess(found["advised"]["peak_reserved"], found["in_force"]["peak_reserved"])
+        self.assertEqual((found["out_of_memory"]["failed"], found["out_of_memory"]["completes"]), (1, False))
+        self.assertGreater(found["advised"]["device_needed"], 1 << 42)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Instructions of making one more of something, when there are 10, 10^3 and 10^5 of it already; or, where it
-comes and goes, when there have been 10^6 (pools 10^5), which leave no host bytes behind.  A pool leaves its handle.
+"""Instructions of making one more of something, when there are 10, 10^3 and 10^4 of it already; or, where it
+comes and goes, when there have been 10^4, which leave no host bytes behind.  A pool leaves its handle.
 
-complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER.  callgrind counts each of the 64 things that are made from a count
+complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER [--full | --drawn-by NUMBER].  With --full the last count is
+10^5, and 10^6 of streams that come and go; so it is with --drawn-by, of one case alone.  `tests/campaign complexity` asks
+for that.  callgrind counts each of the 64 things that are made from a count
 on; their mean at the last count may be no more than twice that at the one before.  The largest of them is
 printed beside it: it is where a table doubles or a page of records is made.  Is skipped
 without valgrind or its header, and in builds that are not release ones: self-checks compare many with many.
@@ -16,8 +18,8 @@ import sys
 import tempfile
 import unittest
 
-COUNTS = (10, 1000, 100000)
-LAST = {"passing_stream": 1000000, "passing_stream_classic": 1000000}
+COUNTS, MOST = (10, 1000), 10000
+FULL, FULL_OF = 100000, {"passing_stream": 1000000, "passing_stream_classic": 1000000}
 LIVING, LIVING_KIB, LIVING_LESS = "living", 60, 20000  # host memory of each; how many where there is too little
 HANDLE, HANDLES = 16, 65536  # bytes of a pool's handle, and of what handles are made in
 WINDOW = 64
@@ -36,7 +38,7 @@ def measure(case, counts):
         done = subprocess.run(["valgrind", "--tool=callgrind", "--instr-atstart=no", "--combine-dumps=yes",
                                "--compress-strings=yes", f"--callgrind-out-file={dump}", PROGRAM, case,
                                *map(str, counts)],
-                              timeout=240, check=False, text=True, stdin=subprocess.DEVNULL,
+                              timeout=1800 if IS_FULL else 240, check=False, text=True, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               env={**os.environ, **ENVIRONMENT})
         if done.returncode != 0:
@@ -51,7 +53,7 @@ def measure(case, counts):
 
 def last_count(case):
     """The last count of a case: fewer of what stays where the machine's memory would run out."""
-    count = LAST.get(case, COUNTS[2])
+    count = FULL_OF.get(case, FULL) if IS_FULL else MOST
     available = re.search(r"MemAvailable: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text())
     if case.startswith(LIVING) and int(available[1]) < 2 * LIVING_KIB * count:
         print(f"# {case}: {LIVING_LESS} for {count}: {available[0]}", flush=True)
@@ -63,7 +65,7 @@ class Complexity(unittest.TestCase):
     def test_one_more_takes_no_more_where_there_are_many(self):
         for case in CASES:
             with self.subTest(case=case):
-                counts = COUNTS[:2] + (last_count(case),)
+                counts = COUNTS + (last_count(case),)
                 spent, host = measure(case, counts)
                 means = [sum(spent[count]) / WINDOW for count in counts]
                 for count, mean in zip(counts, means):
@@ -89,7 +91,9 @@ def why_not(has_callgrind, buildtype, sanitizer):
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv[1]
+    PROGRAM, IS_FULL = sys.argv[1], len(sys.argv) > 5
+    if sys.argv[5:6] == ["--drawn-by"]:
+        CASES = (CASES[int(sys.argv[6]) % len(CASES)],)
     reason = why_not(*sys.argv[2:5])
     if reason:
         print(f"complexity.py: skipped: {reason}")

@@ -4,6 +4,7 @@
 Each must run to its end, also on the smallest device on which it does with PyTorch; the programmes
 of one stream may not reserve more than there, and none may call the driver more often.
 """
+import functools
 import json
 import pathlib
 import subprocess
@@ -20,6 +21,7 @@ MODES = {"classic": "expandable_segments:False", "expandable": "expandable_segme
 
 
 class TracesTest(unittest.TestCase):
+    @functools.lru_cache(maxsize=None)
     def replay(self, name, mode, *options):
         """Replay one programme, and give its figures."""
         done = subprocess.run(

@@ -34,7 +34,7 @@ uint64_t call_total(void);
 /* Print a line a function: what it answered, and how often. */
 void call_print(void);
 
-/* The first function that was never called, or that never succeeded; NULL: there is none. */
-const char *call_missing(void);
+/* The first function that was never called, or never with success; NULL: there is none. */
+const char *call_missing(bool with_success);
 
 #endif

@@ -72,15 +72,26 @@ unsigned feature_pairs(unsigned *reached)
     return count;
 }
 
-const char *feature_missing(void)
+/* The first two features that exclude each other, or do not, and have met, or have not; or NULL. */
+static const char *find_pair(bool excluded, bool have_met)
 {
     static char text[64];
 
     for (unsigned one = 0; one < FEATURE_COUNT; one++)
         for (unsigned other = one + 1; other < FEATURE_COUNT; other++)
-            if (is_never(one, other) == (times(one, other) > 0)) {
+            if (is_never(one, other) == excluded && (times(one, other) > 0) == have_met) {
                 (void)snprintf(text, sizeof(text), "%s with %s", names[one], names[other]);
                 return text;
             }
     return NULL;
+}
+
+const char *feature_missing(void)
+{
+    return find_pair(false, false);
+}
+
+const char *feature_wrongly_met(void)
+{
+    return find_pair(true, true);
 }

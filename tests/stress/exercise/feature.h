@@ -52,9 +52,10 @@ void feature_print(void);
 /* How many pairs can meet, and how many have. */
 unsigned feature_pairs(unsigned *reached);
 
-/*
- * The first pair that can meet and has not, or cannot and has, as "a with b"; NULL: there is none.
- */
+/* The first pair that can meet and has not, as "a with b"; NULL: there is none. */
 const char *feature_missing(void);
+
+/* The first pair of features that exclude each other and have met all the same, as "a with b"; NULL: there is none. */
+const char *feature_wrongly_met(void);
 
 #endif
