@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What the commands of the tool cost that read a snapshot: of a training job with N events, or of a file.
+"""What the commands of the tool cost that read a snapshot, beside Python's pickle.load of it in the same rounds.
 
-commands.py TOOL [--events N] [--file FILE] [--rounds N]
+commands.py TOOL [--events N] [--rounds N] [FILE...]
 
-Prints a row for each command: the median of its processor times, its host memory at the most, and how much it writes.
+The files are memory snapshots; without one a snapshot of a training job with N events is made.  Of each file a row for
+each command is printed: the median of its processor times, as a part of what pickle.load takes, and for each event; host
+memory at the most, also as a part of the file; and how much is written.  `xseg compare` reads the file twice, so it stands
+beside two loads.
 """
 import argparse
 import os
@@ -15,18 +18,49 @@ import tempfile
 
 import job
 
-COMMANDS = {"blame": [], "view": ["-o", "page.html"], "export": ["--perfetto", "-o", "job.perfetto"]}
+# It prints how many events there are.  What it has loaded need not be freed.
+LOAD = """
+import os, pickle, sys
+with open(sys.argv[1], "rb") as file:
+    snapshot = pickle.load(file)
+print(sum(map(len, snapshot["device_traces"])), flush=True)
+os._exit(0)
+"""
+# Options, files that are written, and how often the snapshot is read.
+COMMANDS = {"blame": ([], None, 1), "view": (["-o", "page.html"], "page.html", 1),
+            "compare": ([], None, 2), "export": (["--perfetto", "-o", "job.perfetto"], "job.perfetto", 1)}
 
 
-def run(tool, command, path, folder):
-    """Seconds of a processor and bytes of host memory of one run."""
-    with open(folder / "said", "wb") as said, \
-            subprocess.Popen([tool, command, *COMMANDS[command], path], cwd=folder, stdout=said) as process:
+def run(command, folder):
+    """Seconds of a processor and bytes of host memory of one run; what it prints goes to `said`."""
+    with open(folder / "said", "wb") as said, subprocess.Popen(command, cwd=folder, stdout=said) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        sys.exit(f"xseg {command} failed")
+        sys.exit(f"{command[:2]} failed")
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
+
+
+def measure(tool, path, rounds, folder):
+    """Print the rows of a file.  In a round each command runs once."""
+    size = os.path.getsize(path)
+    commands = {"pickle.load": [sys.executable, "-c", LOAD, path]}
+    commands |= {f"xseg {name}": [tool, name, *options, *[path] * times] for name, (options, _, times) in COMMANDS.items()}
+    figures, written, events = {name: [] for name in commands}, {}, 0
+    for _ in range(rounds):
+        for name, command in commands.items():
+            figures[name].append(run(command, folder))
+            events = int((folder / "said").read_text()) if name == "pickle.load" else events
+            written[name] = (folder / ((COMMANDS.get(name[5:]) or ("", None))[1] or "said")).stat().st_size
+    print(f"{os.path.basename(path)}: {events} events, {size / 1e6:.0f} MB, {rounds} round{'s' * (rounds > 1)}")
+    print(f"{'':14}{'seconds':>9}{'of load':>9}{'us/event':>10}{'MiB':>7}{'of file':>9}{'MB written':>12}")
+    load = statistics.median(seconds for seconds, _ in figures["pickle.load"])
+    for name, runs in figures.items():
+        seconds, memory = statistics.median(one for one, _ in runs), max(one for _, one in runs)
+        times = COMMANDS[name[5:]][2] if name != "pickle.load" else 1
+        print(f"{name:14}{seconds:9.2f}{seconds / (times * load):9.2f}{seconds / events * 1e6:10.2f}"
+              f"{memory / (1 << 20):7.0f}{memory / size:9.2f}"
+              + (f"{written[name] / 1e6:12.1f}" if name != "pickle.load" else ""), flush=True)
 
 
 def main():
@@ -34,20 +68,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tool", type=os.path.abspath)
     parser.add_argument("--events", type=lambda text: int(float(text)), default=1000000)
-    parser.add_argument("--file", type=os.path.abspath)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    parser.add_argument("files", metavar="FILE", nargs="*", type=os.path.abspath)
+    given = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        path = given.file or folder / "job.pickle"
-        if not given.file:
-            job.write(path, given.events)
-        print(f"{os.path.getsize(path) / 1e6:.0f} MB of snapshot")
-        for command, options in COMMANDS.items():
-            rounds = [run(given.tool, command, path, folder) for _ in range(given.rounds)]
-            written = folder / (options[-1] if options else "said")
-            print(f"xseg {command:8} {statistics.median(seconds for seconds, _ in rounds):6.2f} s "
-                  f"{max(memory for _, memory in rounds) / (1 << 20):6.0f} MiB {written.stat().st_size / 1e6:8.1f} MB written")
+        if not given.files:
+            given.files = [folder / "job.pickle"]
+            job.write(given.files[0], given.events)
+        for path in given.files:
+            measure(given.tool, path, given.rounds, folder)
 
 
 if __name__ == "__main__":

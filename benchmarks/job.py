@@ -38,15 +38,16 @@ class Pickle:
         if text in self.memo:
             return self.again(text)
         data = text.encode()
-        return self.memoized(b"\x8c%c" % len(data) + data, text)
+        head = b"\x8c%c" % len(data) if len(data) < 256 else b"X" + struct.pack("<I", len(data))
+        return self.memoized(head + data, text)
 
     @staticmethod
     def number(number):
         """An integer."""
-        if number < 256:
+        if 0 <= number < 256:
             return b"K%c" % number
-        if number < 1 << 31:
-            return b"J" + struct.pack("<I", number)
+        if -1 << 31 <= number < 1 << 31:
+            return b"J" + struct.pack("<i", number)
         return b"\x8a\x08" + struct.pack("<Q", number)
 
     def value(self, value):
@@ -55,6 +56,8 @@ class Pickle:
             return {None: b"N", True: b"\x88", False: b"\x89"}[value]
         if isinstance(value, int):
             return self.number(value)
+        if isinstance(value, float):
+            return b"G" + struct.pack(">d", value)
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, tuple):

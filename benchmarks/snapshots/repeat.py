@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""A longer memory snapshot than PyTorch has room to make: repeat.py FILE TIMES OUT.
+
+The history of FILE, which PyTorch has written, comes so many times, one behind the other, with times that go on.  As in
+PyTorch's own files, frames are written once, and the stack of each event is a list of its own.  Before each repetition all
+blocks and segments are freed, since the history begins without any.
+"""
+import pathlib
+import pickle
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import job  # pylint: disable=wrong-import-position
+
+
+class Repeater(job.Pickle):
+    """A pickle with the entries of another one."""
+
+    def __init__(self, file):
+        super().__init__(file)
+        self.stacks = {}  # by the frames: what a list of them is filled with
+        self.lists = {}   # of this repetition: those that were written
+
+    def stack(self, frames):
+        """A list of frames; that of a free and of the free's end is one."""
+        if id(frames) in self.lists:
+            return b"j" + self.lists[id(frames)].to_bytes(4, "little")
+        self.lists[id(frames)] = self.count
+        head, key = self.memoized(b"]"), tuple(map(id, frames))
+        if not frames:
+            return head
+        if key in self.stacks:
+            return head + self.stacks[key]
+        written = b"(" + b"".join(map(self.value, frames)) + b"e"
+        self.stacks[key] = b"(" + b"".join(map(self.value, frames)) + b"e"
+        return head + written
+
+    def entry_of(self, entry, later):
+        """An entry of another pickle, some microseconds later."""
+        if self.batch == 1000:
+            self.file.write(b"e(")
+            self.batch = 0
+        self.batch += 1
+        parts = [self.memoized(b"}"), b"("]
+        for key, value in entry.items():
+            parts.append(self.text(key))
+            if key == "frames":
+                parts.append(self.stack(value))
+            else:
+                parts.append(self.value(value + later if key == "time_us" else value))
+        self.file.write(b"".join(parts) + b"u")
+
+
+def frees(entries):
+    """Entries that give back what a history without expandable segments has at its end."""
+    blocks, segments = {}, {}
+    for entry in entries:
+        kind, _, what = entry["action"].rpartition("_")
+        held = segments if kind == "segment" else blocks
+        if what == "alloc":
+            held[entry["addr"]] = entry
+        elif entry["action"] in ("free_completed", "segment_free"):
+            held.pop(entry["addr"], None)
+    now = {"time_us": entries[-1]["time_us"]}
+    return [{**entry, **now, "action": action} for held, actions in ((blocks, ("free_requested", "free_completed")), (segments, ("segment_free",)))
+            for entry in held.values() for action in actions]
+
+
+def main():
+    """All of it."""
+    with open(sys.argv[1], "rb") as file:
+        snapshot = pickle.load(file)
+    entries = max(snapshot.pop("device_traces"), key=len)
+    times, end = int(sys.argv[2]), frees(entries)
+    duration = entries[-1]["time_us"] - entries[0]["time_us"] + 1
+    with open(sys.argv[3], "wb") as file:
+        out = Repeater(file)
+        out.begin()
+        for number in range(times):
+            out.lists.clear()
+            for entry in entries + (end if number < times - 1 else []):
+                out.entry_of(entry, number * duration)
+        out.end(snapshot)
+
+
+if __name__ == "__main__":
+    main()
