@@ -155,7 +155,7 @@ static void texts_are_refused_only_where_they_are_in_use(void **state)
     struct xseg_allocator *allocator = scene_open("history:state");
     void **ptr = calloc(FIT + 1, sizeof(*ptr));
     unsigned count = 0;
-    xseg_status status;
+    xseg_status status = XSEG_OK;
 
     (void)state;
     assert_non_null(ptr);
