@@ -102,24 +102,34 @@ static uint64_t count_objects(struct xseg_allocator *allocator)
     return objects;
 }
 
+/* Host memory and objects take longer to find out: once for a row, and not at each change. */
+static void note_bookkeeping(struct timeline *timeline, struct xseg_allocator *allocator)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+
+    where.device = 0;
+    if (xseg_stats(allocator, &where, &stats) == XSEG_OK)
+        timeline->high[4] = stats.host_bytes;
+    timeline->high[5] = count_objects(allocator);
+}
+
 void timeline_until(struct timeline *timeline, uint64_t microseconds,
                     struct xseg_allocator *allocator, const struct xseg_statistics *stats)
 {
-    const uint64_t values[TIMELINE_COLUMNS] = {stats->requested_bytes[0].current,
-                                               stats->allocated_bytes[0].current,
-                                               stats->reserved_bytes[0].current,
-                                               stats->address_bytes,
-                                               stats->host_bytes,
-                                               count_objects(allocator)};
+    const uint64_t values[] = {stats->requested_bytes[0].current, stats->allocated_bytes[0].current,
+                               stats->reserved_bytes[0].current, stats->address_bytes};
 
     while (timeline->run > 0 && timeline->at + timeline->run <= microseconds) {
         timeline->at += timeline->run;
-        raise_high(timeline, values, TIMELINE_COLUMNS);
+        raise_high(timeline, values, 4);
+        note_bookkeeping(timeline, allocator);
         write_row(timeline);
     }
     if (timeline->at < microseconds) {
-        raise_high(timeline, values, TIMELINE_COLUMNS);
-        timeline->count++;
+        raise_high(timeline, values, 4);
+        if (timeline->count++ == 0)
+            note_bookkeeping(timeline, allocator);
     }
 }
 

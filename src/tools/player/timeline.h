@@ -5,7 +5,8 @@
  * Without a clock a row stands for a run of events: event number, requested, allocated and reserved
  * bytes.  With a clock it stands for a stretch of time: microseconds since the first `@`, and the same
  * bytes.  Then follows what must not grow without end: bytes of reserved addresses, of host memory, and
- * objects of the driver.  Each row shows the highest value of each column, so that no peak is lost.
+ * objects of the driver.  Each row shows the highest value of each column, so that no peak is lost; of host memory and
+ * objects, which take longer to find out, it shows those at its end.
  * Comment lines begin with `#`: the names of the columns, and, without a clock, `# mark EVENT LABEL`
  * where the trace has a mark.
  *
@@ -40,7 +41,7 @@ void timeline_init(struct timeline *timeline, FILE *file, const struct xtrace *t
 void timeline_add(struct timeline *timeline, const struct xseg_statistics *stats);
 void timeline_mark(struct timeline *timeline, const char *label);
 
-/* With one: up to this time memory was as it is now. */
+/* With one: up to this time memory was as it is now.  `stats` may end before the host bytes. */
 void timeline_until(struct timeline *timeline, uint64_t microseconds,
                     struct xseg_allocator *allocator, const struct xseg_statistics *stats);
 

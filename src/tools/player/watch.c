@@ -197,9 +197,8 @@ static bool note_memory(struct watch *watch, uint64_t time)
     where.device = 0;
     if (time <= watch->noted)
         return true;
-    /* Host bytes, for which the kernel is asked, only where they are written down. */
-    if (watch->timeline->file == NULL)
-        stats.struct_bytes = offsetof(struct xseg_statistics, host_bytes);
+    /* Up to the host bytes, for which the kernel would be asked. */
+    stats.struct_bytes = offsetof(struct xseg_statistics, host_bytes);
     if (xseg_stats(watch->allocator, &where, &stats) != XSEG_OK)
         return false;
     watch->live += (double)stats.allocated_bytes[0].current * (double)(time - watch->noted);
