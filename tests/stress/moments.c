@@ -17,7 +17,7 @@
 
 #define WORKERS   2u
 #define BETWEEN   5000u
-#define SNAPSHOTS 30u
+#define SNAPSHOTS (SCENE_IS_SANITIZED ? 10u : 30u) /* with sanitizers each takes two seconds */
 #define EVENTS    4000u /* in a snapshot: the newest */
 
 struct worker {
