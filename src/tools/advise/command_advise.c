@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/advise/command_advise.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "src/tools/advise/advise_report.h"
+#include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/driver/simulator.h"
 #include "src/tools/ranks/rank_files.h"

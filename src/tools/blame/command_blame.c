@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/blame/command_blame.h"
-
 #include "src/tools/blame/blame_ranks.h"
 #include "src/tools/blame/blame_report.h"
+#include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/ranks/rank_files.h"
 #include "src/tools/recording/recording_file.h"

@@ -49,4 +49,21 @@ struct command {
     const char *exits[COMMAND_EXITS]; /* what each exit status means; NULL: there is none such */
 };
 
+/* The commands, in the order of names. */
+#define COMMAND_LIST(X) \
+    X(advise)           \
+    X(blame)            \
+    X(compare)          \
+    X(config)           \
+    X(export)           \
+    X(help)             \
+    X(probe)            \
+    X(replay)           \
+    X(top)              \
+    X(view)
+
+#define COMMAND_ROW_(name) extern const struct command command_##name;
+COMMAND_LIST(COMMAND_ROW_)
+#undef COMMAND_ROW_
+
 #endif

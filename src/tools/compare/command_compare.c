@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/compare/command_compare.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/ranks/compare_report.h"
 #include "src/tools/ranks/rank_files.h"

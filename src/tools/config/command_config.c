@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/config/command_config.h"
-
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/output.h"

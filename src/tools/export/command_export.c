@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/export/command_export.h"
-
 #include <inttypes.h>
 
+#include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/export/export_trace.h"
 #include "src/tools/recording/recording_file.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/main/command_help.h"
-
 #include <jansson.h>
 
+#include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/main/commands.h"
 #include "src/tools/main/help.h"

@@ -5,17 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/tools/advise/command_advise.h"
-#include "src/tools/blame/command_blame.h"
-#include "src/tools/compare/command_compare.h"
-#include "src/tools/config/command_config.h"
-#include "src/tools/export/command_export.h"
-#include "src/tools/main/command_help.h"
-#include "src/tools/probe/command_probe.h"
-#include "src/tools/replay/command_replay.h"
-#include "src/tools/top/command_top.h"
-#include "src/tools/view/command_view.h"
-
 const struct command commands_tool = {
     .sentence = "replay recorded programmes through a GPU memory allocator, and probe drivers",
     .usage = "COMMAND [ARGUMENT]...",
@@ -37,17 +26,10 @@ const struct command commands_tool = {
 };
 
 const struct command *const commands[] = {
-    &command_advise,
-    &command_blame,
-    &command_compare,
-    &command_config,
-    &command_export,
-    &command_help,
-    &command_probe,
-    &command_replay,
-    &command_top,
-    &command_view,
-    NULL,
+#define ROW(name) &command_##name,
+    COMMAND_LIST(ROW)
+#undef ROW
+        NULL,
 };
 
 const struct command *commands_find(const char *name)

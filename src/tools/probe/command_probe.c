@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/probe/command_probe.h"
-
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/driver/simulator.h"
 #include "src/tools/probe/probe_preset.h"

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/replay/command_replay.h"
-
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/player/min_device.h"
 #include "src/tools/player/replay.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/top/command_top.h"
-
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/output.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/view/command_view.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/recording/recording_file.h"
 #include "src/tools/text/complain.h"
