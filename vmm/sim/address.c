@@ -270,16 +270,12 @@ static CUresult address_free(CUdeviceptr address, size_t bytes)
 }
 
 /* The hint is not followed: cuda.h promises nothing about it, and addresses rise here as long as they can. */
-SIM_EXPORT CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
-                                                CUdeviceptr addr, unsigned long long flags)
-{
-    SIM_ANSWER(MEM_ADDRESS_RESERVE, reserve(ptr, size, alignment, addr, flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size)
-{
-    SIM_ANSWER_AT(MEM_ADDRESS_FREE, ptr, 0, address_free(ptr, size));
-}
+SIM_ENTRY(MEM_ADDRESS_RESERVE, cuMemAddressReserve,
+          (CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+           unsigned long long flags),
+          reserve(ptr, size, alignment, addr, flags));
+SIM_ENTRY_AT(MEM_ADDRESS_FREE, cuMemAddressFree, (CUdeviceptr ptr, size_t size), ptr, 0,
+             address_free(ptr, size));
 
 void xseg_sim_hold_addresses(uint64_t bytes)
 {

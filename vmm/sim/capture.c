@@ -472,10 +472,8 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
-{
-    SIM_ANSWER(STREAM_BEGIN_CAPTURE, begin(hStream, mode));
-}
+SIM_ENTRY(STREAM_BEGIN_CAPTURE, cuStreamBeginCapture_v2,
+          (CUstream hStream, CUstreamCaptureMode mode), begin(hStream, mode));
 
 /* The data of edges is all zero: there are plain edges only. */
 SIM_EXPORT CUresult CUDAAPI
@@ -488,33 +486,20 @@ cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode 
                begin_in(hStream, hGraph, dependencies, numDependencies, mode));
 }
 
-SIM_EXPORT CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
-{
-    SIM_ANSWER(STREAM_END_CAPTURE, end(hStream, phGraph));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream,
-                                                CUstreamCaptureStatus *captureStatus)
-{
-    SIM_ANSWER(STREAM_IS_CAPTURING, is_capturing(hStream, captureStatus));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream hStream,
-                                                      CUstreamCaptureStatus *status, cuuint64_t *id,
-                                                      CUgraph *graph,
-                                                      const CUgraphNode **dependencies,
-                                                      size_t *count)
-{
-    SIM_ANSWER(STREAM_GET_CAPTURE_INFO, info(hStream, status, id, graph, dependencies, count));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamGetCaptureInfo_v3(
-    CUstream hStream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-    const CUgraphNode **dependencies, const struct CUgraphEdgeData_st **edges, size_t *count)
-{
-    SIM_ANSWER(STREAM_GET_CAPTURE_INFO_V3,
-               info_v3(hStream, status, id, graph, dependencies, edges, count));
-}
+SIM_ENTRY(STREAM_END_CAPTURE, cuStreamEndCapture, (CUstream hStream, CUgraph *phGraph),
+          end(hStream, phGraph));
+SIM_ENTRY(STREAM_IS_CAPTURING, cuStreamIsCapturing,
+          (CUstream hStream, CUstreamCaptureStatus *captureStatus),
+          is_capturing(hStream, captureStatus));
+SIM_ENTRY(STREAM_GET_CAPTURE_INFO, cuStreamGetCaptureInfo_v2,
+          (CUstream hStream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+           const CUgraphNode **dependencies, size_t *count),
+          info(hStream, status, id, graph, dependencies, count));
+SIM_ENTRY(STREAM_GET_CAPTURE_INFO_V3, cuStreamGetCaptureInfo_v3,
+          (CUstream hStream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+           const CUgraphNode **dependencies, const struct CUgraphEdgeData_st **edges,
+           size_t *count),
+          info_v3(hStream, status, id, graph, dependencies, edges, count));
 
 /* Apart, so that the entry point below saves no registers where it is quiet. */
 static __attribute__((noinline)) CUresult exchange_mode_locked(CUstreamCaptureMode *mode)
@@ -531,18 +516,11 @@ SIM_EXPORT CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMod
     return exchange_mode(mode);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream hStream,
-                                                              CUgraphNode *dependencies,
-                                                              size_t numDependencies,
-                                                              unsigned int flags)
-{
-    SIM_ANSWER(STREAM_UPDATE_NEEDS, update(hStream, dependencies, numDependencies, flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(
-    CUstream hStream, CUgraphNode *dependencies, const struct CUgraphEdgeData_st *dependencyData,
-    size_t numDependencies, unsigned int flags)
-{
-    SIM_ANSWER(STREAM_UPDATE_NEEDS_V2,
-               update_v2(hStream, dependencies, dependencyData, numDependencies, flags));
-}
+SIM_ENTRY(STREAM_UPDATE_NEEDS, cuStreamUpdateCaptureDependencies,
+          (CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags),
+          update(hStream, dependencies, numDependencies, flags));
+SIM_ENTRY(STREAM_UPDATE_NEEDS_V2, cuStreamUpdateCaptureDependencies_v2,
+          (CUstream hStream, CUgraphNode *dependencies,
+           const struct CUgraphEdgeData_st *dependencyData, size_t numDependencies,
+           unsigned int flags),
+          update_v2(hStream, dependencies, dependencyData, numDependencies, flags));

@@ -133,13 +133,10 @@ static CUresult add(CUgraphNode *out, CUgraph graph_handle, const CUgraphNode *n
     return result;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out,
-                                                           CUgraph hGraph, CUcontext ctx,
-                                                           unsigned int defaultLaunchValue,
-                                                           unsigned int flags)
-{
-    SIM_ANSWER(GRAPH_CONDITION_CREATE, create(pHandle_out, hGraph, ctx, defaultLaunchValue, flags));
-}
+SIM_ENTRY(GRAPH_CONDITION_CREATE, cuGraphConditionalHandleCreate,
+          (CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx,
+           unsigned int defaultLaunchValue, unsigned int flags),
+          create(pHandle_out, hGraph, ctx, defaultLaunchValue, flags));
 
 /* The data of edges is all zero: there are plain edges only. */
 SIM_EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,

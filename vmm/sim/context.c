@@ -199,63 +199,18 @@ static CUresult synchronize(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
-{
-    SIM_ANSWER(PRIMARY_CTX_RETAIN, retain(pctx, dev));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
-{
-    SIM_ANSWER(PRIMARY_CTX_RELEASE, release(dev));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
-{
-    SIM_ANSWER(PRIMARY_CTX_RESET, reset(dev));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags,
-                                                       int *active)
-{
-    SIM_ANSWER(PRIMARY_CTX_GET_STATE, get_state(dev, flags, active));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext ctx)
-{
-    SIM_ANSWER(CTX_PUSH_CURRENT, push(ctx));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext *pctx)
-{
-    SIM_ANSWER(CTX_POP_CURRENT, pop(pctx));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuCtxGetCurrent(CUcontext *pctx)
-{
-    SIM_ANSWER(CTX_GET_CURRENT, get_current(pctx));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuCtxSetCurrent(CUcontext ctx)
-{
-    SIM_ANSWER(CTX_SET_CURRENT, set_current(ctx));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuCtxGetDevice(CUdevice *device)
-{
-    SIM_ANSWER(CTX_GET_DEVICE, get_device(device, NULL));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
-{
-    SIM_ANSWER(CTX_GET_DEVICE_V2, get_device(device, ctx));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuCtxSynchronize(void)
-{
-    SIM_ANSWER(CTX_SYNCHRONIZE, synchronize(NULL));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx)
-{
-    SIM_ANSWER(CTX_SYNCHRONIZE_V2, synchronize(ctx));
-}
+SIM_ENTRY(PRIMARY_CTX_RETAIN, cuDevicePrimaryCtxRetain, (CUcontext *pctx, CUdevice dev),
+          retain(pctx, dev));
+SIM_ENTRY(PRIMARY_CTX_RELEASE, cuDevicePrimaryCtxRelease_v2, (CUdevice dev), release(dev));
+SIM_ENTRY(PRIMARY_CTX_RESET, cuDevicePrimaryCtxReset_v2, (CUdevice dev), reset(dev));
+SIM_ENTRY(PRIMARY_CTX_GET_STATE, cuDevicePrimaryCtxGetState,
+          (CUdevice dev, unsigned int *flags, int *active), get_state(dev, flags, active));
+SIM_ENTRY(CTX_PUSH_CURRENT, cuCtxPushCurrent_v2, (CUcontext ctx), push(ctx));
+SIM_ENTRY(CTX_POP_CURRENT, cuCtxPopCurrent_v2, (CUcontext *pctx), pop(pctx));
+SIM_ENTRY(CTX_GET_CURRENT, cuCtxGetCurrent, (CUcontext *pctx), get_current(pctx));
+SIM_ENTRY(CTX_SET_CURRENT, cuCtxSetCurrent, (CUcontext ctx), set_current(ctx));
+SIM_ENTRY(CTX_GET_DEVICE, cuCtxGetDevice, (CUdevice *device), get_device(device, NULL));
+SIM_ENTRY(CTX_GET_DEVICE_V2, cuCtxGetDevice_v2, (CUdevice *device, CUcontext ctx),
+          get_device(device, ctx));
+SIM_ENTRY(CTX_SYNCHRONIZE, cuCtxSynchronize, (void), synchronize(NULL));
+SIM_ENTRY(CTX_SYNCHRONIZE_V2, cuCtxSynchronize_v2, (CUcontext ctx), synchronize(ctx));

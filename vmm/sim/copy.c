@@ -104,111 +104,54 @@ static uint64_t address_of(const void *pointer)
     return (uint64_t)(uintptr_t)pointer;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
-{
-    SIM_ANSWER_AT(MEMCPY, dst, src, copy(NULL, false, dst, SIM_EITHER, src, SIM_EITHER, ByteCount));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
-                                          CUstream hStream)
-{
-    SIM_ANSWER_AT(MEMCPY_ASYNC, dst, src,
-                  copy(hStream, true, dst, SIM_EITHER, src, SIM_EITHER, ByteCount));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
-                                              CUdeviceptr srcDevice, CUcontext srcContext,
-                                              size_t ByteCount, CUstream hStream)
-{
-    SIM_ANSWER_AT(MEMCPY_PEER_ASYNC, dstDevice, srcDevice,
-                  copy_peer(hStream, dstDevice, dstContext, srcDevice, srcContext, ByteCount));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost,
-                                            size_t ByteCount)
-{
-    SIM_ANSWER_AT(
-        MEMCPY_HTOD, dstDevice, 0,
-        copy(NULL, false, dstDevice, SIM_DEVICE, address_of(srcHost), SIM_HOST, ByteCount));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost,
-                                                 size_t ByteCount, CUstream hStream)
-{
-    SIM_ANSWER_AT(
-        MEMCPY_HTOD_ASYNC, dstDevice, 0,
-        copy(hStream, true, dstDevice, SIM_DEVICE, address_of(srcHost), SIM_HOST, ByteCount));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
-{
-    SIM_ANSWER_AT(
-        MEMCPY_DTOH, srcDevice, 0,
-        copy(NULL, false, address_of(dstHost), SIM_HOST, srcDevice, SIM_DEVICE, ByteCount));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice,
-                                                 size_t ByteCount, CUstream hStream)
-{
-    SIM_ANSWER_AT(
-        MEMCPY_DTOH_ASYNC, srcDevice, 0,
-        copy(hStream, true, address_of(dstHost), SIM_HOST, srcDevice, SIM_DEVICE, ByteCount));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
-                                            size_t ByteCount)
-{
-    SIM_ANSWER_AT(MEMCPY_DTOD, dstDevice, srcDevice,
-                  copy(NULL, false, dstDevice, SIM_DEVICE, srcDevice, SIM_DEVICE, ByteCount));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
-                                                 size_t ByteCount, CUstream hStream)
-{
-    SIM_ANSWER_AT(MEMCPY_DTOD_ASYNC, dstDevice, srcDevice,
-                  copy(hStream, true, dstDevice, SIM_DEVICE, srcDevice, SIM_DEVICE, ByteCount));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
-{
-    SIM_ANSWER_AT(MEMSET_D8, dstDevice, 0, fill(NULL, false, dstDevice, uc, 1, N));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N)
-{
-    SIM_ANSWER_AT(MEMSET_D16, dstDevice, 0, fill(NULL, false, dstDevice, us, 2, N));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N)
-{
-    SIM_ANSWER_AT(MEMSET_D32, dstDevice, 0, fill(NULL, false, dstDevice, ui, 4, N));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N,
-                                            CUstream hStream)
-{
-    SIM_ANSWER_AT(MEMSET_D8_ASYNC, dstDevice, 0, fill(hStream, true, dstDevice, uc, 1, N));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
-                                             CUstream hStream)
-{
-    SIM_ANSWER_AT(MEMSET_D16_ASYNC, dstDevice, 0, fill(hStream, true, dstDevice, us, 2, N));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
-                                             CUstream hStream)
-{
-    SIM_ANSWER_AT(MEMSET_D32_ASYNC, dstDevice, 0, fill(hStream, true, dstDevice, ui, 4, N));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
-{
-    SIM_ANSWER(LAUNCH_HOST_FUNC, launch_host(hStream, fn, userData));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr,
-                                                    cuuint32_t value, unsigned int flags)
-{
-    SIM_ANSWER_AT(STREAM_WRITE_VALUE32, addr, 0, write_value(stream, addr, value, flags));
-}
+SIM_ENTRY_AT(MEMCPY, cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), dst, src,
+             copy(NULL, false, dst, SIM_EITHER, src, SIM_EITHER, ByteCount));
+SIM_ENTRY_AT(MEMCPY_ASYNC, cuMemcpyAsync,
+             (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream), dst, src,
+             copy(hStream, true, dst, SIM_EITHER, src, SIM_EITHER, ByteCount));
+SIM_ENTRY_AT(MEMCPY_PEER_ASYNC, cuMemcpyPeerAsync,
+             (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+              CUcontext srcContext, size_t ByteCount, CUstream hStream),
+             dstDevice, srcDevice,
+             copy_peer(hStream, dstDevice, dstContext, srcDevice, srcContext, ByteCount));
+SIM_ENTRY_AT(MEMCPY_HTOD, cuMemcpyHtoD_v2,
+             (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount), dstDevice, 0,
+             copy(NULL, false, dstDevice, SIM_DEVICE, address_of(srcHost), SIM_HOST, ByteCount));
+SIM_ENTRY_AT(MEMCPY_HTOD_ASYNC, cuMemcpyHtoDAsync_v2,
+             (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream),
+             dstDevice, 0,
+             copy(hStream, true, dstDevice, SIM_DEVICE, address_of(srcHost), SIM_HOST, ByteCount));
+SIM_ENTRY_AT(MEMCPY_DTOH, cuMemcpyDtoH_v2, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount),
+             srcDevice, 0,
+             copy(NULL, false, address_of(dstHost), SIM_HOST, srcDevice, SIM_DEVICE, ByteCount));
+SIM_ENTRY_AT(MEMCPY_DTOH_ASYNC, cuMemcpyDtoHAsync_v2,
+             (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), srcDevice,
+             0,
+             copy(hStream, true, address_of(dstHost), SIM_HOST, srcDevice, SIM_DEVICE, ByteCount));
+SIM_ENTRY_AT(MEMCPY_DTOD, cuMemcpyDtoD_v2,
+             (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount), dstDevice, srcDevice,
+             copy(NULL, false, dstDevice, SIM_DEVICE, srcDevice, SIM_DEVICE, ByteCount));
+SIM_ENTRY_AT(MEMCPY_DTOD_ASYNC, cuMemcpyDtoDAsync_v2,
+             (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),
+             dstDevice, srcDevice,
+             copy(hStream, true, dstDevice, SIM_DEVICE, srcDevice, SIM_DEVICE, ByteCount));
+SIM_ENTRY_AT(MEMSET_D8, cuMemsetD8_v2, (CUdeviceptr dstDevice, unsigned char uc, size_t N),
+             dstDevice, 0, fill(NULL, false, dstDevice, uc, 1, N));
+SIM_ENTRY_AT(MEMSET_D16, cuMemsetD16_v2, (CUdeviceptr dstDevice, unsigned short us, size_t N),
+             dstDevice, 0, fill(NULL, false, dstDevice, us, 2, N));
+SIM_ENTRY_AT(MEMSET_D32, cuMemsetD32_v2, (CUdeviceptr dstDevice, unsigned int ui, size_t N),
+             dstDevice, 0, fill(NULL, false, dstDevice, ui, 4, N));
+SIM_ENTRY_AT(MEMSET_D8_ASYNC, cuMemsetD8Async,
+             (CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream), dstDevice, 0,
+             fill(hStream, true, dstDevice, uc, 1, N));
+SIM_ENTRY_AT(MEMSET_D16_ASYNC, cuMemsetD16Async,
+             (CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream), dstDevice, 0,
+             fill(hStream, true, dstDevice, us, 2, N));
+SIM_ENTRY_AT(MEMSET_D32_ASYNC, cuMemsetD32Async,
+             (CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream), dstDevice, 0,
+             fill(hStream, true, dstDevice, ui, 4, N));
+SIM_ENTRY(LAUNCH_HOST_FUNC, cuLaunchHostFunc, (CUstream hStream, CUhostFn fn, void *userData),
+          launch_host(hStream, fn, userData));
+SIM_ENTRY_AT(STREAM_WRITE_VALUE32, cuStreamWriteValue32_v2,
+             (CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags), addr, 0,
+             write_value(stream, addr, value, flags));

@@ -168,52 +168,19 @@ static CUresult get_bus(char *text, int bytes, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuInit(unsigned int Flags)
-{
-    SIM_ANSWER(INIT, init(Flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDriverGetVersion(int *driverVersion)
-{
-    SIM_ANSWER(DRIVER_GET_VERSION, driver_version(driverVersion));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDeviceGetCount(int *count)
-{
-    SIM_ANSWER(DEVICE_GET_COUNT, get_count(count));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal)
-{
-    SIM_ANSWER(DEVICE_GET, get(device, ordinal));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDeviceGetName(char *name, int len, CUdevice dev)
-{
-    SIM_ANSWER(DEVICE_GET_NAME, get_name(name, len, dev));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
-{
-    SIM_ANSWER(DEVICE_GET_UUID, get_uuid(uuid, dev));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
-{
-    SIM_ANSWER(DEVICE_GET_UUID_V2, get_uuid(uuid, dev));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
-{
-    SIM_ANSWER(DEVICE_TOTAL_MEM, total_memory(bytes, dev));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
-{
-    SIM_ANSWER(DEVICE_GET_ATTRIBUTE, get_attribute(pi, attrib, dev));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
-{
-    SIM_ANSWER(DEVICE_GET_PCI_BUS_ID, get_bus(pciBusId, len, dev));
-}
+SIM_ENTRY(INIT, cuInit, (unsigned int Flags), init(Flags));
+SIM_ENTRY(DRIVER_GET_VERSION, cuDriverGetVersion, (int *driverVersion),
+          driver_version(driverVersion));
+SIM_ENTRY(DEVICE_GET_COUNT, cuDeviceGetCount, (int *count), get_count(count));
+SIM_ENTRY(DEVICE_GET, cuDeviceGet, (CUdevice *device, int ordinal), get(device, ordinal));
+SIM_ENTRY(DEVICE_GET_NAME, cuDeviceGetName, (char *name, int len, CUdevice dev),
+          get_name(name, len, dev));
+SIM_ENTRY(DEVICE_GET_UUID, cuDeviceGetUuid, (CUuuid *uuid, CUdevice dev), get_uuid(uuid, dev));
+SIM_ENTRY(DEVICE_GET_UUID_V2, cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice dev),
+          get_uuid(uuid, dev));
+SIM_ENTRY(DEVICE_TOTAL_MEM, cuDeviceTotalMem_v2, (size_t *bytes, CUdevice dev),
+          total_memory(bytes, dev));
+SIM_ENTRY(DEVICE_GET_ATTRIBUTE, cuDeviceGetAttribute,
+          (int *pi, CUdevice_attribute attrib, CUdevice dev), get_attribute(pi, attrib, dev));
+SIM_ENTRY(DEVICE_GET_PCI_BUS_ID, cuDeviceGetPCIBusId, (char *pciBusId, int len, CUdevice dev),
+          get_bus(pciBusId, len, dev));

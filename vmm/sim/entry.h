@@ -71,6 +71,19 @@ static inline CUresult sim_leave(CUresult result)
         return sim_leave(result_);                                                           \
     } while (0)
 
+/*
+ * An entry point whose parameters, in parentheses, are handed to the work as they are.
+ *
+ * The symbol is written in full: cuda.h renames some calls by macros.
+ */
+#define SIM_ENTRY(call, symbol, parameters, work) SIM_ENTRY_AT(call, symbol, parameters, 0, 0, work)
+#define SIM_ENTRY_AT(call, symbol, parameters, first, second, work) \
+    SIM_EXPORT CUresult CUDAAPI symbol parameters                   \
+    {                                                               \
+        SIM_ANSWER_AT(call, first, second, work);                   \
+    }                                                               \
+    _Static_assert(SIM_CALL_##call < SIM_CALL_COUNT, "it is in the table of calls")
+
 #undef cuDeviceGetUuid
 #undef cuEventElapsedTime
 #undef cuGetProcAddress

@@ -123,12 +123,7 @@ static CUresult find(CUresult error, const char **out, bool is_name)
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGetErrorName(CUresult error, const char **pStr)
-{
-    SIM_ANSWER(GET_ERROR_NAME, find(error, pStr, true));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGetErrorString(CUresult error, const char **pStr)
-{
-    SIM_ANSWER(GET_ERROR_STRING, find(error, pStr, false));
-}
+SIM_ENTRY(GET_ERROR_NAME, cuGetErrorName, (CUresult error, const char **pStr),
+          find(error, pStr, true));
+SIM_ENTRY(GET_ERROR_STRING, cuGetErrorString, (CUresult error, const char **pStr),
+          find(error, pStr, false));

@@ -261,26 +261,13 @@ static CUresult wait(CUstream stream_handle, CUevent handle, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuEventCreate(CUevent *phEvent, unsigned int Flags)
-{
-    SIM_ANSWER(EVENT_CREATE, sim_event_create(phEvent, Flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuEventDestroy_v2(CUevent hEvent)
-{
-    SIM_ANSWER(EVENT_DESTROY, destroy(hEvent));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream)
-{
-    SIM_ANSWER(EVENT_RECORD, record(hEvent, hStream, CU_EVENT_RECORD_DEFAULT));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuEventRecordWithFlags(CUevent hEvent, CUstream hStream,
-                                                   unsigned int flags)
-{
-    SIM_ANSWER(EVENT_RECORD_FLAGS, record(hEvent, hStream, flags));
-}
+SIM_ENTRY(EVENT_CREATE, cuEventCreate, (CUevent *phEvent, unsigned int Flags),
+          sim_event_create(phEvent, Flags));
+SIM_ENTRY(EVENT_DESTROY, cuEventDestroy_v2, (CUevent hEvent), destroy(hEvent));
+SIM_ENTRY(EVENT_RECORD, cuEventRecord, (CUevent hEvent, CUstream hStream),
+          record(hEvent, hStream, CU_EVENT_RECORD_DEFAULT));
+SIM_ENTRY(EVENT_RECORD_FLAGS, cuEventRecordWithFlags,
+          (CUevent hEvent, CUstream hStream, unsigned int flags), record(hEvent, hStream, flags));
 
 /* Apart, so that the entry point below saves no registers where it is quiet. */
 static __attribute__((noinline)) CUresult query_locked(CUevent handle)
@@ -313,23 +300,11 @@ SIM_EXPORT CUresult CUDAAPI cuEventQuery(CUevent hEvent)
     return CUDA_ERROR_NOT_READY;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuEventSynchronize(CUevent hEvent)
-{
-    SIM_ANSWER(EVENT_SYNCHRONIZE, synchronize(hEvent));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
-{
-    SIM_ANSWER(EVENT_ELAPSED, get_elapsed(pMilliseconds, hStart, hEnd));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart,
-                                                  CUevent hEnd)
-{
-    SIM_ANSWER(EVENT_ELAPSED_V2, get_elapsed(pMilliseconds, hStart, hEnd));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
-{
-    SIM_ANSWER(STREAM_WAIT_EVENT, wait(hStream, hEvent, Flags));
-}
+SIM_ENTRY(EVENT_SYNCHRONIZE, cuEventSynchronize, (CUevent hEvent), synchronize(hEvent));
+SIM_ENTRY(EVENT_ELAPSED, cuEventElapsedTime, (float *pMilliseconds, CUevent hStart, CUevent hEnd),
+          get_elapsed(pMilliseconds, hStart, hEnd));
+SIM_ENTRY(EVENT_ELAPSED_V2, cuEventElapsedTime_v2,
+          (float *pMilliseconds, CUevent hStart, CUevent hEnd),
+          get_elapsed(pMilliseconds, hStart, hEnd));
+SIM_ENTRY(STREAM_WAIT_EVENT, cuStreamWaitEvent,
+          (CUstream hStream, CUevent hEvent, unsigned int Flags), wait(hStream, hEvent, Flags));

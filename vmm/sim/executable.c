@@ -192,18 +192,9 @@ static CUresult destroy(CUgraphExec handle)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                                        unsigned long long flags)
-{
-    SIM_ANSWER(GRAPH_INSTANTIATE, instantiate(phGraphExec, hGraph, flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
-{
-    SIM_ANSWER(GRAPH_LAUNCH, launch(hGraphExec, hStream));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec)
-{
-    SIM_ANSWER(GRAPH_EXEC_DESTROY, destroy(hGraphExec));
-}
+SIM_ENTRY(GRAPH_INSTANTIATE, cuGraphInstantiateWithFlags,
+          (CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags),
+          instantiate(phGraphExec, hGraph, flags));
+SIM_ENTRY(GRAPH_LAUNCH, cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream),
+          launch(hGraphExec, hStream));
+SIM_ENTRY(GRAPH_EXEC_DESTROY, cuGraphExecDestroy, (CUgraphExec hGraphExec), destroy(hGraphExec));

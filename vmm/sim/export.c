@@ -212,17 +212,11 @@ static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle,
     return file < 0 ? CUDA_ERROR_OPERATING_SYSTEM : take_over(out, file);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *shareableHandle,
-                                                         CUmemGenericAllocationHandle handle,
-                                                         CUmemAllocationHandleType handleType,
-                                                         unsigned long long flags)
-{
-    SIM_ANSWER(MEM_EXPORT, export(shareableHandle, handle, handleType, flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
-                                                           void *osHandle,
-                                                           CUmemAllocationHandleType shHandleType)
-{
-    SIM_ANSWER(MEM_IMPORT, import(handle, osHandle, shHandleType));
-}
+SIM_ENTRY(MEM_EXPORT, cuMemExportToShareableHandle,
+          (void *shareableHandle, CUmemGenericAllocationHandle handle,
+           CUmemAllocationHandleType handleType, unsigned long long flags),
+          export(shareableHandle, handle, handleType, flags));
+SIM_ENTRY(MEM_IMPORT, cuMemImportFromShareableHandle,
+          (CUmemGenericAllocationHandle *handle, void *osHandle,
+           CUmemAllocationHandleType shHandleType),
+          import(handle, osHandle, shHandleType));

@@ -320,55 +320,27 @@ static CUresult create(CUgraph *out, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
-{
-    SIM_ANSWER(GRAPH_GET_NODES, get_nodes(hGraph, nodes, numNodes, false));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes,
-                                                size_t *numRootNodes)
-{
-    SIM_ANSWER(GRAPH_GET_ROOT_NODES, get_nodes(hGraph, rootNodes, numRootNodes, true));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
-                                            size_t *numEdges)
-{
-    SIM_ANSWER(GRAPH_GET_EDGES, get_edges(hGraph, from, to, NULL, numEdges));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
-                                               struct CUgraphEdgeData_st *edgeData,
-                                               size_t *numEdges)
-{
-    SIM_ANSWER(GRAPH_GET_EDGES_V2, get_edges(hGraph, from, to, edgeData, numEdges));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies,
-                                                       size_t *numDependencies)
-{
-    SIM_ANSWER(GRAPH_NODE_GET_NEEDS, get_needs(hNode, dependencies, NULL, numDependencies));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetDependencies_v2(CUgraphNode hNode,
-                                                          CUgraphNode *dependencies,
-                                                          struct CUgraphEdgeData_st *edgeData,
-                                                          size_t *numDependencies)
-{
-    SIM_ANSWER(GRAPH_NODE_GET_NEEDS_V2, get_needs(hNode, dependencies, edgeData, numDependencies));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
-{
-    SIM_ANSWER(GRAPH_NODE_GET_TYPE, get_type(hNode, type));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph *phGraph, unsigned int flags)
-{
-    SIM_ANSWER(GRAPH_CREATE, create(phGraph, flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph)
-{
-    SIM_ANSWER(GRAPH_DESTROY, destroy(hGraph));
-}
+SIM_ENTRY(GRAPH_GET_NODES, cuGraphGetNodes, (CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes),
+          get_nodes(hGraph, nodes, numNodes, false));
+SIM_ENTRY(GRAPH_GET_ROOT_NODES, cuGraphGetRootNodes,
+          (CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes),
+          get_nodes(hGraph, rootNodes, numRootNodes, true));
+SIM_ENTRY(GRAPH_GET_EDGES, cuGraphGetEdges,
+          (CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges),
+          get_edges(hGraph, from, to, NULL, numEdges));
+SIM_ENTRY(GRAPH_GET_EDGES_V2, cuGraphGetEdges_v2,
+          (CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, struct CUgraphEdgeData_st *edgeData,
+           size_t *numEdges),
+          get_edges(hGraph, from, to, edgeData, numEdges));
+SIM_ENTRY(GRAPH_NODE_GET_NEEDS, cuGraphNodeGetDependencies,
+          (CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies),
+          get_needs(hNode, dependencies, NULL, numDependencies));
+SIM_ENTRY(GRAPH_NODE_GET_NEEDS_V2, cuGraphNodeGetDependencies_v2,
+          (CUgraphNode hNode, CUgraphNode *dependencies, struct CUgraphEdgeData_st *edgeData,
+           size_t *numDependencies),
+          get_needs(hNode, dependencies, edgeData, numDependencies));
+SIM_ENTRY(GRAPH_NODE_GET_TYPE, cuGraphNodeGetType, (CUgraphNode hNode, CUgraphNodeType *type),
+          get_type(hNode, type));
+SIM_ENTRY(GRAPH_CREATE, cuGraphCreate, (CUgraph *phGraph, unsigned int flags),
+          create(phGraph, flags));
+SIM_ENTRY(GRAPH_DESTROY, cuGraphDestroy, (CUgraph hGraph), destroy(hGraph));

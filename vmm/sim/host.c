@@ -156,22 +156,10 @@ void sim_host_end(void)
     sim_machine.hosts = NULL;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
-{
-    SIM_ANSWER(MEM_HOST_ALLOC, alloc(pp, bytesize, Flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemFreeHost(void *p)
-{
-    SIM_ANSWER(MEM_FREE_HOST, release(p, false, CUDA_ERROR_INVALID_VALUE));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
-{
-    SIM_ANSWER(MEM_HOST_REGISTER, enlist(p, bytesize, Flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemHostUnregister(void *p)
-{
-    SIM_ANSWER(MEM_HOST_UNREGISTER, release(p, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
-}
+SIM_ENTRY(MEM_HOST_ALLOC, cuMemHostAlloc, (void **pp, size_t bytesize, unsigned int Flags),
+          alloc(pp, bytesize, Flags));
+SIM_ENTRY(MEM_FREE_HOST, cuMemFreeHost, (void *p), release(p, false, CUDA_ERROR_INVALID_VALUE));
+SIM_ENTRY(MEM_HOST_REGISTER, cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags),
+          enlist(p, bytesize, Flags));
+SIM_ENTRY(MEM_HOST_UNREGISTER, cuMemHostUnregister, (void *p),
+          release(p, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));

@@ -180,28 +180,13 @@ static CUresult open_event(CUevent *out, CUipcEventHandle handle)
                : result;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
-{
-    SIM_ANSWER_AT(IPC_GET_MEM, dptr, 0, get_memory(pHandle, dptr));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
-                                                  unsigned int Flags)
-{
-    SIM_ANSWER(IPC_OPEN_MEM, open_memory(pdptr, handle, Flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
-{
-    SIM_ANSWER_AT(IPC_CLOSE_MEM, dptr, 0, close_memory(dptr));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
-{
-    SIM_ANSWER(IPC_GET_EVENT, get_event(pHandle, event));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
-{
-    SIM_ANSWER(IPC_OPEN_EVENT, open_event(phEvent, handle));
-}
+SIM_ENTRY_AT(IPC_GET_MEM, cuIpcGetMemHandle, (CUipcMemHandle *pHandle, CUdeviceptr dptr), dptr, 0,
+             get_memory(pHandle, dptr));
+SIM_ENTRY(IPC_OPEN_MEM, cuIpcOpenMemHandle_v2,
+          (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags),
+          open_memory(pdptr, handle, Flags));
+SIM_ENTRY_AT(IPC_CLOSE_MEM, cuIpcCloseMemHandle, (CUdeviceptr dptr), dptr, 0, close_memory(dptr));
+SIM_ENTRY(IPC_GET_EVENT, cuIpcGetEventHandle, (CUipcEventHandle *pHandle, CUevent event),
+          get_event(pHandle, event));
+SIM_ENTRY(IPC_OPEN_EVENT, cuIpcOpenEventHandle, (CUevent *phEvent, CUipcEventHandle handle),
+          open_event(phEvent, handle));

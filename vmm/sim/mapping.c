@@ -243,25 +243,14 @@ static CUresult get_access(unsigned long long *flags, const CUmemLocation *locat
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
-                                     CUmemGenericAllocationHandle handle, unsigned long long flags)
-{
-    SIM_ANSWER_AT(MEM_MAP, ptr, 0, map(ptr, size, offset, handle, flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
-{
-    SIM_ANSWER_AT(MEM_UNMAP, ptr, 0, unmap(ptr, size));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size,
-                                           const CUmemAccessDesc *desc, size_t count)
-{
-    SIM_ANSWER_AT(MEM_SET_ACCESS, ptr, 0, set_access(ptr, size, desc, count));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
-                                           CUdeviceptr ptr)
-{
-    SIM_ANSWER_AT(MEM_GET_ACCESS, ptr, 0, get_access(flags, location, ptr));
-}
+SIM_ENTRY_AT(MEM_MAP, cuMemMap,
+             (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+              unsigned long long flags),
+             ptr, 0, map(ptr, size, offset, handle, flags));
+SIM_ENTRY_AT(MEM_UNMAP, cuMemUnmap, (CUdeviceptr ptr, size_t size), ptr, 0, unmap(ptr, size));
+SIM_ENTRY_AT(MEM_SET_ACCESS, cuMemSetAccess,
+             (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count), ptr, 0,
+             set_access(ptr, size, desc, count));
+SIM_ENTRY_AT(MEM_GET_ACCESS, cuMemGetAccess,
+             (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr), ptr, 0,
+             get_access(flags, location, ptr));

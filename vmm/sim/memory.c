@@ -128,20 +128,10 @@ static CUresult get_info(size_t *free_bytes, size_t *total_bytes)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
-{
-    SIM_ANSWER(MEM_ALLOC, alloc(dptr, bytesize));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
-{
-    SIM_ANSWER_AT(MEM_FREE, dptr, 0, memory_free(dptr));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
-{
-    SIM_ANSWER(MEM_GET_INFO, get_info(free_bytes, total_bytes));
-}
+SIM_ENTRY(MEM_ALLOC, cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytesize), alloc(dptr, bytesize));
+SIM_ENTRY_AT(MEM_FREE, cuMemFree_v2, (CUdeviceptr dptr), dptr, 0, memory_free(dptr));
+SIM_ENTRY(MEM_GET_INFO, cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes),
+          get_info(free_bytes, total_bytes));
 
 xseg_status xseg_sim_hold_memory(unsigned device, uint64_t bytes)
 {

@@ -150,25 +150,14 @@ static CUresult graph_retain(CUgraph graph_handle, CUuserObject handle, unsigned
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuUserObjectCreate(CUuserObject *object_out, void *ptr,
-                                               CUhostFn destroy, unsigned int initialRefcount,
-                                               unsigned int flags)
-{
-    SIM_ANSWER(USER_OBJECT_CREATE, create(object_out, ptr, destroy, initialRefcount, flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuUserObjectRetain(CUuserObject object, unsigned int count)
-{
-    SIM_ANSWER(USER_OBJECT_RETAIN, retain(object, count));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuUserObjectRelease(CUuserObject object, unsigned int count)
-{
-    SIM_ANSWER(USER_OBJECT_RELEASE, release(object, count));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGraphRetainUserObject(CUgraph graph, CUuserObject object,
-                                                    unsigned int count, unsigned int flags)
-{
-    SIM_ANSWER(GRAPH_RETAIN_OBJECT, graph_retain(graph, object, count, flags));
-}
+SIM_ENTRY(USER_OBJECT_CREATE, cuUserObjectCreate,
+          (CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount,
+           unsigned int flags),
+          create(object_out, ptr, destroy, initialRefcount, flags));
+SIM_ENTRY(USER_OBJECT_RETAIN, cuUserObjectRetain, (CUuserObject object, unsigned int count),
+          retain(object, count));
+SIM_ENTRY(USER_OBJECT_RELEASE, cuUserObjectRelease, (CUuserObject object, unsigned int count),
+          release(object, count));
+SIM_ENTRY(GRAPH_RETAIN_OBJECT, cuGraphRetainUserObject,
+          (CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags),
+          graph_retain(graph, object, count, flags));

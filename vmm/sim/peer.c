@@ -72,18 +72,9 @@ static CUresult disable(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev,
-                                                  CUdevice peerDev)
-{
-    SIM_ANSWER(DEVICE_CAN_ACCESS_PEER, can_access(canAccessPeer, dev, peerDev));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
-{
-    SIM_ANSWER(CTX_ENABLE_PEER, enable(peerContext, Flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext)
-{
-    SIM_ANSWER(CTX_DISABLE_PEER, disable(peerContext));
-}
+SIM_ENTRY(DEVICE_CAN_ACCESS_PEER, cuDeviceCanAccessPeer,
+          (int *canAccessPeer, CUdevice dev, CUdevice peerDev),
+          can_access(canAccessPeer, dev, peerDev));
+SIM_ENTRY(CTX_ENABLE_PEER, cuCtxEnablePeerAccess, (CUcontext peerContext, unsigned int Flags),
+          enable(peerContext, Flags));
+SIM_ENTRY(CTX_DISABLE_PEER, cuCtxDisablePeerAccess, (CUcontext peerContext), disable(peerContext));

@@ -167,11 +167,10 @@ static CUresult granularity(size_t *out, const CUmemAllocationProp *prop,
     return result;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-                                        const CUmemAllocationProp *prop, unsigned long long flags)
-{
-    SIM_ANSWER(MEM_CREATE, create(handle, size, prop, flags));
-}
+SIM_ENTRY(MEM_CREATE, cuMemCreate,
+          (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+           unsigned long long flags),
+          create(handle, size, prop, flags));
 
 static CUresult properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
@@ -183,26 +182,14 @@ static CUresult properties(CUmemAllocationProp *prop, CUmemGenericAllocationHand
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
-{
-    SIM_ANSWER(MEM_RELEASE, release(handle));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
-                                                        void *addr)
-{
-    SIM_ANSWER_AT(MEM_RETAIN_HANDLE, (uint64_t)(uintptr_t)addr, 0, retain(handle, addr));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity_out,
-                                                          const CUmemAllocationProp *prop,
-                                                          CUmemAllocationGranularity_flags option)
-{
-    SIM_ANSWER(MEM_GET_GRANULARITY, granularity(granularity_out, prop, option));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
-    CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
-{
-    SIM_ANSWER(MEM_GET_PROPERTIES, properties(prop, handle));
-}
+SIM_ENTRY(MEM_RELEASE, cuMemRelease, (CUmemGenericAllocationHandle handle), release(handle));
+SIM_ENTRY_AT(MEM_RETAIN_HANDLE, cuMemRetainAllocationHandle,
+             (CUmemGenericAllocationHandle *handle, void *addr), (uint64_t)(uintptr_t)addr, 0,
+             retain(handle, addr));
+SIM_ENTRY(MEM_GET_GRANULARITY, cuMemGetAllocationGranularity,
+          (size_t *granularity_out, const CUmemAllocationProp *prop,
+           CUmemAllocationGranularity_flags option),
+          granularity(granularity_out, prop, option));
+SIM_ENTRY(MEM_GET_PROPERTIES, cuMemGetAllocationPropertiesFromHandle,
+          (CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle),
+          properties(prop, handle));

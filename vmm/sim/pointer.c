@@ -260,22 +260,13 @@ static CUresult get_range(CUdeviceptr *base, size_t *bytes, uint64_t address)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
-                                                  CUdeviceptr ptr)
-{
-    SIM_ANSWER_AT(POINTER_GET_ATTRIBUTE, ptr, 0, get_attribute(data, attribute, ptr));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
-                                                   CUpointer_attribute *attributes, void **data,
-                                                   CUdeviceptr ptr)
-{
-    SIM_ANSWER_AT(POINTER_GET_ATTRIBUTES, ptr, 0,
-                  get_attributes(numAttributes, attributes, data, ptr));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize,
-                                                    CUdeviceptr dptr)
-{
-    SIM_ANSWER_AT(MEM_GET_ADDRESS_RANGE, dptr, 0, get_range(pbase, psize, dptr));
-}
+SIM_ENTRY_AT(POINTER_GET_ATTRIBUTE, cuPointerGetAttribute,
+             (void *data, CUpointer_attribute attribute, CUdeviceptr ptr), ptr, 0,
+             get_attribute(data, attribute, ptr));
+SIM_ENTRY_AT(POINTER_GET_ATTRIBUTES, cuPointerGetAttributes,
+             (unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
+              CUdeviceptr ptr),
+             ptr, 0, get_attributes(numAttributes, attributes, data, ptr));
+SIM_ENTRY_AT(MEM_GET_ADDRESS_RANGE, cuMemGetAddressRange_v2,
+             (CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr), dptr, 0,
+             get_range(pbase, psize, dptr));

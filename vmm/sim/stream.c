@@ -261,51 +261,23 @@ static CUresult synchronize(CUstream handle)
     return CUDA_SUCCESS;
 }
 
-/* For a question whose answer goes where `out` points. */
-static CUresult find_to_tell(CUstream handle, const void *out, struct sim_stream **stream)
-{
-    return out == NULL ? CUDA_ERROR_INVALID_VALUE : sim_stream_find(handle, false, stream);
-}
-
-static CUresult get_id(CUstream handle, unsigned long long *id)
-{
-    struct sim_stream *stream;
-    const CUresult result = find_to_tell(handle, id, &stream);
-
-    if (result == CUDA_SUCCESS)
-        *id = stream->id;
-    return result;
-}
-
-static CUresult get_context(CUstream handle, CUcontext *context)
-{
-    struct sim_stream *stream;
-    const CUresult result = find_to_tell(handle, context, &stream);
-
-    if (result == CUDA_SUCCESS)
-        *context = sim_context_handle(stream->device);
-    return result;
-}
-
-static CUresult get_flags(CUstream handle, unsigned *flags)
-{
-    struct sim_stream *stream;
-    const CUresult result = find_to_tell(handle, flags, &stream);
-
-    if (result == CUDA_SUCCESS)
-        *flags = stream->flags;
-    return result;
-}
-
-static CUresult get_priority(CUstream handle, int *priority)
-{
-    struct sim_stream *stream;
-    const CUresult result = find_to_tell(handle, priority, &stream);
-
-    if (result == CUDA_SUCCESS)
-        *priority = 0;
-    return result;
-}
+/* A question whose answer goes where `out` points. */
+#define ANSWER(name, type, what)                                                              \
+    static CUresult name(CUstream handle, type *out)                                          \
+    {                                                                                         \
+        struct sim_stream *stream;                                                            \
+        CUresult result =                                                                     \
+            out == NULL ? CUDA_ERROR_INVALID_VALUE : sim_stream_find(handle, false, &stream); \
+                                                                                              \
+        if (result == CUDA_SUCCESS)                                                           \
+            *out = (what);                                                                    \
+        return result;                                                                        \
+    }
+ANSWER(get_id, unsigned long long, stream->id)
+ANSWER(get_context, CUcontext, sim_context_handle(stream->device))
+ANSWER(get_flags, unsigned, stream->flags)
+ANSWER(get_priority, int, 0)
+#undef ANSWER
 
 /* Either may be NULL. */
 static CUresult get_priorities(int *least, int *greatest)
@@ -317,10 +289,8 @@ static CUresult get_priorities(int *least, int *greatest)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int Flags)
-{
-    SIM_ANSWER(STREAM_CREATE, create(phStream, Flags));
-}
+SIM_ENTRY(STREAM_CREATE, cuStreamCreate, (CUstream *phStream, unsigned int Flags),
+          create(phStream, Flags));
 
 /*
  * The devices have no priorities: any is accepted, and clamped to the only one there is, as the real
@@ -333,45 +303,20 @@ SIM_EXPORT CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *phStream, unsig
     SIM_ANSWER(STREAM_CREATE_PRIORITY, create(phStream, flags));
 }
 
-SIM_EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream)
-{
-    SIM_ANSWER(STREAM_DESTROY, destroy(hStream));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamQuery(CUstream hStream)
-{
-    SIM_ANSWER(STREAM_QUERY, query(hStream));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamSynchronize(CUstream hStream)
-{
-    SIM_ANSWER(STREAM_SYNCHRONIZE, synchronize(hStream));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long *streamId)
-{
-    SIM_ANSWER(STREAM_GET_ID, get_id(hStream, streamId));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamGetFlags(CUstream hStream, unsigned int *flags)
-{
-    SIM_ANSWER(STREAM_GET_FLAGS, get_flags(hStream, flags));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int *priority)
-{
-    SIM_ANSWER(STREAM_GET_PRIORITY, get_priority(hStream, priority));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
-{
-    SIM_ANSWER(CTX_GET_PRIORITIES, get_priorities(leastPriority, greatestPriority));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
-{
-    SIM_ANSWER(STREAM_GET_CTX, get_context(hStream, pctx));
-}
+SIM_ENTRY(STREAM_DESTROY, cuStreamDestroy_v2, (CUstream hStream), destroy(hStream));
+SIM_ENTRY(STREAM_QUERY, cuStreamQuery, (CUstream hStream), query(hStream));
+SIM_ENTRY(STREAM_SYNCHRONIZE, cuStreamSynchronize, (CUstream hStream), synchronize(hStream));
+SIM_ENTRY(STREAM_GET_ID, cuStreamGetId, (CUstream hStream, unsigned long long *streamId),
+          get_id(hStream, streamId));
+SIM_ENTRY(STREAM_GET_FLAGS, cuStreamGetFlags, (CUstream hStream, unsigned int *flags),
+          get_flags(hStream, flags));
+SIM_ENTRY(STREAM_GET_PRIORITY, cuStreamGetPriority, (CUstream hStream, int *priority),
+          get_priority(hStream, priority));
+SIM_ENTRY(CTX_GET_PRIORITIES, cuCtxGetStreamPriorityRange,
+          (int *leastPriority, int *greatestPriority),
+          get_priorities(leastPriority, greatestPriority));
+SIM_ENTRY(STREAM_GET_CTX, cuStreamGetCtx, (CUstream hStream, CUcontext *pctx),
+          get_context(hStream, pctx));
 
 /* There are no green contexts, so the second answer is always NULL. */
 static CUresult get_context_v2(CUstream handle, CUcontext *context, struct CUgreenCtx_st **green)
@@ -383,8 +328,6 @@ static CUresult get_context_v2(CUstream handle, CUcontext *context, struct CUgre
     return result;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx,
-                                              struct CUgreenCtx_st **pGreenCtx)
-{
-    SIM_ANSWER(STREAM_GET_CTX_V2, get_context_v2(hStream, pCtx, pGreenCtx));
-}
+SIM_ENTRY(STREAM_GET_CTX_V2, cuStreamGetCtx_v2,
+          (CUstream hStream, CUcontext *pCtx, struct CUgreenCtx_st **pGreenCtx),
+          get_context_v2(hStream, pCtx, pGreenCtx));

@@ -53,15 +53,10 @@ static CUresult get_address(const char *name, void **out, int version, cuuint64_
     return found == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion,
-                                                cuuint64_t flags,
-                                                CUdriverProcAddressQueryResult *symbolStatus)
-{
-    SIM_ANSWER(GET_PROC_ADDRESS, get_address(symbol, pfn, cudaVersion, flags, symbolStatus));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int version,
-                                             cuuint64_t flags)
-{
-    SIM_ANSWER(GET_PROC_ADDRESS_V1, get_address(symbol, pfn, version, flags, NULL));
-}
+SIM_ENTRY(GET_PROC_ADDRESS, cuGetProcAddress_v2,
+          (const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+           CUdriverProcAddressQueryResult *symbolStatus),
+          get_address(symbol, pfn, cudaVersion, flags, symbolStatus));
+SIM_ENTRY(GET_PROC_ADDRESS_V1, cuGetProcAddress,
+          (const char *symbol, void **pfn, int version, cuuint64_t flags),
+          get_address(symbol, pfn, version, flags, NULL));
