@@ -77,7 +77,7 @@ static void every_function_was_called(void **state)
     (void)state;
     if (is_verbose)
         call_print();
-    if (missing != NULL)
+    if (missing != NULL && is_usual)
         fail_msg("%s was never called%s", missing, plays_all ? " with success" : "");
 }
 
