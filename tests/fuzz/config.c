@@ -47,7 +47,8 @@ static void check_refused(const struct xseg_config *config)
     struct xseg_config fresh;
 
     HOLDS(strstr(xseg_fail_text()->buffer, " at column ") != NULL);
-    HOLDS(strstr(xseg_fail_text()->buffer, ": expected ") != NULL);
+    HOLDS(strstr(xseg_fail_text()->buffer, ": expected ") != NULL ||
+          strstr(xseg_fail_text()->buffer, ": did you mean ") != NULL);
     xseg_config_init(&fresh);
     print(config, text, sizeof(text));
     print(&fresh, defaults, sizeof(defaults));
