@@ -66,7 +66,7 @@ static double measured(const char *text, uint64_t tick_ms, FILE *timeline)
 {
     const struct replay_settings settings = {.file = "test",
                                              .config = "",
-                                             .driver = CUDA_SIMULATED,
+                                             .driver = GPU_SIMULATED,
                                              .device_bytes = (uint64_t)1 << 30,
                                              .timeline = timeline,
                                              .tick_ms = tick_ms};

@@ -79,7 +79,7 @@ static void replay_trial(const struct programme *programme, const char *config, 
     struct stage stage = {.trace = programme->trace,
                           .settings = {.file = programme->file,
                                        .config = config,
-                                       .driver = CUDA_SIMULATED,
+                                       .driver = GPU_SIMULATED,
                                        .check = CHECK_OFF,
                                        .tick_ms = option_table[OPTION_TICK].standard,
                                        .quiet = true}};

@@ -3,8 +3,9 @@
  * The few driver calls that a replay makes itself: streams to replay on, and one event to let one
  * stream wait for another.
  *
- * The calls work in the primary context of device 0, which stays current on the calling thread between
- * gpu_open() and gpu_close().
+ * The driver is opened by name, so that the tool needs no driver to start and no header of it to
+ * build.  The calls work in the primary context of device 0, which stays current on the calling
+ * thread between gpu_open() and gpu_close().
  *
  * Locking: none; all calls come from the thread that opened it.
  */
@@ -18,7 +19,20 @@ struct gpu;
 struct CUstream_st;
 
 /*
- * Open a driver, named as cuda.h has it, and device 0 of it.  Returns NULL on failure; `problem` is then a sentence.
+ * A driver is named by its library, as xseg_options.driver takes it.  GPU_SIMULATED stands for the
+ * simulator of simulator.h, whose clock and scene the tool has in hand; the same library by its path is a
+ * driver like any other.
+ */
+#define GPU_SIMULATED NULL
+
+/* What `--driver` names: NULL (not given) and "sim" are GPU_SIMULATED, "cuda" is this machine's driver. */
+const char *gpu_driver_of(const char *text);
+
+/* The path or name of a driver's library; NULL if the simulator is meant and not open. */
+const char *gpu_library(const char *driver);
+
+/*
+ * Open a driver and device 0 of it.  Returns NULL on failure; `problem` is then a sentence.
  */
 struct gpu *gpu_open(const char *driver, char *problem, size_t problem_bytes);
 

@@ -202,7 +202,7 @@ static bool open_allocator(struct player *player)
     struct xseg_statistics stats;
     size_t count;
 
-    options.driver = cuda_library(player->settings->driver);
+    options.driver = gpu_library(player->settings->driver);
     options.log = player->settings->quiet ? log_nothing : NULL;
     options.clock = player->is_simulated || player->trace->has_clock ? watch_now : NULL;
     options.clock_context = &player->watch;
@@ -340,7 +340,7 @@ void replay_run(const struct xtrace *trace, const struct replay_settings *settin
     struct player player = {.trace = trace, .settings = settings, .out = out};
 
     *out = (struct replay_result){.end = REPLAY_DONE, .oom_at = -1};
-    player.is_simulated = settings->driver == CUDA_SIMULATED;
+    player.is_simulated = settings->driver == GPU_SIMULATED;
     if (player.is_simulated && !set_scene(&player)) {
         out->end = REPLAY_REFUSED;
         return;

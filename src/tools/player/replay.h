@@ -21,7 +21,6 @@
 
 #include <stdio.h>
 
-#include "src/tools/driver/cuda.h"
 #include "src/tools/driver/gpu.h"
 #include "src/tools/player/check.h"
 #include "src/tools/player/explained.h"
@@ -32,7 +31,7 @@
 struct replay_settings {
     const char *file; /* for messages */
     const char *config;
-    const char *driver;    /* cuda.h */
+    const char *driver;    /* gpu.h */
     uint64_t device_bytes; /* simulator only */
     const char *costs;     /* simulator only; NULL: the simulator's default */
     enum check_mode check;

@@ -13,7 +13,7 @@
 #include "src/tools/text/printable.h"
 
 struct probe {
-    const char *driver; /* cuda.h */
+    const char *driver; /* gpu.h */
     const char *costs;
     int device;
     unsigned seconds; /* 0: no bound */
@@ -29,7 +29,7 @@ static bool set_scene(struct probe *probe)
 {
     char why[512];
 
-    if (probe->driver != CUDA_SIMULATED)
+    if (probe->driver != GPU_SIMULATED)
         return true;
     if (!simulator_open())
         return false;
@@ -59,7 +59,7 @@ static bool left_nothing(const struct probe *probe)
 {
     char left[512];
 
-    if (probe->driver != CUDA_SIMULATED || simulator.leaks(left, sizeof(left)) == 0)
+    if (probe->driver != GPU_SIMULATED || simulator.leaks(left, sizeof(left)) == 0)
         return true;
     complain_named("left over:");
     complain_lines(left);
@@ -99,8 +99,8 @@ static int run_probe(const struct probe *probe)
     static struct probe_device device;
     static struct probe_costs costs;
     const struct probe_report report = {
-        .library = probe->driver == CUDA_SIMULATED ? "simulated" : probe->driver,
-        .preset = probe->driver == CUDA_SIMULATED ? probe->costs : NULL,
+        .library = probe->driver == GPU_SIMULATED ? "simulated" : probe->driver,
+        .preset = probe->driver == GPU_SIMULATED ? probe->costs : NULL,
         .driver = &driver,
         .device = &device,
         .costs = &costs,
@@ -135,7 +135,7 @@ static int run_probe(const struct probe *probe)
 static int run(const struct option_values *arguments)
 {
     struct probe probe = {
-        .driver = cuda_driver_of(arguments->of[OPTION_DRIVER].text),
+        .driver = gpu_driver_of(arguments->of[OPTION_DRIVER].text),
         .costs = arguments->of[OPTION_PROBE_COSTS].text,
         .device = (int)arguments->of[OPTION_PROBE_DEVICE].number,
         .seconds = (unsigned)arguments->of[OPTION_SECONDS].number,
@@ -147,7 +147,7 @@ static int run(const struct option_values *arguments)
     bool written;
     int status;
 
-    if (probe.driver != CUDA_SIMULATED && probe.costs) {
+    if (probe.driver != GPU_SIMULATED && probe.costs) {
         (void)option_refuse("--driver",
                             "cannot be given with --costs unless it is sim: what calls of "
                             "another driver cost is measured");

@@ -29,15 +29,13 @@ static int ask(struct probe_driver *driver, int attribute)
 {
     int value = 0;
 
-    return driver->cuda.device_attribute(&value, attribute, driver->cuda.device) == 0
-               ? value
-               : PROBE_UNKNOWN;
+    return driver->device_attribute(&value, attribute, driver->device) == 0 ? value : PROBE_UNKNOWN;
 }
 
 /* Whether memory with these properties can be had, and exported where it is for that. */
 static int try_properties(struct probe_driver *driver, size_t bytes, int handle_type, bool rdma)
 {
-    struct cuda_properties properties = probe_driver_properties(driver);
+    struct probe_properties properties = probe_driver_properties(driver);
     union {
         int file;
         unsigned char fabric[64];
@@ -47,11 +45,11 @@ static int try_properties(struct probe_driver *driver, size_t bytes, int handle_
 
     properties.handle_types = handle_type;
     properties.rdma = rdma;
-    result = driver->cuda.create(&handle, bytes, &properties, 0);
+    result = driver->create(&handle, bytes, &properties, 0);
     if (result != 0)
         return result;
     if (handle_type != 0) {
-        result = driver->cuda.export_handle(&shared, handle, handle_type, 0);
+        result = driver->export_handle(&shared, handle, handle_type, 0);
         if (result == 0 && handle_type == HANDLE_FILE)
             (void)close(shared.file);
     }
@@ -79,7 +77,7 @@ static bool went_well(struct trial *trial, const char *call, int result)
 
 static bool back(struct trial *trial)
 {
-    const struct cuda_properties properties = probe_driver_properties(trial->driver);
+    const struct probe_properties properties = probe_driver_properties(trial->driver);
 
     while (trial->created < PAGES) {
         if (!went_well(trial, "cuMemCreate",
@@ -102,7 +100,7 @@ static bool back(struct trial *trial)
 /* Both pages in one call; where that is refused, one by one. */
 static bool allow(struct trial *trial)
 {
-    const struct cuda_access rights = probe_driver_access(trial->driver);
+    const struct probe_access rights = probe_driver_access(trial->driver);
     const int together =
         PROBE_TRY(trial->driver, set_access, trial->base, PAGES * trial->page, &rights, 1);
 
@@ -158,7 +156,7 @@ static void try_vmm(struct probe_driver *driver, struct probe_device *device)
 
 static uint64_t granularity_of(struct probe_driver *driver, int option)
 {
-    const struct cuda_properties properties = probe_driver_properties(driver);
+    const struct probe_properties properties = probe_driver_properties(driver);
     size_t bytes = 0;
 
     return PROBE_CALL(driver, describing, granularity, &bytes, &properties, option) == 0 ? bytes
@@ -181,7 +179,7 @@ void probe_device_describe(struct probe_driver *driver, int ordinal, struct prob
     (void)PROBE_CALL(driver, describing, version, &device->version);
     (void)PROBE_CALL(driver, describing, device_count, &device->devices);
     (void)PROBE_CALL(driver, describing, device_name, device->name, (int)sizeof(device->name) - 1,
-                     driver->cuda.device);
+                     driver->device);
     if (PROBE_CALL(driver, describing, memory_info, &free_bytes, &total_bytes) == 0) {
         device->free_bytes = free_bytes;
         device->total_bytes = total_bytes;
@@ -190,7 +188,7 @@ void probe_device_describe(struct probe_driver *driver, int ordinal, struct prob
     device->minor = ask(driver, ATTRIBUTE_MINOR);
     device->has_vmm = 0;
     if (PROBE_CALL(driver, describing, device_attribute, &device->has_vmm, ATTRIBUTE_VMM,
-                   driver->cuda.device) != 0)
+                   driver->device) != 0)
         device->has_vmm = PROBE_UNKNOWN;
     device->has_file = ask(driver, ATTRIBUTE_FILE);
     device->has_fabric = ask(driver, ATTRIBUTE_FABRIC);

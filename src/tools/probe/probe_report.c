@@ -224,9 +224,9 @@ static json_t *json_firsts(const struct probe_driver *driver)
 {
     json_t *object = json_object();
 
-    for (unsigned entry = 0; entry < CUDA_ENTRY_COUNT; entry++)
+    for (unsigned entry = 0; entry < PROBE_ENTRY_COUNT; entry++)
         if (driver->has_first[entry])
-            output_json_set(&object, probe_driver_name((enum cuda_entry)entry).text,
+            output_json_set(&object, probe_driver_name((enum probe_entry)entry).text,
                             json_real((double)driver->first[entry] / 1e3));
     return object;
 }

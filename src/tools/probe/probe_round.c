@@ -6,7 +6,7 @@
 
 bool probe_round_create_page(struct probe_round *round)
 {
-    const struct cuda_properties properties = probe_driver_properties(round->driver);
+    const struct probe_properties properties = probe_driver_properties(round->driver);
 
     if (PROBE_CALL(round->driver, round->doing, create, &round->handle[round->created], round->page,
                    &properties, 0) != 0)
@@ -26,7 +26,7 @@ bool probe_round_map_page(struct probe_round *round)
 
 bool probe_round_allow_together(struct probe_round *round)
 {
-    const struct cuda_access rights = probe_driver_access(round->driver);
+    const struct probe_access rights = probe_driver_access(round->driver);
 
     return PROBE_CALL(round->driver, round->doing, set_access, round->base,
                       round->mapped * round->page, &rights, 1) == 0;
@@ -34,7 +34,7 @@ bool probe_round_allow_together(struct probe_round *round)
 
 bool probe_round_allow_each(struct probe_round *round)
 {
-    const struct cuda_access rights = probe_driver_access(round->driver);
+    const struct probe_access rights = probe_driver_access(round->driver);
 
     for (unsigned i = 0; i < round->mapped; i++)
         if (PROBE_CALL(round->driver, round->doing, set_access, round->base + i * round->page,

@@ -144,9 +144,9 @@ void probe_table_rows(FILE *out, const struct probe_costs *costs, unsigned from)
 
 void probe_table_firsts(FILE *out, const struct probe_driver *driver)
 {
-    for (unsigned entry = 0; entry < CUDA_ENTRY_COUNT; entry++)
+    for (unsigned entry = 0; entry < PROBE_ENTRY_COUNT; entry++)
         if (driver->has_first[entry])
             (void)fprintf(out, "%s\t-\t-\t-\t1\tidle\tprocess\t%" PRIu64 "\t-\t-\t1\t-\n",
-                          probe_driver_name((enum cuda_entry)entry).text, driver->first[entry]);
+                          probe_driver_name((enum probe_entry)entry).text, driver->first[entry]);
     (void)fflush(out);
 }

@@ -26,7 +26,7 @@ struct replays {
 
 static const char *driver_of(const struct replays *replays)
 {
-    return cuda_driver_of(option_text(replays->arguments, OPTION_DRIVER));
+    return gpu_driver_of(option_text(replays->arguments, OPTION_DRIVER));
 }
 
 static enum check_mode check_of(const struct replays *replays)
@@ -46,7 +46,7 @@ static bool is_output(const struct replays *replays, enum option_id id)
 /* Arguments that are fine apart and not together. */
 static bool agree(const struct replays *replays)
 {
-    if (driver_of(replays) != CUDA_SIMULATED &&
+    if (driver_of(replays) != GPU_SIMULATED &&
         (option_given(replays->arguments, OPTION_DEVICE_MEMORY) ||
          option_given(replays->arguments, OPTION_COSTS) ||
          option_given(replays->arguments, OPTION_MIN_DEVICE)))

@@ -346,7 +346,7 @@ static void print_head(FILE *out, int width, const struct report *reports, unsig
     }
     print_label(out, 2, width, "device memory");
     (void)fprintf(out, "%s\n",
-                  reports[0].driver == CUDA_SIMULATED ? amount_bytes(reports[0].device_bytes).text
+                  reports[0].driver == GPU_SIMULATED ? amount_bytes(reports[0].device_bytes).text
                                                      : "this machine's");
     if (count > 1) {
         const struct figure names[REPORT_COLUMNS] = {text_of("A"), text_of("B")};

@@ -17,7 +17,7 @@
 struct report {
     const char *file;
     const char *config;
-    const char *driver;    /* cuda.h */
+    const char *driver;    /* gpu.h */
     uint64_t device_bytes; /* simulator only */
     struct replay_result result;
     enum check_mode check;
