@@ -22,6 +22,7 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
     XSEG_ENTRY_REQUIRE(out != NULL, "xseg_pool_create: out is NULL");
     XSEG_ENTRY_REQUIRE(
         options == NULL || XSEG_ENTRY_PUBLISHED(options, struct xseg_pool_options) ||
+            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, rdma) ||
             XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, gone) ||
             XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, id) ||
             XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, name) ||
@@ -37,6 +38,10 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
     XSEG_ENTRY_REQUIRE(!chosen.exportable || chosen.memory.alloc == NULL,
                        "xseg_pool_create: exportable with own functions: what they give is not the "
                        "driver's to export");
+    XSEG_ENTRY_REQUIRE((!chosen.rdma && !chosen.single_page) || chosen.memory.alloc == NULL,
+                       "xseg_pool_create: %s with own functions: the library makes none of the "
+                       "memory that they give",
+                       chosen.rdma ? "rdma" : "single_page");
     XSEG_ENTRY_REQUIRE(chosen.name == NULL ||
                            strnlen(chosen.name, XSEG_POOL_NAME_MOST + 1) <= XSEG_POOL_NAME_MOST,
                        "xseg_pool_create: a name of more than %d bytes, which begins \"%.*s\"",

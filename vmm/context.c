@@ -21,8 +21,7 @@ static xseg_status fill(struct trial *trial)
     xseg_status status = XSEG_OK;
 
     while (trial->created < TRIAL_PAGES && status == XSEG_OK) {
-        status =
-            xseg_driver_create(context, trial->page_bytes, false, &trial->handle[trial->created]);
+        status = xseg_driver_create(context, trial->page_bytes, 0, &trial->handle[trial->created]);
         trial->created += status == XSEG_OK;
     }
     while (trial->mapped < TRIAL_PAGES && status == XSEG_OK) {

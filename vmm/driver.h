@@ -43,6 +43,13 @@ struct xseg_capture_info {
     size_t count;
 };
 
+/* What memory is made for.  It is fixed when the memory is created, so it is a property of the page (CUDA's allocation
+ * properties); zero or more of these together. */
+enum xseg_page_property {
+    XSEG_PAGE_EXPORTABLE = 1, /* xseg_driver_export() takes it */
+    XSEG_PAGE_RDMA = 2 /* other devices, such as network cards, may reach it (GPUDirect RDMA) */
+};
+
 /* How many other devices may use the mapped memory of one. */
 #define XSEG_PEERS_MAX 63u
 
@@ -59,6 +66,7 @@ struct xseg_context {
     bool batches_access;             /* one set-access may cover several mappings */
     bool batches_unmap;              /* one unmap may cover several mappings */
     bool has_fabric; /* exportable memory is made with fabric handles as well; found by a trial */
+    bool has_rdma;   /* pages can be made for XSEG_PAGE_RDMA; found by a trial */
     /* The error after which nothing on this device works, by the driver's name; NULL: none. */
     _Atomic(const char *) lost;
     _Atomic(const char *) refused_by; /* the call that last found no memory; NULL: none */
@@ -150,9 +158,9 @@ xseg_status xseg_driver_unreserve(struct xseg_context *context, uint64_t address
 /*
  * Physical memory; XSEG_ERR_NO_MEMORY when there is none.
  *
- * is_exportable: so that xseg_driver_export() takes it; XSEG_ERR_UNSUPPORTED where the driver refuses
+ * properties: of enum xseg_page_property; XSEG_ERR_UNSUPPORTED where the driver refuses them
  */
-xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, bool is_exportable,
+xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, unsigned properties,
                                uint64_t *handle);
 xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle);
 

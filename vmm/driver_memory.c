@@ -69,7 +69,7 @@ xseg_status xseg_driver_let_go_kept(struct xseg_driver *driver)
 /* CU_MEM_HANDLE_TYPE_FABRIC, which older headers do not have. */
 #define FABRIC 8
 
-static CUmemAllocationProp page_properties(const struct xseg_context *context, bool is_exportable)
+static CUmemAllocationProp page_properties(const struct xseg_context *context, unsigned properties)
 {
     CUmemAllocationProp prop;
 
@@ -77,7 +77,9 @@ static CUmemAllocationProp page_properties(const struct xseg_context *context, b
     prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     prop.location.id = context->device;
-    if (is_exportable)
+    if ((properties & XSEG_PAGE_RDMA) != 0)
+        prop.allocFlags.gpuDirectRDMACapable = 1;
+    if ((properties & XSEG_PAGE_EXPORTABLE) != 0)
         prop.requestedHandleTypes =
             (CUmemAllocationHandleType)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
                                         (context->has_fabric ? FABRIC : 0));
@@ -86,7 +88,7 @@ static CUmemAllocationProp page_properties(const struct xseg_context *context, b
 
 xseg_status xseg_driver_describe(struct xseg_context *context)
 {
-    const CUmemAllocationProp prop = page_properties(context, false);
+    const CUmemAllocationProp prop = page_properties(context, 0);
     size_t total = 0, granularity = 0;
     int has_vmm = 0;
     xseg_status status =
@@ -150,16 +152,16 @@ xseg_status xseg_driver_unreserve(struct xseg_context *context, uint64_t address
     return STATUS_ON(context, MemAddressFree, XSEG_ERR_DRIVER, bytes, address, bytes);
 }
 
-/* Whether the driver has no exportable handles here, or does not let this process have them. */
+/* Whether the driver has no such memory or handles here, or does not let this process have them. */
 static bool refuses_handles(CUresult result)
 {
     return result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED;
 }
 
-xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, bool is_exportable,
+xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, unsigned properties,
                                uint64_t *handle)
 {
-    const CUmemAllocationProp prop = page_properties(context, is_exportable);
+    const CUmemAllocationProp prop = page_properties(context, properties);
     CUmemGenericAllocationHandle created = 0;
     const CUresult result = CALL(context->driver, MemCreate, &created, bytes, &prop, 0);
 
@@ -167,7 +169,7 @@ xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, boo
         *handle = created;
     const xseg_status status = xseg_driver_status(context->driver, context, XSEG_ENTRY_MemCreate,
                                                   result, XSEG_ERR_NO_MEMORY, bytes);
-    return is_exportable && refuses_handles(result) ? XSEG_ERR_UNSUPPORTED : status;
+    return properties != 0 && refuses_handles(result) ? XSEG_ERR_UNSUPPORTED : status;
 }
 
 xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle)

@@ -159,13 +159,12 @@ static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
     /* Pages of other pools are left out: their contents could show. */
-    const struct xseg_page_taker taker = {segment->owner, XSEG_PAGE_OWN_ONLY,
-                                          segment->is_exportable};
+    const struct xseg_page_taker taker = {segment->owner, XSEG_PAGE_OWN_ONLY, segment->properties};
     struct xseg_page idle = {.handle = 0};
     xseg_status status = XSEG_OK;
 
     if (!xseg_pages_take(segment->pages, bytes, &taker, &idle))
-        status = xseg_driver_create(segment->context, bytes, segment->is_exportable, &idle.handle);
+        status = xseg_driver_create(segment->context, bytes, segment->properties, &idle.handle);
     if (status != XSEG_OK)
         return status;
     segment->handle[page] = idle.handle;

@@ -31,7 +31,7 @@ static struct xseg_page_stack *find_stack(const struct xseg_pages *pages,
 {
     for (size_t i = 0; i < pages->kinds; i++)
         if (pages->stack[i].kind.bytes == kind.bytes &&
-            pages->stack[i].kind.is_exportable == kind.is_exportable)
+            pages->stack[i].kind.properties == kind.properties)
             return &pages->stack[i];
     return NULL;
 }
@@ -104,7 +104,7 @@ static bool is_own(const struct xseg_page *page, const struct xseg_page_taker *t
 uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
                          const struct xseg_page_taker *taker)
 {
-    const struct xseg_page_kind kind = {page_bytes, taker->is_exportable};
+    const struct xseg_page_kind kind = {page_bytes, taker->properties};
     const struct xseg_page_stack *stack = find_stack(pages, kind);
     uint64_t count = 0;
 
@@ -120,7 +120,7 @@ uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
 bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
                      const struct xseg_page_taker *taker, struct xseg_page *out)
 {
-    const struct xseg_page_kind kind = {page_bytes, taker->is_exportable};
+    const struct xseg_page_kind kind = {page_bytes, taker->properties};
     struct xseg_page_stack *stack = find_stack(pages, kind);
 
     if (stack == NULL || stack->count == 0)
@@ -143,7 +143,7 @@ xseg_status xseg_pages_make(struct xseg_pages *pages, struct xseg_page_kind kind
     if (stack == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a page");
     const xseg_status status =
-        xseg_driver_create(pages->context, kind.bytes, kind.is_exportable, &handle);
+        xseg_driver_create(pages->context, kind.bytes, kind.properties, &handle);
     if (status == XSEG_OK)
         add(pages, stack, handle, NULL);
     return status;

@@ -7,7 +7,7 @@
  * puts its pages here, to be kept or to be released.  So stealing a page is an unmap that keeps the page, and a
  * map that finds it.
  *
- * Pages of different sizes cannot replace each other, nor can exportable pages and others: both are fixed when
+ * Pages of different sizes cannot replace each other, nor can pages of different properties: both are fixed when
  * a page is created.  So each kind has a stack of its own, the latest page on top.  A page remembers its last
  * owner; a page that comes from the driver has none.
  *
@@ -21,10 +21,10 @@
 
 #include "vmm/leftovers.h"
 
-/* The properties that pages must share to replace each other. */
+/* What pages must have in common to replace each other. */
 struct xseg_page_kind {
     uint64_t bytes;
-    bool is_exportable;
+    unsigned properties; /* of enum xseg_page_property */
 };
 
 struct xseg_page {
@@ -59,7 +59,7 @@ enum xseg_page_choice {
 struct xseg_page_taker {
     const void *owner; /* the taker; the owner of the pages from then on */
     enum xseg_page_choice choice;
-    bool is_exportable; /* the kind that the pages must have */
+    unsigned properties; /* that the pages must have, these and no others */
 };
 
 void xseg_pages_init(struct xseg_pages *pages, struct xseg_context *context,
@@ -86,7 +86,7 @@ bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
  * Make a new idle page, of the driver.
  *
  * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY;
- *          XSEG_ERR_UNSUPPORTED (for one that may be exported)
+ *          XSEG_ERR_UNSUPPORTED (of properties that the driver refuses)
  * Cost:    one create
  */
 xseg_status xseg_pages_make(struct xseg_pages *pages, struct xseg_page_kind kind);

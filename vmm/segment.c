@@ -97,12 +97,12 @@ xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_conte
                    RANGE_ALIGNMENT);
 }
 
-xseg_status xseg_segment_reserve_guarded(struct xseg_segment *segment, struct xseg_context *context,
-                                         struct xseg_pages *pages, uint64_t bytes,
-                                         uint64_t page_bytes, uint64_t alignment)
+xseg_status xseg_segment_reserve_exactly(struct xseg_segment *segment, struct xseg_context *context,
+                                         struct xseg_pages *pages,
+                                         const struct xseg_segment_extent *wanted)
 {
-    init(segment, context, pages, bytes);
-    return reserve(segment, page_bytes, page_bytes, alignment);
+    init(segment, context, pages, wanted->bytes);
+    return reserve(segment, wanted->page_bytes, wanted->behind, wanted->alignment);
 }
 
 xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_context *context,
@@ -355,7 +355,7 @@ static xseg_status get_page(struct growth *growth, uint32_t at)
 {
     struct xseg_segment *segment = growth->segment;
     const struct xseg_page_taker taker = {segment->owner, growth->supply->choice,
-                                          segment->is_exportable};
+                                          segment->properties};
     struct xseg_page page;
 
     segment->length[at] =
@@ -368,7 +368,7 @@ static xseg_status get_page(struct growth *growth, uint32_t at)
     }
     const xseg_status status =
         xseg_driver_create(segment->context, xseg_segment_page_bytes(segment, at),
-                           segment->is_exportable, &segment->handle[at]);
+                           segment->properties, &segment->handle[at]);
     if (status != XSEG_OK)
         segment->length[at] = 0;
     return status;

@@ -64,15 +64,15 @@ struct xseg_segment {
     struct xseg_context *context;
     struct xseg_pages *pages; /* the idle pages of the device */
     uint64_t base;
-    uint64_t bytes;              /* usable addresses */
-    uint64_t reserved_bytes;     /* addresses of the reservation; 0 for a classic segment */
-    uint64_t page_bytes;         /* of a full page; 0 for a classic segment */
-    uint64_t granule_bytes;      /* the driver's granularity */
-    uint32_t granules;           /* 0 for a classic segment */
-    atomic_uint_fast64_t mapped; /* bytes the device may use */
-    uint64_t stuck;              /* bytes in stuck pages */
-    const void *owner;           /* owner of the pages, set by the floor above; NULL: none */
-    bool is_exportable; /* kind of the pages; set by the floor above before the first map */
+    uint64_t bytes;                 /* usable addresses */
+    uint64_t reserved_bytes;        /* addresses of the reservation; 0 for a classic segment */
+    uint64_t page_bytes;            /* of a full page; 0 for a classic segment */
+    uint64_t granule_bytes;         /* the driver's granularity */
+    uint32_t granules;              /* 0 for a classic segment */
+    atomic_uint_fast64_t mapped;    /* bytes the device may use */
+    uint64_t stuck;                 /* bytes in stuck pages */
+    const void *owner;              /* owner of the pages, set by the floor above; NULL: none */
+    unsigned properties;            /* of all pages; set by the floor above before the first map */
     struct xseg_pool_memory memory; /* functions that gave it; NULL: the driver did */
     xseg_stream stream;             /* for which the functions were asked */
     uint64_t *handle;               /* [granules], of the page that starts there */
@@ -101,7 +101,7 @@ static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment
 static inline struct xseg_page_kind xseg_segment_kind(const struct xseg_segment *segment,
                                                       uint64_t page_bytes)
 {
-    return (struct xseg_page_kind){page_bytes, segment->is_exportable};
+    return (struct xseg_page_kind){page_bytes, segment->properties};
 }
 
 /*
@@ -115,14 +115,17 @@ static inline struct xseg_page_kind xseg_segment_kind(const struct xseg_segment 
 xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
                                  struct xseg_pages *pages, uint64_t bytes, uint64_t page_bytes);
 
-/*
- * Reserve the addresses of a guarded segment: exactly `bytes`, and a page behind them that is never mapped.
- *
- * alignment: of the first address; a power of two, multiple of page_bytes
- */
-xseg_status xseg_segment_reserve_guarded(struct xseg_segment *segment, struct xseg_context *context,
-                                         struct xseg_pages *pages, uint64_t bytes,
-                                         uint64_t page_bytes, uint64_t alignment);
+/* The addresses of a segment for one block. */
+struct xseg_segment_extent {
+    uint64_t bytes, page_bytes; /* as for xseg_segment_reserve() */
+    uint64_t behind;            /* bytes behind them that are reserved, and never mapped */
+    uint64_t alignment; /* of the first address; a power of two, multiple of the granularity */
+};
+
+/* Reserve the addresses of a segment for one block: exactly those.  Returns, cost: as xseg_segment_reserve() */
+xseg_status xseg_segment_reserve_exactly(struct xseg_segment *segment, struct xseg_context *context,
+                                         struct xseg_pages *pages,
+                                         const struct xseg_segment_extent *wanted);
 
 /*
  * Allocate a classic segment.
@@ -216,6 +219,12 @@ static inline bool xseg_segment_is_mapped(const struct xseg_segment *segment, ui
 static inline bool xseg_segment_is_evicted(const struct xseg_segment *segment, uint32_t granule)
 {
     return segment->state[granule] >= XSEG_PAGE_AWAY;
+}
+
+static inline bool xseg_segment_has(const struct xseg_segment *segment,
+                                    enum xseg_page_property property)
+{
+    return (segment->properties & (unsigned)property) != 0;
 }
 
 /* The number of a segment, which is unique on its device, also among generations of memory in expandable segments. */

@@ -107,7 +107,7 @@ static bool get_exports(struct xseg_segment *segment)
 
 xseg_status xseg_segment_export(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
-    XSEG_ASSERT(segment->is_exportable && segment->length[first] != 0);
+    XSEG_ASSERT(xseg_segment_has(segment, XSEG_PAGE_EXPORTABLE) && segment->length[first] != 0);
     if (!get_exports(segment))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the exports of a segment");
     for (uint32_t at = first; at < first + count; at++)
@@ -211,7 +211,8 @@ static bool audit_exports(const struct xseg_segment *segment, struct xseg_findin
         page = segment->length[at] != 0 ? at : page;
         exported += exports != 0;
         XSEG_HOLDS(finding, "SEG-6",
-                   exports == 0 || (segment->is_exportable && xseg_segment_is_mapped(segment, at) &&
+                   exports == 0 || (xseg_segment_has(segment, XSEG_PAGE_EXPORTABLE) &&
+                                    xseg_segment_is_mapped(segment, at) &&
                                     segment->exports[page] == exports && segment->shown[page] != 0),
                    "granule %" PRIu32 " is exported, in state %d", at, segment->state[at]);
     }

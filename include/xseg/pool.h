@@ -82,9 +82,21 @@ struct xseg_pool_options {
      */
     void (*gone)(void *context, const struct xseg_statistics *last);
     void *gone_context;
+    /* Pages are made so that other devices, such as network cards, may reach them (GPUDirect RDMA); not with own
+     * functions, and classic segments are so always.  Where the driver makes no such pages, a line of the log says why,
+     * and the pool has pages without. */
+    bool rdma;
+    /*
+     * A block of more than 1 MiB is one piece of physical memory, mapped once, which no other block shares: what asks
+     * the driver for the memory at an address (cuMemGetAddressRange, cuMemRetainAllocationHandle) sees all of the block.
+     * Its bytes are rounded up to whole granules of 2 MiB.  A cached block serves a request whole, if it is longer by
+     * less than max_non_split_rounding_mb.  Where segments are classic they serve such requests as ever, since a classic
+     * segment is one piece.  Not with own functions.
+     */
+    bool single_page;
 };
 /* clang-format off */
-#define XSEG_POOL_OPTIONS_INIT {sizeof(struct xseg_pool_options), 0, false, false, {NULL, NULL, NULL}, false, NULL, {0, 0}, NULL, NULL}
+#define XSEG_POOL_OPTIONS_INIT {sizeof(struct xseg_pool_options), 0, false, false, {NULL, NULL, NULL}, false, NULL, {0, 0}, NULL, NULL, false, false}
 /* clang-format on */
 
 /**

@@ -18,11 +18,11 @@
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pools/checkpoint.h"
 #include "src/core/pools/obstacle.h"
+#include "src/core/pools/page_trial.h"
 #include "src/core/pools/pause.h"
 #include "src/core/pools/share.h"
 #include "src/core/pools/share_header.h"
 #include "src/core/pools/share_socket.h"
-#include "src/core/pools/share_trial.h"
 #include "src/core/stats/fragments.h"
 #include "src/core/stats/observers.h"
 #include "src/core/stream/shortcuts.h"
@@ -444,7 +444,7 @@ static void try_share_under_lock(void)
     bool works;
 
     xseg_lock_note_rank_taken(XSEG_RANK_GROWTH);
-    (void)xseg_share_trial(&device, &works);
+    (void)xseg_page_trial_export(&device, &works);
 }
 
 static void make_share_of_no_pages(void)
@@ -465,7 +465,7 @@ static void pools_abort(void **state)
         {compare_without_pointers, "pools/checkpoint.c"},
         {open_pool_without_lock, "pools/obstacle.c"},
         {pause_under_lock, "pools/pause.c"},
-        {try_share_under_lock, "pools/share_trial.c"},
+        {try_share_under_lock, "pools/page_trial.c"},
         {make_share_of_no_pages, "pools/share_header.c"},
         {fetch_share_into_nothing, "pools/share_socket.c"},
     };

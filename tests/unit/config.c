@@ -399,6 +399,7 @@ static const char *const everything =
     "pinned_free_catch_all:True,pinned_max_round_threshold_mb:0,pinned_max_cached_size_mb:3,"
     "idle_ms:1000,keep_mb:5,keep_window_s:6,reclaim_us_per_s:7,soft_limit_mb:8,"
     "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,exportable:True,"
+    "rdma:True,"
     "placement:pages,snapshot_signal:USR2,publish:True,"
     "page_mb:auto";
 

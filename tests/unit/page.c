@@ -60,7 +60,7 @@ static uint64_t put_kind(struct fixture *f, struct xseg_page_kind kind, const vo
 {
     uint64_t handle = 0;
 
-    assert_int_equal(xseg_driver_create(&f->context, kind.bytes, kind.is_exportable, &handle),
+    assert_int_equal(xseg_driver_create(&f->context, kind.bytes, kind.properties, &handle),
                      XSEG_OK);
     assert_int_equal(xseg_pages_put(&f->pages, kind, handle, owner, true), XSEG_OK);
     return handle;

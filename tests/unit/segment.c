@@ -389,7 +389,7 @@ static void exported_pages_are_held_and_not_kept(void **state)
 
     (void)state;
     set_up_with(&f, XSEG_GIB, FULL * PAGE);
-    f.segment.is_exportable = true;
+    f.segment.properties = XSEG_PAGE_EXPORTABLE;
     assert_int_equal(map(&f.segment, 0, 4 * FULL, false), XSEG_OK);
     /* Bytes in the middle of two pages: these are pages 1 and 2. */
     assert_int_equal(xseg_segment_pages_under(&f.segment, 5 * PAGE + 17, 8 * PAGE + 1, &first),
@@ -486,11 +486,14 @@ static void a_guarded_segment_takes_no_more_than_it_needs(void **state)
 
     (void)state;
     set_up(&f, XSEG_GIB);
-    assert_int_equal(
-        xseg_segment_reserve_guarded(&guarded, &f.context, &f.pages, 3 * PAGE, PAGE, 64 * XSEG_MIB),
-        XSEG_OK);
-    assert_int_equal(xseg_segment_reserve_guarded(&next, &f.context, &f.pages, PAGE, PAGE, PAGE),
+    assert_int_equal(xseg_segment_reserve_exactly(
+                         &guarded, &f.context, &f.pages,
+                         &(struct xseg_segment_extent){3 * PAGE, PAGE, PAGE, 64 * XSEG_MIB}),
                      XSEG_OK);
+    assert_int_equal(
+        xseg_segment_reserve_exactly(&next, &f.context, &f.pages,
+                                     &(struct xseg_segment_extent){PAGE, PAGE, PAGE, PAGE}),
+        XSEG_OK);
     assert_int_equal(guarded.base % (64 * XSEG_MIB), 0);
     assert_int_equal(guarded.bytes, 3 * PAGE);
     assert_int_equal(guarded.reserved_bytes, 4 * PAGE);

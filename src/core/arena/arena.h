@@ -132,6 +132,7 @@ struct xseg_need {
     bool at_end;     /* of that */
     bool ages;       /* garbage is collected by age: searches are counted */
     bool no_split;   /* a block that is found is handed out whole */
+    bool is_single;  /* one page alone, which is handed out whole (single_page of pool.h) */
     bool packs;      /* placement:pages */
     bool keep;       /* memory is to be ready, not handed out: a block that is found stays cached */
     bool is_lent;    /* the block is lent to the default pool, see flags.h */

@@ -195,6 +195,8 @@ static inline bool alloc_large(struct xseg_arena *arena, const struct xseg_need 
         atomic_fetch_add_explicit(arena->searches, 1, memory_order_relaxed);
     if (stocked && __builtin_expect(packs, 0))
         alloc_packed(arena, need, out);
+    else if (stocked && __builtin_expect(need->is_single, 0))
+        block = xseg_cached_find_single(arena, need);
     else if (stocked)
         block = xseg_cached_choose(arena, need);
     if (block != NULL)

@@ -64,6 +64,7 @@ enum xseg_config_key {
     XSEG_CONFIG_PAGE_CACHE,
     XSEG_CONFIG_SCRUB,
     XSEG_CONFIG_EXPORTABLE,
+    XSEG_CONFIG_RDMA,
     XSEG_CONFIG_OOM_SNAPSHOT,
     XSEG_CONFIG_OOM_SNAPSHOT_MS,
     XSEG_CONFIG_OOM_SNAPSHOTS,
@@ -146,6 +147,7 @@ struct xseg_config {
     bool background_thread;
     bool scrub;
     bool exportable;
+    bool rdma;
     bool publish;
     bool soft_by_device;     /* not a key: xseg_limits() has given a device a soft limit */
     bool fraction_by_device; /* not a key: likewise a fraction */

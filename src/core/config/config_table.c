@@ -426,6 +426,20 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
                         "from then on without functions of its own. Where the driver refuses such "
                         "memory, a line of the log says why, and it is as other memory.",
         },
+    [XSEG_CONFIG_RDMA] =
+        {
+            .name = "rdma",
+            .type = XSEG_CONFIG_BOOL,
+            .offset = MEMBER(rdma),
+            .acts = true,
+            .is_expandable = true,
+            .accepts = ANY_BOOL,
+            .sentence = "Pages are made so that network cards may reach them (GPUDirect RDMA): "
+                        "those of the default pool of each device that is opened from then on, and "
+                        "of each pool that is made from then on without functions of its own. "
+                        "Where the driver refuses such pages, a line of the log says why, and they "
+                        "are as others.",
+        },
     [XSEG_CONFIG_OOM_SNAPSHOT] =
         {
             .name = "oom_snapshot",

@@ -52,6 +52,7 @@ void xseg_pool_init(struct xseg_pool *pool, struct xseg_pool_body *body,
     atomic_store(&pool->no_split, body->options.no_split);
     atomic_store(&pool->lends, body->options.use_on_oom);
     pool->has_own_memory = body->options.memory.alloc != NULL;
+    pool->is_single = body->options.single_page;
     atomic_store(&pool->holders, 1);
     atomic_store(&pool->body, body);
 }
@@ -97,6 +98,15 @@ void xseg_pool_fini(struct xseg_pool_body *body)
 /* The next arena of a list.  Where an arena has moved to another pool meanwhile, the list goes
  * on with that pool's arenas, which the first arena of this list does not publish.  Visitors
  * (retire.h) never see that. */
+unsigned xseg_pool_properties(const struct xseg_pool *pool)
+{
+    const struct xseg_pool_body *body = pool->body;
+    const bool has_rdma = body->options.rdma && body->device->context.has_rdma;
+
+    return (body->options.exportable ? XSEG_PAGE_EXPORTABLE : 0U) |
+           (has_rdma ? XSEG_PAGE_RDMA : 0U);
+}
+
 static struct xseg_arena *next_arena(const struct xseg_arena *arena)
 {
     return atomic_load_explicit(&arena->next, memory_order_acquire);

@@ -63,6 +63,7 @@ struct xseg_pool {
     bool is_guarded : 1;     /* the device's own, for blocks with a segment each: guarded.h */
     bool is_orphans : 1;     /* the device's own, for segments of ended pools: orphan.h */
     bool has_own_memory : 1; /* memory comes from the user's own functions */
+    bool is_single : 1;      /* a large block is one page (single_page) */
 };
 
 _Static_assert(sizeof(struct xseg_pool) == 16, "what stays of a pool that was released");
@@ -137,10 +138,20 @@ static inline bool xseg_pool_is_whole(const struct xseg_pool *pool)
     return atomic_load_explicit(&pool->no_split, memory_order_relaxed);
 }
 
+/* The properties of new pages of the pool, of enum xseg_page_property: what it was made for, as far as the device has
+ * it. */
+unsigned xseg_pool_properties(const struct xseg_pool *pool);
+
 /* Whether the pool's memory comes from the user's own functions. */
 static inline bool xseg_pool_has_own_memory(const struct xseg_pool *pool)
 {
     return pool->has_own_memory;
+}
+
+/* Whether the pool's large blocks are parts of segments that the driver gave, so that a plain hit can serve them. */
+static inline bool xseg_pool_is_plain(const struct xseg_pool *pool)
+{
+    return !pool->has_own_memory && !pool->is_single;
 }
 
 /* The pool that memory of an extent is reported for; NULL: the default pool, or none that users

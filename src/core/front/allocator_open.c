@@ -19,8 +19,8 @@
 #include "src/core/grow/guarded.h"
 #include "src/core/inspect/publisher.h"
 #include "src/core/pools/offer.h"
+#include "src/core/pools/page_trial.h"
 #include "src/core/pools/peers.h"
-#include "src/core/pools/share_trial.h"
 #include "src/core/snapshot/oom.h"
 #include "src/core/snapshot/signalled.h"
 
@@ -241,10 +241,10 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
     if (xseg_allocator_config(allocator)->exportable && !device->pool_body.options.exportable)
         xseg_log_line(
             &allocator->log, XSEG_LOG_WARNING, "device %d: exportable has no effect: %s", ordinal,
-            !device->context.has_vmm                    ? "it has no virtual memory management"
-            : xseg_share_trial_is_owed(device->sharing) ? "memory is too short to try it, which is "
-                                                          "done when more is needed"
-                                                        : device->sharing->why);
+            !device->context.has_vmm                   ? "it has no virtual memory management"
+            : xseg_page_trial_is_owed(device->sharing) ? "memory is too short to try it, which is "
+                                                         "done when more is needed"
+                                                       : device->sharing->exporting.why);
     if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "device %d: no virtual memory management, so segments are classic%s: %s",

@@ -16,7 +16,7 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/pools/share_trial.h"
+#include "src/core/pools/page_trial.h"
 #include "src/core/reclaim/decay.h"
 
 /* Work out the need of a request, and its arena; *arena stays NULL if the pool of the stream's route has ended. */
@@ -52,11 +52,13 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     need->requested = request->bytes;
     need->bytes = xseg_size_round(request->config, request->bytes);
     need->alignment = xseg_max(request->alignment, XSEG_SIZE_QUANTUM);
-    need->span = need->bytes + need->alignment - XSEG_SIZE_QUANTUM;
     need->is_small = xseg_size_is_small(need->bytes);
     need->expandable = request->config->expandable_segments && device->context.has_vmm &&
                        !xseg_pool_has_own_memory(pool);
-    need->no_split = xseg_pool_is_whole(pool);
+    need->is_single = pool->is_single && !need->is_small && need->expandable;
+    need->no_split = need->is_single || xseg_pool_is_whole(pool);
+    /* A single page has its alignment from the address at which it is mapped. */
+    need->span = need->bytes + (need->is_single ? 0 : need->alignment - XSEG_SIZE_QUANTUM);
     need->packs =
         request->config->placement == XSEG_PLACEMENT_PAGES && need->expandable && !need->no_split;
     need->ages = request->config->garbage_collection_threshold > 0 &&
@@ -131,6 +133,8 @@ static xseg_status take_at(struct xseg_arena *arena, const struct xseg_need *nee
     const struct xseg_part part = xseg_walk_at(extent, at);
     if (part.state != XSEG_BLOCK_CACHED || xseg_part_end(&part) - at < need->bytes)
         return fail_at(arena, need, at, lies[part.state]);
+    if (need->is_single && at != part.base)
+        return fail_at(arena, need, at, "it lies inside a single page, which is handed out whole");
     *out = xseg_arena_hand_out_at(arena, extent, at, need);
     return XSEG_OK;
 }
@@ -161,8 +165,8 @@ static xseg_status miss(struct xseg_arena *arena, const struct xseg_need *need,
 {
     struct xseg_device *device = arena->device;
 
-    if (xseg_share_trial_is_owed(device->sharing) && !xseg_pending_captures(device->pending))
-        xseg_share_trial_again(device);
+    if (xseg_page_trial_is_owed(device->sharing) && !xseg_pending_captures(device->pending))
+        xseg_page_trial_again(device);
     return xseg_ladder_alloc(arena, need, out);
 }
 

@@ -16,8 +16,8 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
+#include "src/core/pools/page_trial.h"
 #include "src/core/pools/share.h"
-#include "src/core/pools/share_trial.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
 #include "src/core/reclaim/idle.h"
@@ -43,8 +43,20 @@ static xseg_status follow_config(struct xseg_device *device, bool *exportable)
 {
     if (!xseg_allocator_config(device->allocator)->exportable)
         return XSEG_OK;
-    const xseg_status status = xseg_share_trial(device, exportable);
+    const xseg_status status = xseg_page_trial_export(device, exportable);
     return status == XSEG_ERR_UNSUPPORTED ? XSEG_OK : status;
+}
+
+/* Try what the configuration asks of the default pool's pages. */
+static xseg_status try_pages(struct xseg_device *device)
+{
+    const struct xseg_config *config = xseg_allocator_config(device->allocator);
+    bool works = false;
+
+    device->sharing->exporting.is_wanted = config->exportable;
+    device->pool_body.options.rdma = config->rdma;
+    const xseg_status status = config->rdma ? xseg_page_trial_rdma(device) : XSEG_OK;
+    return status == XSEG_OK ? follow_config(device, &works) : status;
 }
 
 /* Give a device up that nobody has seen; it has no memory but what the driver did not take back of a trial. */
@@ -63,7 +75,6 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
                              size_t why_bytes, struct xseg_device **out)
 {
     struct whole *whole = calloc(1, sizeof(*whole));
-    bool works = false;
     xseg_status status;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_DRIVER) && ordinal >= 0);
@@ -102,8 +113,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_sharing_init(device->sharing);
     xseg_list_init(&device->spare_extents);
     XSEG_ASSERT(device->pool.body == &device->pool_body);
-    device->sharing->is_wanted = xseg_allocator_config(allocator)->exportable;
-    status = follow_config(device, &works);
+    status = try_pages(device);
     if (status != XSEG_OK)
         return give_up(device, status);
     *out = device;
@@ -124,9 +134,13 @@ xseg_status xseg_device_make_pool(struct xseg_device *device,
     bool works = false;
 
     if (chosen.exportable)
-        status = xseg_share_trial(device, &works);
+        status = xseg_page_trial_export(device, &works);
     else if (chosen.memory.alloc == NULL)
         status = follow_config(device, &chosen.exportable);
+    if (chosen.memory.alloc == NULL && xseg_allocator_config(device->allocator)->rdma)
+        chosen.rdma = true;
+    if (status == XSEG_OK && chosen.rdma)
+        status = xseg_page_trial_rdma(device);
     if (status != XSEG_OK)
         return status;
     xseg_retire_look(device);

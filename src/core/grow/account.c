@@ -111,7 +111,7 @@ static uint64_t missing(struct xseg_arena *arena, const struct xseg_need *need)
     XSEG_ASSERT(need->span > 0);
     if (!need->expandable)
         return need->segment_bytes;
-    if (need->is_guarded)
+    if (need->is_guarded || need->is_single)
         return xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT);
     xseg_arena_lock(arena);
     const bool found = xseg_stretch_find_cheapest(arena, need->span, &place);

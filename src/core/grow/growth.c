@@ -13,6 +13,7 @@
 #include "src/core/config/size.h"
 #include "src/core/grow/refusal.h"
 #include "src/core/grow/scrub.h"
+#include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
@@ -69,7 +70,7 @@ static xseg_status announce(struct xseg_extent *extent, bool cover)
         goto end_tables;
     extent->segment.owner = arena->pool;
     extent->pool_number = arena->pool_number;
-    extent->segment.is_exportable = arena->pool->body->options.exportable;
+    extent->segment.properties = xseg_pool_properties(arena->pool);
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
     xseg_arena_lock(arena);
     if (xseg_arena_stock(arena, &arena->blocks, 2)) {
@@ -419,31 +420,86 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
                               xseg_growth_check(arena->pool, stretch.missing, covered), out);
 }
 
-/* --- A segment for one guarded block; see guarded.h. --- */
+/* --- Segments for one block. --- */
 
-/* Reserve and announce a segment for a guarded block.  *out: its one block, a busy hole; unchanged on an error */
-static xseg_status add_guarded(struct xseg_arena *arena, const struct xseg_need *need,
-                               uint64_t bytes, struct xseg_block **out)
+/* Reserve and announce a segment for one block.  *out: the block, a busy hole; unchanged on an error */
+static xseg_status add_exactly(struct xseg_arena *arena, const struct xseg_segment_extent *wanted,
+                               struct xseg_block **out)
 {
     struct xseg_device *device = arena->device;
-    const uint64_t page = XSEG_SIZE_SMALL_SEGMENT;
-    xseg_status status = check_page(device, page);
+    xseg_status status = check_page(device, wanted->page_bytes);
 
     if (status != XSEG_OK)
         return status;
     struct xseg_extent *extent = take_extent(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
-    status = announce_reserved(
-        extent, xseg_segment_reserve_guarded(&extent->segment, &device->context, &device->pages,
-                                             bytes, page, xseg_max(page, need->alignment)));
+    status =
+        announce_reserved(extent, xseg_segment_reserve_exactly(&extent->segment, &device->context,
+                                                               &device->pages, wanted));
     if (status == XSEG_OK)
         *out = extent->first;
     XSEG_ASSERT(status != XSEG_OK || ((*out)->state == XSEG_BLOCK_BUSY && !(*out)->mapped));
     return status;
 }
 
-/* Hand out the busy block of a guarded segment, at its start or at its end; the rest is cached. */
+/* Claim the hole of a segment for a single page of a size, and of an alignment; NULL if there is none. */
+static struct xseg_block *claim_single_hole(struct xseg_arena *arena, uint64_t bytes,
+                                            uint64_t alignment)
+{
+    struct xseg_block *hole = NULL;
+
+    xseg_arena_lock(arena);
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        if (hole == NULL && extent->first->state == XSEG_BLOCK_HOLE &&
+            extent->segment.bytes == bytes && extent->segment.page_bytes == bytes &&
+            extent->segment.base % alignment == 0)
+            hole = extent->first;
+    }
+    if (hole != NULL)
+        (void)xseg_arena_claim(arena, hole);
+    xseg_arena_unlock(arena);
+    return hole;
+}
+
+/* Grow by one page for one block (single_page).  Segments of other sizes without memory give their addresses back before
+ * a new one is reserved, so that they do not gather. */
+static xseg_status grow_single(struct xseg_arena *arena, const struct xseg_need *need,
+                               struct xseg_grant *out)
+{
+    const uint64_t granule = arena->device->context.granularity;
+    const struct xseg_segment_extent wanted = {
+        .bytes = xseg_round_up(need->bytes, granule),
+        .page_bytes = xseg_round_up(need->bytes, granule),
+        .alignment = xseg_max(granule, need->alignment),
+    };
+    struct xseg_stretch stretch = {.missing = wanted.bytes};
+    xseg_status status = xseg_pool_check_running(arena->pool);
+
+    if (status != XSEG_OK)
+        return status;
+    stretch.first = claim_single_hole(arena, wanted.bytes, wanted.alignment);
+    if (stretch.first == NULL && !xseg_pending_captures(arena->device->pending))
+        (void)xseg_trim_end_holes(arena);
+    if (stretch.first == NULL)
+        status = add_exactly(arena, &wanted, &stretch.first);
+    if (status != XSEG_OK)
+        return status;
+    stretch.last = stretch.first;
+    struct xseg_extent *extent = stretch.first->extent;
+    const struct xseg_page_taker taker = xseg_scrub_taker(arena);
+    const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
+    status = xseg_growth_finish(arena, need, &stretch,
+                                xseg_growth_check(arena->pool, wanted.bytes, covered), out);
+    if (status != XSEG_OK && !xseg_pending_captures(arena->device->pending))
+        (void)xseg_trim_end_hole(extent);
+    return status;
+}
+
+/* Hand out the busy block of a guarded segment (guarded.h), at its start or at its end; the rest is cached. */
 static struct xseg_grant hand_out_guarded(struct xseg_arena *arena, struct xseg_block *block,
                                           const struct xseg_need *need)
 {
@@ -463,7 +519,8 @@ static struct xseg_grant hand_out_guarded(struct xseg_arena *arena, struct xseg_
 static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need *need,
                                 struct xseg_grant *out)
 {
-    const uint64_t bytes = xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT);
+    const uint64_t page = XSEG_SIZE_SMALL_SEGMENT, bytes = xseg_round_up(need->bytes, page);
+    const struct xseg_segment_extent wanted = {bytes, page, page, xseg_max(page, need->alignment)};
     struct xseg_stretch stretch = {.missing = bytes, .small = true};
     const struct xseg_page_taker taker = xseg_scrub_taker(arena);
     const uint64_t idle =
@@ -472,7 +529,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
 
     XSEG_ASSERT(arena->is_guarded);
     if (status == XSEG_OK)
-        status = add_guarded(arena, need, bytes, &stretch.first);
+        status = add_exactly(arena, &wanted, &stretch.first);
     if (status != XSEG_OK)
         return status;
     struct xseg_block *block = stretch.last = stretch.first;
@@ -501,6 +558,8 @@ static xseg_status grow(struct xseg_arena *arena, const struct xseg_need *need,
 {
     if (need->is_guarded)
         return grow_guarded(arena, need, out);
+    if (need->expandable && need->is_single)
+        return grow_single(arena, need, out);
     return need->expandable ? grow_expandable(arena, need, out) : grow_classic(arena, need, out);
 }
 

@@ -18,8 +18,9 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
     struct xseg_pool_options plain = XSEG_POOL_OPTIONS_INIT;
     xseg_status status = XSEG_OK;
 
-    /* A guarded block stands for one of the default pool, so it can be exported if those can. */
+    /* A guarded block stands for one of the default pool, so its pages are as those. */
     plain.exportable = device->pool_body.options.exportable;
+    plain.rdma = device->pool_body.options.rdma;
     xseg_lock_take(&device->growth_lock);
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_relaxed);
     /* Another thread may have made the pool meanwhile. */

@@ -120,7 +120,9 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
                 : NULL;
 
         XSEG_ASSERT(lender != arena);
-        wanted.no_split = xseg_pool_is_whole(body->pool);
+        /* A cached single page stays one. */
+        wanted.no_split =
+            xseg_pool_is_whole(body->pool) || (body->pool->is_single && !arena->is_small);
         wanted.is_lent = true;
         const xseg_status status = lender != NULL ? xseg_arena_lend(lender, &wanted, out) : XSEG_OK;
         if (status != XSEG_OK)
@@ -165,6 +167,22 @@ static xseg_status free_oversize(struct xseg_arena *arena, const struct xseg_nee
     return xseg_growth_grow(arena, need, out);
 }
 
+/* Give what is idle in the pool on the stream of a request for a single page back to the driver, since idle pages of
+ * other sizes cannot serve it; then grow. */
+static xseg_status shrink_pool(struct xseg_arena *arena, const struct xseg_need *need,
+                               struct xseg_grant *out)
+{
+    const struct xseg_trim_plan own = {
+        .stream = xseg_arena_stream(arena), .pool = arena->pool, .wait = true};
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    const xseg_status status = xseg_trim_device(arena->device, &own, &done);
+
+    XSEG_ASSERT(need->is_single);
+    if (status == XSEG_ERR_DEVICE_LOST || done.returned == 0)
+        return status == XSEG_ERR_DEVICE_LOST ? status : XSEG_OK;
+    return xseg_growth_grow(arena, need, out);
+}
+
 /* Give all idle memory back to the driver, then try growth once more. */
 static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
                          struct xseg_grant *out)
@@ -196,6 +214,9 @@ static rung *const capture_rungs[] = {steal, borrow, NULL};
 static rung *const classic_capture_rungs[] = {borrow, NULL};
 /* A guarded block has a segment to itself, so no cached memory can serve it. */
 static rung *const guarded_rungs[] = {flush, NULL};
+/* A single page comes of no stretch, so idle pages of other places are of use to the driver only. */
+static rung *const single_rungs[] = {borrow, wait_for_pending, shrink_pool, flush, search, NULL};
+static rung *const single_full_pool_rungs[] = {wait_for_pending, shrink_pool, NULL};
 /* A pool at its own limit gains nothing from memory of other pools. */
 static rung *const full_pool_rungs[] = {steal, wait_for_pending, search, NULL};
 static rung *const classic_full_pool_rungs[] = {wait_for_pending, search, NULL};
@@ -206,7 +227,9 @@ static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xs
     if (need->is_guarded)
         return guarded_rungs;
     if (xseg_pending_captures(arena->device->pending))
-        return need->expandable ? capture_rungs : classic_capture_rungs;
+        return need->expandable && !need->is_single ? capture_rungs : classic_capture_rungs;
+    if (need->is_single)
+        return arena->pool->body->is_full ? single_full_pool_rungs : single_rungs;
     if (arena->pool->body->is_full)
         return need->expandable ? full_pool_rungs : classic_full_pool_rungs;
     return need->expandable ? expandable_rungs : classic_rungs;

@@ -7,8 +7,7 @@
 struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena)
 {
     struct xseg_device *device = arena->device;
-    struct xseg_page_taker taker = {arena->pool, XSEG_PAGE_ANY,
-                                    arena->pool->body->options.exportable};
+    struct xseg_page_taker taker = {arena->pool, XSEG_PAGE_ANY, xseg_pool_properties(arena->pool)};
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (!xseg_allocator_config(device->allocator)->scrub)

@@ -25,7 +25,7 @@ static uint64_t granularity(const struct theft *theft)
 
 static struct xseg_page_kind kind_of(const struct theft *theft, uint64_t page)
 {
-    return (struct xseg_page_kind){page, theft->plan->taker.is_exportable};
+    return (struct xseg_page_kind){page, theft->plan->taker.properties};
 }
 
 /* Bytes of the idle pages of one size that the request can use. */
@@ -166,12 +166,12 @@ static struct xseg_page_kind find_surplus(const struct theft *theft)
 
     for (size_t i = 0; i < pages->kinds; i++) {
         const struct xseg_page_kind kind = pages->stack[i].kind;
-        const bool fits = kind.is_exportable == theft->plan->taker.is_exportable;
+        const bool fits = kind.properties == theft->plan->taker.properties;
 
         if (pages->stack[i].count * kind.bytes > (fits ? useful(theft, kind.bytes) : 0))
             return kind;
     }
-    return (struct xseg_page_kind){0, false};
+    return (struct xseg_page_kind){0, 0};
 }
 
 /* Whether full pages may fit in the memory of a surplus page that goes back to the driver. */
@@ -179,7 +179,7 @@ static bool makes_full(const struct theft *theft, struct xseg_page_kind kind)
 {
     return kind.bytes > theft->plan->page_bytes ||
            (kind.bytes == theft->plan->page_bytes &&
-            kind.is_exportable != theft->plan->taker.is_exportable);
+            kind.properties != theft->plan->taker.properties);
 }
 
 /* Make the missing pages; while memory is short, give surplus pages back to the driver, one by one. */

@@ -125,7 +125,7 @@ bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool
     const struct xseg_config *config = xseg_allocator_config(allocator);
     struct xseg_device *device = pool->body->device;
 
-    if (!config->has_plain_hits || xseg_pool_is_whole(pool) || xseg_pool_has_own_memory(pool) ||
+    if (!config->has_plain_hits || xseg_pool_is_whole(pool) || !xseg_pool_is_plain(pool) ||
         bytes - 1 >= XSEG_SIZE_ABSURD - 1 || xseg_pending_captures(device->pending) ||
         atomic_load_explicit(&device->context.slow_path, memory_order_relaxed) != 0)
         return false;

@@ -23,6 +23,32 @@ struct xseg_block *xseg_cached_prefer_enclosed(const struct xseg_arena *arena,
     return block;
 }
 
+/* Whether a cached block is all of one piece of physical memory, or lies in a classic segment, which is one. */
+static bool is_single(const struct xseg_block *block)
+{
+    const struct xseg_segment *segment = &block->extent->segment;
+
+    return !xseg_segment_is_expandable(segment) ||
+           (xseg_block_is_whole(block) && segment->page_bytes == segment->bytes);
+}
+
+struct xseg_block *xseg_cached_find_single(const struct xseg_arena *arena,
+                                           const struct xseg_need *need)
+{
+    /* Rounding to granules makes a page longer than its request in any case. */
+    const uint64_t slack =
+        xseg_max(need->config->max_non_split_rounding_bytes, XSEG_SIZE_SMALL_SEGMENT);
+    struct xseg_block *block = xseg_cached_find(arena, need->bytes);
+
+    XSEG_ASSERT(need->is_single && need->no_split);
+    while (block != NULL && block->bytes - need->bytes < slack) {
+        if (is_single(block) && block->base % need->alignment == 0)
+            return block;
+        block = xseg_cached_next(arena, block);
+    }
+    return NULL;
+}
+
 struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena, const struct xseg_need *need,
                                       struct xseg_block *block)
 {

@@ -159,6 +159,11 @@ static inline struct xseg_block *xseg_cached_choose(const struct xseg_arena *are
     return xseg_cached_filter(arena, need, block);
 }
 
+/* The best fit for a request of a single page: one that is cached whole, aligned, and longer than the request by less than
+ * max_non_split_rounding_mb; or NULL. */
+struct xseg_block *xseg_cached_find_single(const struct xseg_arena *arena,
+                                           const struct xseg_need *need);
+
 /* How much of the block that serves a request stays cached. */
 static inline uint64_t xseg_cached_rest(const struct xseg_block *block,
                                         const struct xseg_need *need)

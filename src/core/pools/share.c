@@ -14,9 +14,9 @@
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
+#include "src/core/pools/page_trial.h"
 #include "src/core/pools/pause.h"
 #include "src/core/pools/share_header.h"
-#include "src/core/pools/share_trial.h"
 #include "src/core/reclaim/mapping.h"
 #include "vmm/foreign.h"
 #include "vmm/peer.h"
@@ -143,9 +143,10 @@ static xseg_status check_extent(const struct xseg_extent *extent, uint64_t addre
                          "%#" PRIx64 " lies in a classic segment: only what is allocated with "
                          "expandable_segments:True can be exported",
                          address);
-    if (!extent->segment.is_exportable && arena->device->sharing->verdict == XSEG_SHARE_REFUSED)
-        return xseg_share_trial_refuse(arena->device->sharing);
-    if (!extent->segment.is_exportable || is_lent)
+    const bool is_exportable = xseg_segment_has(&extent->segment, XSEG_PAGE_EXPORTABLE);
+    if (!is_exportable && arena->device->sharing->exporting.verdict == XSEG_PAGE_TRIAL_REFUSED)
+        return xseg_page_trial_refuse(arena->device->sharing);
+    if (!is_exportable || is_lent)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "%#" PRIx64
                          " was not allocated from an exportable pool: memory is made for "
@@ -236,7 +237,7 @@ static xseg_status hold_and_tell(struct xseg_device *device, struct xseg_export 
     xseg_status status = know_device(device);
 
     if (status == XSEG_OK && kind == XSEG_SHARE_FABRIC)
-        status = xseg_share_trial_fabric(device);
+        status = xseg_page_trial_fabric(device);
     if (status != XSEG_OK)
         return status;
     if (!xseg_share_make(&share, kind, count_pages(record)))

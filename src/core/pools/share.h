@@ -21,19 +21,29 @@ struct xseg_device;
 struct xseg_export;
 struct xseg_offer;
 
-/* Whether the driver makes and exports shareable memory on a device. */
-enum xseg_share_verdict { XSEG_SHARE_UNTRIED, XSEG_SHARE_WORKS, XSEG_SHARE_REFUSED };
+/* Whether the driver makes pages of a property on a device. */
+enum xseg_page_trial_verdict {
+    XSEG_PAGE_TRIAL_UNTRIED,
+    XSEG_PAGE_TRIAL_WORKS,
+    XSEG_PAGE_TRIAL_REFUSED
+};
+
+/* The trial of a property; see page_trial.h. */
+struct xseg_page_trial {
+    enum xseg_page_trial_verdict verdict;
+    bool is_wanted; /* the default pool is to have it, once the trial has worked */
+    bool is_owed;   /* memory was too short for the trial */
+    char why[160];  /* the reason of a refusal */
+};
 
 /* State of sharing of a device. */
 struct xseg_sharing {
     struct xseg_list exports, imports;
     atomic_uint_fast64_t imported;   /* bytes of imports */
     atomic_uint_fast64_t host_bytes; /* of the records in the lists */
-    enum xseg_share_verdict verdict;
-    bool is_wanted;          /* the default pool is to be exportable, once a trial has worked */
-    atomic_bool is_owed;     /* memory was too short for a trial */
-    char why[160];           /* the reason, if sharing is refused */
-    char why_no_fabric[160]; /* the reason, if only fabric handles are */
+    struct xseg_page_trial exporting, rdma;
+    atomic_bool is_owed;     /* one of the trials is */
+    char why_no_fabric[160]; /* the reason, if only fabric handles are refused */
     uint64_t exporter;       /* random number of this exporter; 0: not needed yet */
     bool has_uuid;
     uint8_t uuid[XSEG_DRIVER_UUID_BYTES];

@@ -57,6 +57,10 @@ static uint64_t draw_options(struct worker *worker, struct xseg_pool_options *op
         options->exportable = true;
         features |= FEATURE(EXPORTABLE);
     }
+    if (options->memory.alloc == NULL) {
+        options->rdma = chance(worker, 3);
+        options->single_page = chance(worker, 3);
+    }
     return features;
 }
 
@@ -82,10 +86,10 @@ void step_tag(struct worker *worker)
              chance(worker, 8) && tag->features == 0 ? NULL : &options, &tag->pool);
     failure_note(worker->number,
                  "pool on device %d, limit %llu, no_split %d, use_on_oom %d, own %d, "
-                 "exportable %d: %d, %p",
+                 "exportable %d, rdma %d, single_page %d: %d, %p",
                  tag->device, (unsigned long long)options.limit_bytes, options.no_split,
-                 options.use_on_oom, options.memory.alloc != NULL, options.exportable, status,
-                 (void *)tag->pool);
+                 options.use_on_oom, options.memory.alloc != NULL, options.exportable, options.rdma,
+                 options.single_page, status, (void *)tag->pool);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_UNSUPPORTED && options.exportable));
     if (status != XSEG_OK) {

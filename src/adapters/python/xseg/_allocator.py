@@ -120,10 +120,11 @@ class Allocator:
         return allocate(self, size, device, stream, None, alignment, zeroed, user)
 
     def pool(self, device: int = 0, *, limit_bytes: int = 0, no_split: bool = False, use_on_oom: bool = False,
-             exportable: bool = False, name: Optional[str] = None) -> Pool:
+             exportable: bool = False, name: Optional[str] = None, rdma: bool = False, single_page: bool = False) -> Pool:
         """Make a private pool; the arguments are the members of struct xseg_pool_options."""
         options = _records.structure(_structs.xseg_pool_options, limit_bytes=limit_bytes, no_split=no_split,
-                                     use_on_oom=use_on_oom, exportable=exportable, name=_bytes(name))
+                                     use_on_oom=use_on_oom, exportable=exportable, name=_bytes(name), rdma=rdma,
+                                     single_page=single_page)
         out = c_void_p()
         _library.call("xseg_pool_create", self.handle, device, byref(options), byref(out))
         return Pool(self, out.value or 0, device)

@@ -328,6 +328,8 @@ class xseg_pool_options(Structure):
         ("id", c_uint64 * 2),
         ("gone", CFUNCTYPE(None, c_void_p, POINTER(xseg_statistics))),
         ("gone_context", c_void_p),
+        ("rdma", c_bool),
+        ("single_page", c_bool),
     ]
 
 

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT */
+/* Pools whose blocks are one page each (single_page): what the driver says of them, reuse, and memory that is short. */
+#include <string.h>
+
+#include "tests/support/capture.h"
+
+/* The driver's own functions, as a program declares them. */
+int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long ptr);
+int cuMemRetainAllocationHandle(unsigned long long *handle, void *ptr);
+int cuMemRelease(unsigned long long handle);
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+
+/* The allocation at an address, as the driver sees it from a current context. */
+static void ask_driver(const void *address, unsigned long long *base, size_t *bytes)
+{
+    void *context = NULL;
+
+    assert_int_equal(cuInit(0), 0);
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    assert_int_equal(cuMemGetAddressRange_v2(base, bytes, (uintptr_t)address), 0);
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+}
+
+static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t limit)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+
+    options.single_page = true;
+    options.limit_bytes = limit;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    return pool;
+}
+
+static uint64_t whole_pages(uint64_t bytes)
+{
+    return (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
+}
+
+/* The driver sees one allocation, which is the whole block and nothing else. */
+static void expect_single(const char *block, uint64_t bytes)
+{
+    unsigned long long base = 0, first = 0, last = 0;
+    size_t seen = 0;
+
+    ask_driver(block + bytes - 1, &base, &seen);
+    assert_int_equal(base, (uintptr_t)block);
+    assert_int_equal(seen, whole_pages(bytes));
+    assert_int_equal(cuMemRetainAllocationHandle(&first, (void *)(uintptr_t)block), 0);
+    assert_int_equal(cuMemRetainAllocationHandle(&last, (void *)((uintptr_t)block + bytes - 1)), 0);
+    assert_int_equal(first, last);
+    assert_int_equal(cuMemRelease(first), 0);
+    assert_int_equal(cuMemRelease(last), 0);
+}
+
+/* --- One page each. --- */
+
+static void a_large_block_is_one_piece_of_memory(void **state)
+{
+    static const size_t sizes[] = {MIB + 1, 2 * MIB, 21 * MIB, 140 * MIB, 1000 * MIB + 512};
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *block[COUNT_OF(sizes)];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        const uint64_t created = xseg_sim_calls("cuMemCreate");
+
+        block[i] = scene_alloc_in(allocator, pool, sizes[i], NULL);
+        assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 1);
+        assert_int_equal(scene_block(allocator, block[i]).bytes, whole_pages(sizes[i]));
+        assert_int_equal(scene_block(allocator, block[i]).requested, sizes[i]);
+    }
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        expect_single(block[i], sizes[i]);
+        scene_free(allocator, block[i]);
+    }
+    scene_close(allocator);
+}
+
+static void small_blocks_share_pages_as_ever(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *first = scene_alloc_in(allocator, pool, 1000, NULL);
+    char *second = scene_alloc_in(allocator, pool, 1000, NULL);
+
+    (void)state;
+    assert_ptr_equal(second, first + 1024);
+    scene_free(allocator, first);
+    scene_free(allocator, second);
+    scene_close(allocator);
+}
+
+static void alignment_is_that_of_the_page(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *plain = scene_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
+
+    (void)state;
+    scene_free(allocator, plain);
+    request.pool = pool;
+    request.bytes = 30 * MIB;
+    request.alignment = GIB;
+    assert_int_equal(xseg_alloc_with(allocator, &request, &block), XSEG_OK);
+    assert_int_equal((uintptr_t)block % GIB, 0);
+    assert_int_equal(scene_block(allocator, block).bytes, 30 * MIB);
+    expect_single(block, 30 * MIB);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* --- Reuse. --- */
+
+static void a_cached_page_serves_nearly_its_size_whole(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *first = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, first);
+    /* By less than 20 MiB, max_non_split_rounding_mb, it may be too long. */
+    char *shorter = scene_alloc_in(allocator, pool, 81 * MIB, NULL);
+    assert_ptr_equal(shorter, first);
+    assert_int_equal(scene_block(allocator, shorter).bytes, 100 * MIB);
+    scene_free(allocator, shorter);
+    char *much_shorter = scene_alloc_in(allocator, pool, 80 * MIB, NULL);
+    assert_ptr_not_equal(much_shorter, first);
+    expect_single(much_shorter, 80 * MIB);
+    scene_free(allocator, much_shorter);
+    scene_close(allocator);
+}
+
+static void a_page_is_taken_at_its_address_or_not_at_all(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *first = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
+    void *block = NULL;
+
+    (void)state;
+    scene_free(allocator, first);
+    scene_expect_error(xseg_alloc_at(pool, 40 * MIB, NULL, first + 20 * MIB, &block), XSEG_ERR_BUSY,
+                       "inside a single page");
+    assert_int_equal(xseg_alloc_at(pool, 40 * MIB, NULL, first, &block), XSEG_OK);
+    assert_int_equal(scene_block(allocator, block).bytes, 100 * MIB);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* Idle pages of a released pool are the driver's to make others of. */
+static void a_released_pool_makes_room_for_others(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    settings.memory_bytes = 256 * MIB;
+    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    scene_free(allocator, scene_alloc_in(allocator, pool, 200 * MIB, NULL));
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    void *block = scene_alloc(allocator, 240 * MIB, NULL);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* Addresses come again for pages of their size; those of other sizes are given back before new ones are taken. */
+static void addresses_do_not_gather(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    struct xseg_where where = XSEG_WHERE_ANY;
+    uint64_t most = 0;
+    void *block;
+
+    (void)state;
+    where.pool = pool;
+    for (unsigned i = 0; i < 200; i++) {
+        void *before = block = scene_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
+
+        scene_free(allocator, block);
+        assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
+        block = scene_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
+        assert_ptr_equal(block, before);
+        scene_free(allocator, block);
+        assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
+        const uint64_t addresses = scene_stats(allocator).address_bytes;
+        most = addresses > most ? addresses : most;
+    }
+    assert_true(most <= 500 * MIB);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    scene_close(allocator);
+}
+
+static void a_paused_pool_comes_back_with_single_pages(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *block = scene_alloc_in(allocator, pool, 140 * MIB, NULL);
+
+    (void)state;
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    expect_single(block, 140 * MIB);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* --- Memory that is short. --- */
+
+static void idle_pages_of_other_sizes_make_room(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    settings.memory_bytes = 256 * MIB;
+    /* What is idle in the pool itself, in the default pool, and where the pool has a limit of its own. */
+    for (unsigned i = 0; i < 3; i++) {
+        struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+        struct xseg_pool *pool = make_pool(allocator, i == 2 ? 210 * MIB : 0);
+        void *other = i == 1 ? scene_alloc(allocator, 160 * MIB, NULL)
+                             : scene_alloc_in(allocator, pool, 160 * MIB, NULL);
+
+        scene_free(allocator, other);
+        char *block = scene_alloc_in(allocator, pool, 200 * MIB, NULL);
+        expect_single(block, 200 * MIB);
+        scene_free(allocator, block);
+        scene_close(allocator);
+    }
+}
+
+static void a_refusal_leaves_nothing(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    void *block = NULL;
+
+    (void)state;
+    settings.memory_bytes = 256 * MIB;
+    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    const uint64_t before = scene_stats(allocator).address_bytes;
+    assert_int_equal(scene_try_alloc_in(allocator, pool, 300 * MIB, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(scene_stats(allocator).address_bytes, before);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    scene_close(allocator);
+}
+
+static void classic_segments_serve_where_they_are_asked_for(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *block = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+    unsigned long long base = 0;
+    size_t seen = 0;
+
+    (void)state;
+    ask_driver(block, &base, &seen);
+    assert_true(base <= (uintptr_t)block && base + seen >= (uintptr_t)block + 40 * MIB);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_large_block_is_one_piece_of_memory),
+        cmocka_unit_test(small_blocks_share_pages_as_ever),
+        cmocka_unit_test(alignment_is_that_of_the_page),
+        cmocka_unit_test(a_cached_page_serves_nearly_its_size_whole),
+        cmocka_unit_test(a_page_is_taken_at_its_address_or_not_at_all),
+        cmocka_unit_test(a_released_pool_makes_room_for_others),
+        cmocka_unit_test(addresses_do_not_gather),
+        cmocka_unit_test(a_paused_pool_comes_back_with_single_pages),
+        cmocka_unit_test(idle_pages_of_other_sizes_make_room),
+        cmocka_unit_test(a_refusal_leaves_nothing),
+        cmocka_unit_test(classic_segments_serve_where_they_are_asked_for),
+    };
+
+    return cmocka_run_group_tests_name("single_page", tests, NULL, NULL);
+}
