@@ -17,9 +17,9 @@
  *
  * Strict: what a real driver leaves undefined ends the process with a report on standard error
  * (what, by which call, what made it, what uses it still).  Undefined is memory that is unmapped or
- * freed while queued work touches it, an address that is touched without being mapped or
- * accessible, and a stream or event used after its destruction.  What a driver refuses is refused
- * with its error code.
+ * freed while queued work touches it, an address that is touched without
+ * being mapped or accessible, and a stream or event used after its destruction.  What a driver
+ * refuses is refused with its error code.
  *
  * Work: what is queued on a stream stays unfinished until its time comes on the virtual clock, or
  * until the host waits for it: a wait succeeds and ends all work that it waits for.
@@ -52,6 +52,9 @@
  *   XSEG_SIM_BYTES=0|1          whether memory keeps what it contains (0)
  *   XSEG_SIM_FABRIC=0|1         whether memory can be exported by fabric handles (0)
  *   XSEG_SIM_RECYCLE=0|1        whether handles of streams and events come again (0)
+ *   XSEG_SIM_RDMA=KIND          works, refused, denied, ignored or absent: enum xseg_sim_rdma (works)
+ *   XSEG_SIM_DMA_BUF=0|1        whether address ranges have dma-bufs (1)
+ *   XSEG_SIM_ADDRESS_RANGE=0|1  whether cuMemGetAddressRange answers for mapped memory (1)
  *
  * Threads: any.  Costs: no real driver is ever called.
  * Errors:  a status, and a sentence: xseg_sim_error_text().
@@ -72,25 +75,37 @@ extern "C" {
 /* CUDA's own tag, as in allocator.h. */
 struct CUstream_st;
 
+/** What a machine does about memory that is created with gpuDirectRDMACapable. */
+enum xseg_sim_rdma {
+    XSEG_SIM_RDMA_WORKS,   /* makes it, and others can register it */
+    XSEG_SIM_RDMA_REFUSED, /* refuses to make it, although the devices say that they can */
+    XSEG_SIM_RDMA_DENIED, /* makes it, and refuses access to it: CUDA_ERROR_UNKNOWN, as under WSL2 */
+    XSEG_SIM_RDMA_IGNORED, /* makes it as if without the flag */
+    XSEG_SIM_RDMA_ABSENT   /* the devices say that they have none; it is refused */
+};
+
 /** The simulated machine.  Start from XSEG_SIM_SETTINGS_INIT; zero is the default throughout. */
 struct xseg_sim_settings {
-    size_t struct_bytes;    /* sizeof(struct xseg_sim_settings) */
-    unsigned devices;       /* 0: 1 */
-    uint64_t memory_bytes;  /* of each device; 0: 80 GiB */
-    uint64_t address_bytes; /* that can be reserved in all; 0: 128 TiB */
-    const char *costs;      /* preset by name, or a file of costs by its path; NULL: "a100" */
-    bool one_by_one;        /* refuse unmap and set-access over several mappings, as HIP does */
-    bool without_vmm;       /* the devices offer no virtual memory management */
-    bool fast;              /* leave out the checks that end in a report, for benchmarks */
-    bool real_bytes;        /* keep what memory contains; see above */
-    bool without_peers;     /* no device can use the memory of another */
-    uint64_t tail_seed;     /* calls cost more or less by chance, repeatably; 0: what they cost */
-    const char *shared;     /* name of the machine whose memory processes share; NULL: own */
-    bool recycles;          /* handles of destroyed streams and events come again */
-    bool fabric;            /* memory can be exported by fabric handles, too */
+    size_t struct_bytes;     /* sizeof(struct xseg_sim_settings) */
+    unsigned devices;        /* 0: 1 */
+    uint64_t memory_bytes;   /* of each device; 0: 80 GiB */
+    uint64_t address_bytes;  /* that can be reserved in all; 0: 128 TiB */
+    const char *costs;       /* preset by name, or a file of costs by its path; NULL: "a100" */
+    bool one_by_one;         /* refuse unmap and set-access over several mappings, as HIP does */
+    bool without_vmm;        /* the devices offer no virtual memory management */
+    bool fast;               /* leave out the checks that end in a report, for benchmarks */
+    bool real_bytes;         /* keep what memory contains; see above */
+    bool without_peers;      /* no device can use the memory of another */
+    uint64_t tail_seed;      /* calls cost more or less by chance, repeatably; 0: what they cost */
+    const char *shared;      /* name of the machine whose memory processes share; NULL: own */
+    bool recycles;           /* handles of destroyed streams and events come again */
+    bool fabric;             /* memory can be exported by fabric handles, too */
+    enum xseg_sim_rdma rdma; /* what it does about memory for RDMA; 0: all works */
+    bool without_dma_buf;    /* no address range has a dma-buf */
+    bool no_address_range;   /* cuMemGetAddressRange does not answer for mapped memory */
 };
 /* clang-format off */
-#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL, false, false}
+#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL, false, false, XSEG_SIM_RDMA_WORKS, false, false}
 /* clang-format on */
 
 /**

@@ -20,15 +20,18 @@
     X("LIBRARY", "Python", "libxseg.so that the package xseg loads instead of its own")          \
     X("TORCH", "Python", "1: `xseg.torch` is imported right after torch")                        \
     X("SIM_ADDRESSES_MB", "simulator", "addresses that can be reserved in all")                  \
+    X("SIM_ADDRESS_RANGE", "simulator", "whether cuMemGetAddressRange knows mapped memory")      \
     X("SIM_BATCH", "simulator", "whether one call may cover several mappings")                   \
     X("SIM_BYTES", "simulator", "whether memory keeps what it contains")                         \
     X("SIM_COSTS", "simulator",                                                                  \
       "preset or file of what driver calls cost; `xseg probe` reads it, too")                    \
     X("SIM_DEVICES", "simulator", "number of devices")                                           \
+    X("SIM_DMA_BUF", "simulator", "whether address ranges have dma-bufs")                        \
     X("SIM_FAIL", "simulator", "calls that fail")                                                \
     X("SIM_MEMORY_MB", "simulator", "memory of each device")                                     \
     X("SIM_PEERS", "simulator", "whether devices can use each other's memory")                   \
     X("SIM_FABRIC", "simulator", "whether memory can be exported by fabric handles")             \
+    X("SIM_RDMA", "simulator", "what comes of memory that RDMA is to reach")                     \
     X("SIM_RECYCLE", "simulator", "whether handles of streams and events come again")            \
     X("SIM_SHARED", "simulator", "machine whose memory processes share, by name")                \
     X("SIM_STRICT", "simulator", "whether to abort on what a driver leaves undefined")           \

@@ -11,10 +11,11 @@
 #include "tests/support/shared.h"
 
 static const char *const names[] = {
-    "XSEG_SIM_DEVICES", "XSEG_SIM_MEMORY_MB", "XSEG_SIM_ADDRESSES_MB", "XSEG_SIM_COSTS",
-    "XSEG_SIM_BATCH",   "XSEG_SIM_VMM",       "XSEG_SIM_FAIL",         "XSEG_SIM_STRICT",
-    "XSEG_SIM_BYTES",   "XSEG_SIM_PEERS",     "XSEG_SIM_TAILS",        "XSEG_SIM_SHARED",
-    "XSEG_SIM_FABRIC",  "XSEG_SIM_RECYCLE",
+    "XSEG_SIM_DEVICES",       "XSEG_SIM_MEMORY_MB", "XSEG_SIM_ADDRESSES_MB", "XSEG_SIM_COSTS",
+    "XSEG_SIM_BATCH",         "XSEG_SIM_VMM",       "XSEG_SIM_FAIL",         "XSEG_SIM_STRICT",
+    "XSEG_SIM_BYTES",         "XSEG_SIM_PEERS",     "XSEG_SIM_TAILS",        "XSEG_SIM_SHARED",
+    "XSEG_SIM_FABRIC",        "XSEG_SIM_RECYCLE",   "XSEG_SIM_RDMA",         "XSEG_SIM_DMA_BUF",
+    "XSEG_SIM_ADDRESS_RANGE",
 };
 
 static int clear(void **state)
@@ -102,6 +103,63 @@ static void every_variable_counts(void **state)
     ASSERT_CU(cuMemAddressReserve(&out, GRANULE, 0, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
+/* Attributes by number, since older versions of cuda.h do not name the later ones. */
+static int attribute(int which)
+{
+    int value = -1;
+
+    ASSERT_OK(cuDeviceGetAttribute(&value, (CUdevice_attribute)which, 0));
+    return value;
+}
+
+static void each_kind_of_rdma_has_its_word(void **state)
+{
+    enum { OF_MAPPED = 110, SUPPORTED = 116, DMA_BUF = 124 };
+    static const struct {
+        const char *word;
+        CUresult create;
+        int attribute;
+    } kind[] = {
+        {"works", CUDA_SUCCESS, 1},
+        {"refused", CUDA_ERROR_NOT_SUPPORTED, 1},
+        {"denied", CUDA_SUCCESS, 1},
+        {"ignored", CUDA_SUCCESS, 1},
+        {"absent", CUDA_ERROR_NOT_SUPPORTED, 0},
+    };
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle;
+
+    (void)state;
+    prop.allocFlags.gpuDirectRDMACapable = 1;
+    for (size_t i = 0; i < sizeof(kind) / sizeof(kind[0]); i++) {
+        set("XSEG_SIM_RDMA", kind[i].word);
+        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+        ASSERT_OK(cuInit(0));
+        assert_int_equal(attribute(SUPPORTED), kind[i].attribute);
+        assert_int_equal(attribute(OF_MAPPED), kind[i].attribute);
+        assert_int_equal(attribute(DMA_BUF), 1);
+        ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), kind[i].create);
+    }
+    set("XSEG_SIM_DMA_BUF", "0");
+    set("XSEG_SIM_ADDRESS_RANGE", "0");
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    ASSERT_OK(cuInit(0));
+    (void)enter(0);
+    assert_int_equal(attribute(DMA_BUF), 0);
+    {
+        CUdeviceptr base = reserve(GRANULE), start_of = 0;
+
+        back(base, GRANULE);
+        ASSERT_CU(cuMemGetAddressRange(&start_of, NULL, base), CUDA_ERROR_NOT_FOUND);
+    }
+    {
+        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+        settings.rdma = (enum xseg_sim_rdma)(XSEG_SIM_RDMA_ABSENT + 1);
+        expect_refused(xseg_sim_reset(&settings), "rdma is 5");
+    }
+}
+
 static void a_fault_from_the_environment(void **state)
 {
     (void)state;
@@ -164,6 +222,10 @@ static void what_cannot_be_understood_is_refused(void **state)
         {"XSEG_SIM_BYTES", "2"},
         {"XSEG_SIM_FABRIC", "yes"},
         {"XSEG_SIM_RECYCLE", "yes"},
+        {"XSEG_SIM_RDMA", "1"},
+        {"XSEG_SIM_RDMA", "work"},
+        {"XSEG_SIM_DMA_BUF", "2"},
+        {"XSEG_SIM_ADDRESS_RANGE", "no"},
         {"XSEG_SIM_PEERS", "no"},
         {"XSEG_SIM_TAILS", "-1"},
         {"XSEG_SIM_FAIL", "cuMemCreate:1:99999999999"},
@@ -455,6 +517,7 @@ int main(void)
         cmocka_unit_test_teardown(the_first_call_reads_the_environment, clear),
         cmocka_unit_test_teardown(defaults, clear),
         cmocka_unit_test_teardown(every_variable_counts, clear),
+        cmocka_unit_test_teardown(each_kind_of_rdma_has_its_word, clear),
         cmocka_unit_test_teardown(a_fault_from_the_environment, clear),
         cmocka_unit_test_teardown(costs_from_a_file, clear),
         cmocka_unit_test_teardown(strict_unless_told_otherwise, clear),

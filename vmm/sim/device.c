@@ -53,8 +53,6 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED, 0},
     {CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED, 0},
     {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 0},
-    {CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, 1},
-    {124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */, 0},
     {128 /* CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED */, 0},
     {132 /* CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED */, 0},
     {141 /* CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */, 0},
@@ -133,6 +131,27 @@ static CUresult total_memory(size_t *bytes, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+/* What settings decide.  Returns: whether they do. */
+static bool ask_settings(CUdevice_attribute attribute, int *value)
+{
+    switch ((int)attribute) {
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+        *value = !sim_machine.without_vmm;
+        return true;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+        *value = !sim_machine.without_vmm && sim_machine.rdma != XSEG_SIM_RDMA_ABSENT;
+        return true;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
+        *value = sim_machine.rdma != XSEG_SIM_RDMA_ABSENT;
+        return true;
+    case 124: /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */
+        *value = !sim_machine.without_dma_buf;
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* Attributes that this table lacks are refused, rather than answered with a guess. */
 static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
@@ -140,11 +159,8 @@ static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice
         return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(device))
         return CUDA_ERROR_INVALID_DEVICE;
-    if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ||
-        attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) {
-        *value = !sim_machine.without_vmm;
+    if (ask_settings(attribute, value))
         return CUDA_SUCCESS;
-    }
     if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) {
         *value = device + 1;
         return CUDA_SUCCESS;

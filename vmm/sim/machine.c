@@ -140,6 +140,9 @@ void sim_machine_start(const struct sim_scene *scene)
     sim_machine.real_bytes = scene->real_bytes;
     sim_machine.recycles = scene->recycles;
     sim_machine.fabric = scene->fabric;
+    sim_machine.without_dma_buf = scene->without_dma_buf;
+    sim_machine.no_address_range = scene->no_address_range;
+    sim_machine.rdma = scene->rdma;
     sim_machine.forked = false;
     sim_machine.shared = scene->shared;
     sim_machine.current = NULL;

@@ -177,6 +177,21 @@ static bool is_reachable(const struct run *run, const CUmemAccessDesc *desc)
     return true;
 }
 
+/* Seen under WSL2, where the devices say that they have RDMA: memory for it is made, and not accessible then. */
+static bool is_denied(const struct run *run, const CUmemAccessDesc *desc)
+{
+    if (sim_machine.rdma != XSEG_SIM_RDMA_DENIED || desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+        return false;
+    for (uint64_t at = 0; at < run->count;) {
+        const struct sim_mapping *mapping = run->range->granule[run->first + at];
+
+        if (mapping->physical->prop.allocFlags.gpuDirectRDMACapable)
+            return true;
+        at += mapping->bytes / SIM_GRANULE;
+    }
+    return false;
+}
+
 static void grant(struct sim_mapping *mapping, const CUmemAccessDesc *desc)
 {
     const uint64_t bit = (uint64_t)1 << desc->location.id;
@@ -209,6 +224,8 @@ static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessD
             return result;
         if (!is_reachable(&run, &desc[i]))
             return CUDA_ERROR_INVALID_DEVICE;
+        if (is_denied(&run, &desc[i]))
+            return CUDA_ERROR_UNKNOWN;
     }
     sim_charge(sim_machine.costs.access_call);
     for (uint64_t at = 0; at < run.count;) {

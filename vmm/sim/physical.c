@@ -103,26 +103,41 @@ static CUresult check_properties(const CUmemAllocationProp *prop)
     return (types & ~known) == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
+/* What the machine does about memory that RDMA is to reach. */
+static CUresult take_rdma(CUmemAllocationProp *prop)
+{
+    if (!prop->allocFlags.gpuDirectRDMACapable)
+        return CUDA_SUCCESS;
+    if (sim_machine.rdma == XSEG_SIM_RDMA_REFUSED || sim_machine.rdma == XSEG_SIM_RDMA_ABSENT)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    prop->allocFlags.gpuDirectRDMACapable = sim_machine.rdma != XSEG_SIM_RDMA_IGNORED;
+    return CUDA_SUCCESS;
+}
+
 static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
-                       const CUmemAllocationProp *prop, unsigned long long flags)
+                       const CUmemAllocationProp *wanted, unsigned long long flags)
 {
     struct sim_physical *physical;
+    CUmemAllocationProp prop;
     struct sim_store store;
     CUresult result;
 
     if (out == NULL || bytes == 0 || bytes % SIM_GRANULE != 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    result = check_properties(prop);
+    result = check_properties(wanted);
+    if (result != CUDA_SUCCESS)
+        return result;
+    prop = *wanted;
+    result = take_rdma(&prop);
     if (result != CUDA_SUCCESS)
         return result;
     sim_charge(sim_cost_of(sim_machine.costs.create, bytes));
-    if (bytes > sim_memory_left((unsigned)prop->location.id))
+    if (bytes > sim_memory_left((unsigned)prop.location.id))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (prop->requestedHandleTypes != 0
-            ? !sim_export_take(prop, bytes, &store)
-            : !sim_bytes_take((unsigned)prop->location.id, bytes, &store))
+    if (prop.requestedHandleTypes != 0 ? !sim_export_take(&prop, bytes, &store)
+                                       : !sim_bytes_take((unsigned)prop.location.id, bytes, &store))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    physical = sim_physical_make(prop, bytes, &store);
+    physical = sim_physical_make(&prop, bytes, &store);
     if (physical == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     sim_memory_take(physical->device, bytes);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the driver knows about an address. */
+#include "vmm/sim/pointer.h"
+
 #include <string.h>
 
 #include "vmm/sim/context.h"
@@ -126,7 +127,8 @@ static bool ask_rest(const struct place *place, int attribute, struct answer *an
         return true;
     case 15: /* CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE */
         *answer =
-            answer_of(mapping == NULL || mapping->physical->prop.allocFlags.gpuDirectRDMACapable,
+            answer_of(mapping == NULL ? sim_machine.rdma != XSEG_SIM_RDMA_ABSENT
+                                      : mapping->physical->prop.allocFlags.gpuDirectRDMACapable,
                       sizeof(unsigned));
         return true;
     case 17: /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE */
@@ -247,16 +249,29 @@ static CUresult get_attributes(unsigned count, const CUpointer_attribute *attrib
     return CUDA_SUCCESS;
 }
 
-static CUresult get_range(CUdeviceptr *base, size_t *bytes, uint64_t address)
+CUresult sim_pointer_range(uint64_t address, uint64_t *base, uint64_t *bytes)
 {
     struct place place;
 
-    if (!place_of(address, &place) || !place.has_memory)
+    if (!place_of(address, &place) || !place.has_memory ||
+        (place.mapping != NULL && sim_machine.no_address_range))
         return CUDA_ERROR_NOT_FOUND;
-    if (base != NULL)
-        *base = place.mapping != NULL ? place.mapping->address : place.range->base;
-    if (bytes != NULL)
-        *bytes = place.mapping != NULL ? place.mapping->bytes : place.range->bytes;
+    *base = place.mapping != NULL ? place.mapping->address : place.range->base;
+    *bytes = place.mapping != NULL ? place.mapping->bytes : place.range->bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_range(CUdeviceptr *out_base, size_t *out_bytes, uint64_t address)
+{
+    uint64_t base, bytes;
+    const CUresult result = sim_pointer_range(address, &base, &bytes);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (out_base != NULL)
+        *out_base = base;
+    if (out_bytes != NULL)
+        *out_bytes = bytes;
     return CUDA_SUCCESS;
 }
 

@@ -66,9 +66,15 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
     wanted.real_bytes = settings->real_bytes;
     wanted.recycles = settings->recycles;
     wanted.fabric = settings->fabric;
+    wanted.rdma = settings->rdma;
+    wanted.without_dma_buf = settings->without_dma_buf;
+    wanted.no_address_range = settings->no_address_range;
     if (wanted.devices > SIM_DEVICES_MAX)
         return sim_refuse(XSEG_ERR_ARGUMENT, "%u devices: there can be up to %u", wanted.devices,
                           SIM_DEVICES_MAX);
+    if ((unsigned)wanted.rdma > XSEG_SIM_RDMA_ABSENT)
+        return sim_refuse(XSEG_ERR_ARGUMENT, "rdma is %u: there is no such kind",
+                          (unsigned)wanted.rdma);
     if (wanted.memory_bytes % SIM_GRANULE != 0)
         return sim_refuse(XSEG_ERR_ARGUMENT,
                           "memory_bytes is %" PRIu64 ": give a multiple of 2 MiB",
@@ -212,6 +218,42 @@ static bool take_fabric(const char *text, struct sim_scene *scene)
     return true;
 }
 
+static bool take_rdma(const char *text, struct sim_scene *scene)
+{
+    static const char *const names[] = {
+        [XSEG_SIM_RDMA_WORKS] = "works",   [XSEG_SIM_RDMA_REFUSED] = "refused",
+        [XSEG_SIM_RDMA_DENIED] = "denied", [XSEG_SIM_RDMA_IGNORED] = "ignored",
+        [XSEG_SIM_RDMA_ABSENT] = "absent",
+    };
+
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(text, names[i]) == 0) {
+            scene->rdma = (enum xseg_sim_rdma)i;
+            return true;
+        }
+    return false;
+}
+
+static bool take_dma_buf(const char *text, struct sim_scene *scene)
+{
+    uint64_t number;
+
+    if (!whole_number_of(text, 0, 1, &number))
+        return false;
+    scene->without_dma_buf = number == 0;
+    return true;
+}
+
+static bool take_address_range(const char *text, struct sim_scene *scene)
+{
+    uint64_t number;
+
+    if (!whole_number_of(text, 0, 1, &number))
+        return false;
+    scene->no_address_range = number == 0;
+    return true;
+}
+
 /* CALL:N[+EVERY][:ERROR], where CALL may be empty. */
 static bool take_one_fault(const char *text, struct sim_faults *faults, const char **end)
 {
@@ -273,6 +315,9 @@ static const struct {
     {"XSEG_SIM_BYTES", take_bytes, "0 or 1"},
     {"XSEG_SIM_FABRIC", take_fabric, "0 or 1"},
     {"XSEG_SIM_RECYCLE", take_recycle, "0 or 1"},
+    {"XSEG_SIM_RDMA", take_rdma, "works, refused, denied, ignored or absent"},
+    {"XSEG_SIM_DMA_BUF", take_dma_buf, "0 or 1"},
+    {"XSEG_SIM_ADDRESS_RANGE", take_address_range, "0 or 1"},
     {"XSEG_SIM_FAIL", take_fault,
      "CALL:N[+EVERY][:ERROR], with a call that the simulator has, and commas between several"},
 };
