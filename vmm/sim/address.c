@@ -10,9 +10,8 @@
 #include "vmm/sim/mapping.h"
 
 /* The first address leaves low numbers free, so that a small integer is never an address. */
-#define FIRST     ((uint64_t)0x200000000)
-#define END       ((uint64_t)1 << 47)
-#define HOST_PAGE ((uint64_t)4096)
+#define FIRST ((uint64_t)0x200000000)
+#define END   ((uint64_t)1 << 47)
 /* From here to the next place to try, where the process has something at an address. */
 #define SKIP ((uint64_t)1 << 38)
 
@@ -246,7 +245,7 @@ static CUresult reserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdevi
 {
     const struct sim_range *range;
 
-    if (out == NULL || bytes == 0 || bytes % HOST_PAGE != 0 || hint % HOST_PAGE != 0 ||
+    if (out == NULL || bytes == 0 || bytes % SIM_HOST_PAGE != 0 || hint % SIM_HOST_PAGE != 0 ||
         (alignment & (alignment - 1)) != 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     sim_charge(sim_machine.costs.reserve);

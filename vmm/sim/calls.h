@@ -80,6 +80,7 @@ enum sim_checks {
     X(MEM_GET_PROPERTIES, "cuMemGetAllocationPropertiesFromHandle", cuMemGetAllocationPropertiesFromHandle, 10020, SIM_VMM) \
     X(MEM_EXPORT, "cuMemExportToShareableHandle", cuMemExportToShareableHandle, 10020, SIM_VMM)                             \
     X(MEM_IMPORT, "cuMemImportFromShareableHandle", cuMemImportFromShareableHandle, 10020, SIM_VMM)                         \
+    X(MEM_GET_RANGE_HANDLE, "cuMemGetHandleForAddressRange", cuMemGetHandleForAddressRange, 11070, SIM_PLAIN)               \
     X(IPC_GET_MEM, "cuIpcGetMemHandle", cuIpcGetMemHandle, 4010, SIM_CURRENT)                                               \
     X(IPC_OPEN_MEM, "cuIpcOpenMemHandle", cuIpcOpenMemHandle_v2, 11000, SIM_CURRENT | SIM_UNSAFE)                           \
     X(IPC_CLOSE_MEM, "cuIpcCloseMemHandle", cuIpcCloseMemHandle, 4010, SIM_CURRENT | SIM_UNSAFE)                            \

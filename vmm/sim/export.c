@@ -99,7 +99,7 @@ static int open_again_of(int64_t process, int file)
     return again;
 }
 
-static int open_again(int file)
+int sim_export_open_again(int file)
 {
     return open_again_of(getpid(), file);
 }
@@ -160,7 +160,7 @@ static CUresult export(void *out, CUmemGenericAllocationHandle handle,
         return CUDA_ERROR_INVALID_VALUE;
     if ((unsigned)type == SIM_HANDLE_FABRIC)
         return export_fabric(out, physical);
-    file = open_again(physical->store.file);
+    file = sim_export_open_again(physical->store.file);
     if (file < 0)
         return errno == EMFILE || errno == ENFILE ? CUDA_ERROR_OUT_OF_MEMORY
                                                   : CUDA_ERROR_OPERATING_SYSTEM;
@@ -208,7 +208,7 @@ static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle,
     }
     if (named < 0 || named > INT32_MAX || !read_label((int)named, &label))
         return CUDA_ERROR_INVALID_VALUE;
-    file = open_again((int)named);
+    file = sim_export_open_again((int)named);
     return file < 0 ? CUDA_ERROR_OPERATING_SYSTEM : take_over(out, file);
 }
 

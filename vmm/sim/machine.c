@@ -114,6 +114,7 @@ static void machine_end(void)
     for (unsigned i = 0; i < sim_machine.devices; i++)
         sim_context_destroy(i);
     sim_addresses_end(&sim_machine.addresses);
+    sim_dmabufs_end();
     sim_physical_end();
     sim_host_end();
     sim_touches_end();

@@ -24,6 +24,7 @@
 #include "vmm/sim/address.h"
 #include "vmm/sim/calls.h"
 #include "vmm/sim/cost.h"
+#include "vmm/sim/dmabuf.h"
 #include "vmm/sim/fault.h"
 #include "vmm/sim/handle.h"
 #include "vmm/sim/origin.h"
@@ -43,7 +44,8 @@
 #define SIM_HAS_ONE_THREAD false
 #endif
 
-#define SIM_GRANULE ((uint64_t)2 << 20) /* the smallest piece of memory that can be mapped */
+#define SIM_GRANULE   ((uint64_t)2 << 20) /* the smallest piece of memory that can be mapped */
+#define SIM_HOST_PAGE ((uint64_t)4096)
 
 enum { SIM_DEVICES_MAX = 64, SIM_STACK_MAX = 256, SIM_DRIVER_VERSION = 13000 };
 
@@ -99,7 +101,8 @@ struct sim_machine {
     uint64_t pinned; /* memory that only other processes or open files hold */
     struct sim_addresses addresses;
     struct sim_handles streams, events, graphs, nodes, physical, executables, objects;
-    uint64_t mappings;      /* how many there are */
+    uint64_t mappings; /* how many there are */
+    struct sim_dmabuf *dmabufs;
     struct sim_host *hosts; /* pinned host memory */
 
     struct sim_capture *captures; /* begun and not ended */

@@ -3,8 +3,8 @@
  * Physical memory and its mappings.
  *
  * Physical memory is what cuMemCreate made.  It is freed when nothing refers to it any more: no
- * reference of the program (one from the creation, one from each cuMemRetainAllocationHandle) and
- * no mapping.  A mapping shows the first bytes of it at an address, with access rights for each
+ * reference of the program (one from the creation, one from each cuMemRetainAllocationHandle), no
+ * mapping and no dma-buf (dmabuf.h).  A mapping shows the first bytes of it at an address, with access rights for each
  * device; a fresh mapping has none.
  *
  * Invariants: a mapping lies in one reservation and is named by exactly the granules it covers;
@@ -29,6 +29,7 @@ struct sim_physical {
     uint64_t bytes;
     unsigned device;
     uint64_t references, mappings;
+    uint64_t dmabufs; /* pieces of dma-bufs that keep it */
     CUmemAllocationProp prop;
     struct sim_store store;
     struct sim_origin origin;
@@ -67,6 +68,9 @@ bool sim_export_take(const CUmemAllocationProp *prop, uint64_t bytes, struct sim
 
 /** Whether anybody else holds them: an open file, or an importer. */
 bool sim_export_is_held(const struct sim_store *store);
+
+/** Open a file of this process anew, so that it is held as long as that is open.  Returns: -1 with errno */
+int sim_export_open_again(int file);
 
 /** End all mappings in a reservation; for the end of the machine. */
 void sim_mappings_end(struct sim_range *range);

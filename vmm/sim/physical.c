@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 
+#include "vmm/sim/dmabuf.h"
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
@@ -24,7 +25,7 @@ static void end(struct sim_physical *physical)
 
 void sim_physical_settle(struct sim_physical *physical)
 {
-    if (physical->references != 0 || physical->mappings != 0)
+    if (physical->references != 0 || physical->mappings != 0 || physical->dmabufs != 0)
         return;
     if (!physical->is_imported && sim_export_is_held(&physical->store)) {
         sim_machine.pinned += !physical->is_pinned;
@@ -39,6 +40,7 @@ void sim_physical_settle_pinned(void)
     struct sim_physical *physical;
     uint32_t at = 0;
 
+    sim_dmabufs_settle();
     if (sim_machine.pinned == 0)
         return;
     while ((physical = sim_handles_next(&sim_machine.physical, &at)) != NULL)

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/dmabuf.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "vmm/sim/entry.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/mapping.h"
+
+/* CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, which headers before 12.8 do not have. */
+#define MAPPING_TYPE_PCIE 1u
+
+static CUresult refuse(struct sim_gap *gap, CUresult error, uint64_t address, const char *why)
+{
+    *gap = (struct sim_gap){address, why};
+    return error;
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* By member, since nobody clears what lies between. */
+static bool are_alike(const CUmemAllocationProp *a, const CUmemAllocationProp *b)
+{
+    return a->type == b->type && a->requestedHandleTypes == b->requestedHandleTypes &&
+           a->allocFlags.compressionType == b->allocFlags.compressionType &&
+           a->allocFlags.gpuDirectRDMACapable == b->allocFlags.gpuDirectRDMACapable &&
+           a->allocFlags.usage == b->allocFlags.usage;
+}
+
+/* Whether a mapping would do, in a range whose first memory is known. */
+static CUresult check_mapping(const struct sim_mapping *mapping, const struct sim_physical *first,
+                              uint64_t address, struct sim_gap *gap)
+{
+    const struct sim_physical *physical = mapping->physical;
+
+    if (physical->device != first->device)
+        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address,
+                      "is memory of another device than the first");
+    if (!physical->prop.allocFlags.gpuDirectRDMACapable)
+        return refuse(gap, CUDA_ERROR_NOT_SUPPORTED, address,
+                      "was made without gpuDirectRDMACapable");
+    if (!are_alike(&physical->prop, &first->prop))
+        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address,
+                      "has other properties than the first");
+    if ((mapping->readable & (uint64_t)1 << physical->device) == 0)
+        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address, "is not accessible to its device");
+    return CUDA_SUCCESS;
+}
+
+static CUresult check_mappings(uint64_t address, uint64_t bytes, struct sim_gap *gap)
+{
+    const struct sim_mapping *first = sim_mapping_at(address), *mapping;
+    const uint64_t end = address + bytes;
+
+    for (uint64_t at = address; at < end; at = mapping->address + mapping->bytes) {
+        CUresult result;
+
+        mapping = sim_mapping_at(at);
+        if (mapping == NULL)
+            return refuse(gap, CUDA_ERROR_INVALID_VALUE, at, "is not mapped");
+        result = check_mapping(mapping, first->physical, at, gap);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_dmabuf_check(uint64_t address, uint64_t bytes, struct sim_gap *gap)
+{
+    const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+    uint64_t left;
+
+    if (range == NULL)
+        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address, "is not mapped");
+    /* Whole pages of the host, which an allocation has, too. */
+    left =
+        range->base + (range->bytes + SIM_HOST_PAGE - 1) / SIM_HOST_PAGE * SIM_HOST_PAGE - address;
+    if (range->granule != NULL) {
+        const CUresult result = check_mappings(address, bytes < left ? bytes : left, gap);
+
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    if (bytes > left)
+        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address + left,
+                      "is behind the reservation or allocation");
+    return CUDA_SUCCESS;
+}
+
+static size_t mappings_in(uint64_t address, uint64_t bytes)
+{
+    const struct sim_mapping *mapping;
+    size_t count = 0;
+
+    for (uint64_t at = address; at < address + bytes; count++) {
+        mapping = sim_mapping_at(at);
+        if (mapping == NULL)
+            break;
+        at = mapping->address + mapping->bytes;
+    }
+    return count;
+}
+
+/* The file of a dma-buf.  Returns: false when the host refuses */
+static bool make_file(struct sim_dmabuf *dmabuf, unsigned device, uint64_t number)
+{
+    struct stat status;
+    char name[128];
+
+    (void)snprintf(name, sizeof(name),
+                   "xseg-sim-dmabuf address 0x%" PRIx64 " bytes %" PRIu64
+                   " device %u memory %" PRIu64,
+                   dmabuf->address, dmabuf->bytes, device, number);
+    dmabuf->file = memfd_create(name, MFD_CLOEXEC);
+    if (dmabuf->file < 0)
+        return false;
+    if (ftruncate(dmabuf->file, (off_t)dmabuf->bytes) == 0 && fstat(dmabuf->file, &status) == 0) {
+        dmabuf->inode = status.st_ino;
+        return true;
+    }
+    (void)close(dmabuf->file);
+    return false;
+}
+
+/* Of a range that has been checked.  Returns: NULL when the host refuses */
+static struct sim_dmabuf *make(uint64_t address, uint64_t bytes)
+{
+    const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+    const struct sim_mapping *first = sim_mapping_at(address);
+    const size_t count = mappings_in(address, bytes);
+    struct sim_dmabuf *dmabuf = calloc(1, sizeof(*dmabuf) + count * sizeof(dmabuf->piece[0]));
+
+    if (dmabuf == NULL)
+        return NULL;
+    dmabuf->address = address;
+    dmabuf->bytes = bytes;
+    dmabuf->number = first == NULL ? range->origin.number : 0;
+    if (!make_file(dmabuf, first == NULL ? range->device : first->physical->device,
+                   first == NULL ? range->origin.number : first->physical->origin.number)) {
+        free(dmabuf);
+        return NULL;
+    }
+    for (uint64_t at = address; dmabuf->count < count; dmabuf->count++) {
+        const struct sim_mapping *mapping = sim_mapping_at(at);
+
+        dmabuf->piece[dmabuf->count] =
+            (struct sim_dmabuf_piece){mapping->physical, mapping->address, mapping->bytes};
+        mapping->physical->dmabufs++;
+        at = mapping->address + mapping->bytes;
+    }
+    dmabuf->next = sim_machine.dmabufs;
+    sim_machine.dmabufs = dmabuf;
+    return dmabuf;
+}
+
+/* Close the simulator's own descriptor, and forget it. */
+static void discard(struct sim_dmabuf *dmabuf)
+{
+    (void)close(dmabuf->file);
+    free(dmabuf);
+}
+
+/*
+ * An allocation is not kept: cuMemFree under an open dma-buf gives its memory back at once, where a real driver
+ * waits for the descriptor.  Whoever frees it under a registration is told so.
+ */
+static void end(struct sim_dmabuf *dmabuf)
+{
+    for (size_t i = 0; i < dmabuf->count; i++) {
+        dmabuf->piece[i].physical->dmabufs--;
+        sim_physical_settle(dmabuf->piece[i].physical);
+    }
+    discard(dmabuf);
+}
+
+void sim_dmabufs_settle(void)
+{
+    struct sim_dmabuf **at = &sim_machine.dmabufs;
+
+    while (*at != NULL) {
+        struct sim_dmabuf *dmabuf = *at;
+
+        if (sim_export_is_held(&(struct sim_store){.file = dmabuf->file, .is_own = true})) {
+            at = &dmabuf->next;
+            continue;
+        }
+        *at = dmabuf->next;
+        end(dmabuf);
+    }
+}
+
+void sim_dmabufs_end(void)
+{
+    while (sim_machine.dmabufs != NULL) {
+        struct sim_dmabuf *dmabuf = sim_machine.dmabufs;
+
+        sim_machine.dmabufs = dmabuf->next;
+        discard(dmabuf);
+    }
+}
+
+const struct sim_dmabuf *sim_dmabuf_find(int file)
+{
+    const struct sim_dmabuf *dmabuf = sim_machine.dmabufs;
+    struct stat own, other;
+
+    if (fstat(file, &other) != 0)
+        return NULL;
+    while (dmabuf != NULL && (dmabuf->inode != other.st_ino || fstat(dmabuf->file, &own) != 0 ||
+                              own.st_dev != other.st_dev))
+        dmabuf = dmabuf->next;
+    return dmabuf;
+}
+
+bool sim_dmabuf_is_current(const struct sim_dmabuf *dmabuf, uint64_t offset, uint64_t bytes,
+                           struct sim_gap *gap)
+{
+    const uint64_t address = dmabuf->address + offset;
+    const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+
+    *gap = (struct sim_gap){address, "has other memory than when the descriptor was made"};
+    if (dmabuf->number != 0)
+        return range != NULL && range->granule == NULL && range->origin.number == dmabuf->number;
+    for (size_t i = 0; i < dmabuf->count; i++) {
+        const struct sim_dmabuf_piece *piece = &dmabuf->piece[i];
+        const struct sim_mapping *mapping;
+
+        if (piece->address >= address + bytes || piece->address + piece->bytes <= address)
+            continue;
+        mapping = sim_mapping_at(piece->address);
+        gap->address = later(piece->address, address);
+        if (mapping == NULL || mapping->physical != piece->physical ||
+            mapping->address != piece->address || mapping->bytes != piece->bytes)
+            return false;
+    }
+    return true;
+}
+
+/* The descriptor is close-on-exec, as the one of NVIDIA's kernel module. */
+static CUresult get_handle(void *out, uint64_t address, uint64_t bytes, int type,
+                           unsigned long long flags)
+{
+    struct sim_dmabuf *dmabuf;
+    struct sim_gap gap;
+    CUresult result;
+    int file;
+
+    if (out == NULL || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || bytes == 0 ||
+        address % SIM_HOST_PAGE != 0 || bytes % SIM_HOST_PAGE != 0 ||
+        (flags & ~(unsigned long long)MAPPING_TYPE_PCIE) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    /* The flag chooses between two ways to the memory, and these devices have one. */
+    if (sim_machine.without_dma_buf || flags != 0)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    result = sim_dmabuf_check(address, bytes, &gap);
+    if (result != CUDA_SUCCESS)
+        return result;
+    sim_dmabufs_settle();
+    dmabuf = make(address, bytes);
+    file = dmabuf == NULL ? -1 : sim_export_open_again(dmabuf->file);
+    if (file < 0) {
+        result = dmabuf == NULL || errno == EMFILE || errno == ENFILE ? CUDA_ERROR_OUT_OF_MEMORY
+                                                                      : CUDA_ERROR_OPERATING_SYSTEM;
+        /* Nobody holds it, so it goes. */
+        sim_dmabufs_settle();
+        return result;
+    }
+    memcpy(out, &file, sizeof(file));
+    return CUDA_SUCCESS;
+}
+
+SIM_ENTRY_AT(MEM_GET_RANGE_HANDLE, cuMemGetHandleForAddressRange,
+             (void *handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType handleType,
+              unsigned long long flags),
+             dptr, 0, get_handle(handle, dptr, size, (int)handleType, flags));
