@@ -17,7 +17,7 @@
  *
  * Strict: what a real driver leaves undefined ends the process with a report on standard error
  * (what, by which call, what made it, what uses it still).  Undefined is memory that is unmapped or
- * freed while queued work touches it, an address that is touched without
+ * freed while queued work touches it or others have it registered, an address that is touched without
  * being mapped or accessible, and a stream or event used after its destruction.  What a driver
  * refuses is refused with its error code.
  *
@@ -81,7 +81,7 @@ enum xseg_sim_rdma {
     XSEG_SIM_RDMA_REFUSED, /* refuses to make it, although the devices say that they can */
     XSEG_SIM_RDMA_DENIED, /* makes it, and refuses access to it: CUDA_ERROR_UNKNOWN, as under WSL2 */
     XSEG_SIM_RDMA_IGNORED, /* makes it as if without the flag */
-    XSEG_SIM_RDMA_ABSENT   /* the devices say that they have none; it is refused */
+    XSEG_SIM_RDMA_ABSENT /* the devices say that they have none; it is refused, and so is every registration */
 };
 
 /** The simulated machine.  Start from XSEG_SIM_SETTINGS_INIT; zero is the default throughout. */
@@ -249,6 +249,69 @@ XSEG_API xseg_status xseg_sim_finish(struct CUstream_st *stream);
 /** All work queued on any stream so far has finished. */
 XSEG_API void xseg_sim_finish_all(void);
 
+/** Who has memory registered, so what is asked of it. */
+enum xseg_sim_registrar {
+    /* The kernel module nvidia_peermem: the range lies in one mapping or one allocation. */
+    XSEG_SIM_PEERMEM,
+    /* Users of dma-bufs, such as UCX: the range lies in what cuMemGetAddressRange answers for its address,
+     * and all of that could have a dma-buf. */
+    XSEG_SIM_DMABUF,
+    /* NCCL: cuMemGetAddressRange answers from one mapping to the next until the range is covered, and
+     * the range could have a dma-buf.  On a machine that has none, as XSEG_SIM_PEERMEM. */
+    XSEG_SIM_NCCL
+};
+
+/**
+ * Register memory, as libraries for networks do, until xseg_sim_unregister().
+ *
+ * All kinds want memory that is mapped, accessible to its device, and made with gpuDirectRDMACapable; or
+ * an allocation of cuMemAlloc, in whole pages of the host.  Ranges may overlap.
+ *
+ * Strict: unmapping or freeing memory of which some is registered ends the process with a report.
+ *
+ * @param address, bytes  what is to be registered, not only whole pages; bytes is not 0
+ * @param kind            who registers it
+ * @param id              written on success: a number that no other registration has in this process
+ *
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (id or kind; the sentence names the first page that is not mapped, not
+ *          accessible, of another device or of other properties than the first, or where the allocation
+ *          ends); XSEG_ERR_UNSUPPORTED (the first page was made without gpuDirectRDMACapable, or the machine lacks
+ *          what the kind needs); XSEG_ERR_HOST_MEMORY
+ * Threads: any.  Cost: grows with the mappings in the range; no virtual time.
+ */
+XSEG_API xseg_status xseg_sim_register(uint64_t address, uint64_t bytes,
+                                       enum xseg_sim_registrar kind, uint64_t *id);
+
+/**
+ * Register memory through a descriptor of cuMemGetHandleForAddressRange, which may be closed afterwards.
+ *
+ * Other than a real registrar, this one refuses a range that has other memory by now than the descriptor.
+ *
+ * @param file           the descriptor
+ * @param offset, bytes  within its range
+ * @param id             as above
+ *
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (id, no descriptor of this process's machine, a range that reaches
+ *          beyond it, other memory); XSEG_ERR_UNSUPPORTED (the machine has no RDMA); XSEG_ERR_HOST_MEMORY
+ * Threads: any.  Cost: grows with the dma-bufs that are open; no virtual time.
+ */
+XSEG_API xseg_status xseg_sim_register_descriptor(int file, uint64_t offset, uint64_t bytes,
+                                                  uint64_t *id);
+
+/**
+ * Take a registration back.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT for a number that is no registration's, or was one's
+ * Threads: any.  Cost: grows with the registrations.
+ */
+XSEG_API xseg_status xseg_sim_unregister(uint64_t id);
+
+/** Bytes that are registered now; memory that is registered twice counts twice.  Threads: any. */
+XSEG_API uint64_t xseg_sim_registered(void);
+
+/** Registrations that were made since the reset.  Threads: any. */
+XSEG_API uint64_t xseg_sim_registrations(void);
+
 /** Bytes of a device's memory in use now; 0 for a device that does not exist. */
 XSEG_API uint64_t xseg_sim_used(unsigned device);
 
@@ -257,7 +320,7 @@ XSEG_API uint64_t xseg_sim_peak(unsigned device);
 
 /**
  * What programs have not given back: physical memory, mappings, reservations, allocations, streams,
- * events, graphs and retained contexts.
+ * events, graphs, registrations and retained contexts.
  *
  * @param text   one line per kind with its count and an example, cut to fit and always terminated;
  *               NULL when bytes is 0

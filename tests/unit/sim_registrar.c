@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory that others register: dma-bufs. */
+/* Memory that others register: dma-bufs, registrars, and what a machine may lack for that. */
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -8,8 +8,8 @@
 
 #define FD CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 
-/* CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE. */
-enum { PCIE = 1 };
+/* CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE and CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE. */
+enum { PCIE = 1, RDMA_CAPABLE = 15 };
 
 static CUmemAllocationProp for_rdma(int device)
 {
@@ -68,6 +68,38 @@ static int new_handle(CUdeviceptr address, size_t bytes)
     ASSERT_OK(handle_of(address, bytes, &file));
     assert_true(file >= 0);
     return file;
+}
+
+static int attribute(int which)
+{
+    int value = -1;
+
+    ASSERT_OK(cuDeviceGetAttribute(&value, (CUdevice_attribute)which, 0));
+    return value;
+}
+
+static unsigned is_capable(CUdeviceptr address)
+{
+    unsigned value = 9;
+
+    ASSERT_OK(cuPointerGetAttribute(&value, (CUpointer_attribute)RDMA_CAPABLE, address));
+    return value;
+}
+
+/* As expect_refused(), for a status of either kind. */
+static void expect_lack(xseg_status status, const char *words)
+{
+    assert_int_equal(status, XSEG_ERR_UNSUPPORTED);
+    expect_refused(XSEG_ERR_ARGUMENT, words);
+}
+
+/* "... 0xADDRESS ..." */
+static const char *at_page(CUdeviceptr address, const char *why)
+{
+    static char text[128];
+
+    (void)snprintf(text, sizeof(text), "0x%llx%s", (unsigned long long)address, why);
+    return text;
 }
 
 /* --- Handles of address ranges. --- */
@@ -194,6 +226,389 @@ static void a_handle_takes_two_descriptors(void **state)
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
+/* --- Registrations. --- */
+
+static xseg_status peermem(CUdeviceptr address, uint64_t bytes, uint64_t *id)
+{
+    return xseg_sim_register(address, bytes, XSEG_SIM_PEERMEM, id);
+}
+
+static xseg_status dmabuf(CUdeviceptr address, uint64_t bytes, uint64_t *id)
+{
+    return xseg_sim_register(address, bytes, XSEG_SIM_DMABUF, id);
+}
+
+static xseg_status nccl(CUdeviceptr address, uint64_t bytes, uint64_t *id)
+{
+    return xseg_sim_register(address, bytes, XSEG_SIM_NCCL, id);
+}
+
+static void registrations_are_counted(void **state)
+{
+    const CUdeviceptr base = set_scene();
+    uint64_t first = 0, second = 0, third = 0;
+
+    (void)state;
+    assert_int_equal(xseg_sim_registered(), 0);
+    assert_int_equal(peermem(base + 100, 2 * GRANULE - 100, &first), XSEG_OK);
+    assert_int_equal(dmabuf(base, 1, &second), XSEG_OK);
+    assert_int_equal(nccl(base + 5, 4 * GRANULE - 5, &third), XSEG_OK);
+    assert_true(first != second && second != third && first != 0);
+    assert_int_equal(xseg_sim_registered(), 6 * GRANULE - 104);
+    assert_int_equal(xseg_sim_unregister(second), XSEG_OK);
+    expect_refused(xseg_sim_unregister(second), "there is no registration ");
+    assert_int_equal(xseg_sim_unregister(first), XSEG_OK);
+    assert_int_equal(xseg_sim_registered(), 4 * GRANULE - 5);
+    assert_int_equal(xseg_sim_unregister(third), XSEG_OK);
+    assert_int_equal(xseg_sim_registered(), 0);
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(peermem(base, GRANULE, &first), XSEG_OK);
+    assert_int_equal(xseg_sim_registered(), 100 * GRANULE);
+    assert_int_equal(xseg_sim_registrations(), 103);
+    (void)fresh(NULL);
+    assert_int_equal(xseg_sim_registered(), 0);
+    assert_int_equal(xseg_sim_registrations(), 0);
+    expect_refused(xseg_sim_unregister(first), "there is no registration ");
+}
+
+/* What every registrar refuses, with the page that is the reason. */
+static void no_registrar_takes(CUdeviceptr address, uint64_t bytes, CUdeviceptr page,
+                               const char *why)
+{
+    uint64_t id = 77;
+
+    expect_refused(peermem(address, bytes, &id), at_page(page, why));
+    expect_refused(dmabuf(address, bytes, &id), at_page(page, why));
+    expect_refused(nccl(address, bytes, &id), at_page(page, why));
+    assert_int_equal(id, 77);
+}
+
+static void every_registrar_looks_at_the_memory(void **state)
+{
+    const CUdeviceptr base = set_scene();
+    uint64_t id = 77;
+
+    (void)state;
+    no_registrar_takes(base + 4 * GRANULE + 5000, 1, base + 4 * GRANULE + 4096, " is not mapped");
+    no_registrar_takes(base + 7 * GRANULE + 1, 1, base + 7 * GRANULE,
+                       " is not accessible to its device");
+    no_registrar_takes(8192, 1, 8192, " is not mapped");
+    for (int kind = XSEG_SIM_PEERMEM; kind <= XSEG_SIM_NCCL; kind++) {
+        const enum xseg_sim_registrar registrar = (enum xseg_sim_registrar)kind;
+
+        expect_lack(xseg_sim_register(base + 5 * GRANULE, GRANULE, registrar, &id),
+                    at_page(base + 5 * GRANULE, " was made without gpuDirectRDMACapable"));
+        expect_refused(xseg_sim_register(base, 0, registrar, &id), "are no range of addresses");
+        expect_refused(xseg_sim_register(base, UINT64_MAX, registrar, &id),
+                       "no range of addresses");
+        expect_refused(xseg_sim_register(base, 1, registrar, NULL), "id is NULL");
+    }
+    expect_refused(xseg_sim_register(base, 1, (enum xseg_sim_registrar)3, &id), "of kind 3");
+    assert_int_equal(id, 77);
+    assert_int_equal(xseg_sim_registered(), 0);
+    assert_int_equal(xseg_sim_registrations(), 0);
+}
+
+static void some_registrars_take_one_mapping_only(void **state)
+{
+    const CUdeviceptr base = set_scene();
+    uint64_t id = 0;
+
+    (void)state;
+    expect_refused(peermem(base + GRANULE, GRANULE + 1, &id),
+                   at_page(base + 2 * GRANULE, ": the allocation there has 4194304 bytes"));
+    expect_refused(dmabuf(base + 2 * GRANULE, 2 * GRANULE, &id),
+                   at_page(base + 3 * GRANULE, ": the allocation there has 2097152 bytes"));
+    assert_int_equal(nccl(base + GRANULE, 3 * GRANULE, &id), XSEG_OK);
+    expect_refused(nccl(base, 5 * GRANULE, &id), at_page(base + 4 * GRANULE, " is not mapped"));
+    back_for_rdma(base + 4 * GRANULE, GRANULE);
+    expect_lack(nccl(base + 3 * GRANULE, 3 * GRANULE, &id),
+                at_page(base + 5 * GRANULE, " was made without gpuDirectRDMACapable"));
+    ASSERT_OK(cuMemUnmap(base + 5 * GRANULE, GRANULE));
+    back_for_rdma(base + 5 * GRANULE, GRANULE);
+    expect_refused(nccl(base + 5 * GRANULE, 2 * GRANULE, &id),
+                   at_page(base + 6 * GRANULE, " is memory of another device than the first"));
+}
+
+static void properties_must_be_the_same(void **state)
+{
+    CUmemAllocationProp exported = for_rdma(0);
+    const CUdeviceptr base = set_scene();
+    uint64_t id = 0;
+
+    (void)state;
+    exported.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    back_with(base + 4 * GRANULE, GRANULE, &exported);
+    expect_refused(nccl(base, 5 * GRANULE, &id),
+                   at_page(base + 4 * GRANULE, " has other properties than the first"));
+}
+
+static void allocations_can_be_registered(void **state)
+{
+    CUdeviceptr address = 0;
+    uint64_t id = 0;
+
+    (void)state;
+    ASSERT_OK(cuMemAlloc(&address, 5000));
+    assert_int_equal(peermem(address + 1, 4999, &id), XSEG_OK);
+    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+    assert_int_equal(dmabuf(address + 1, 4999, &id), XSEG_OK);
+    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+    assert_int_equal(nccl(address + 1, 4999, &id), XSEG_OK);
+    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+    expect_refused(peermem(address, 5001, &id), ": the allocation there has 5000 bytes");
+    expect_refused(dmabuf(address, 5001, &id), ": the allocation there has 5000 bytes");
+    expect_refused(nccl(address, 8193, &id), " is behind the reservation or allocation");
+    ASSERT_OK(cuMemFree(address));
+}
+
+static void a_descriptor_is_registered(void **state)
+{
+    const CUdeviceptr base = set_scene();
+    const int file = new_handle(base + GRANULE, 3 * GRANULE);
+    uint64_t id = 0;
+
+    (void)state;
+    expect_refused(xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE + 1, &id),
+                   at_page(base + 4 * GRANULE, ": the dma-buf has 6291456 bytes"));
+    expect_refused(xseg_sim_register_descriptor(file, 4 * GRANULE, 1, &id), "the dma-buf has");
+    expect_refused(xseg_sim_register_descriptor(file, 0, 0, &id), "no range of addresses");
+    expect_refused(xseg_sim_register_descriptor(file, 0, 1, NULL), "id is NULL");
+    expect_refused(xseg_sim_register_descriptor(-1, 0, 1, &id), "descriptor -1: give one");
+    expect_refused(xseg_sim_register_descriptor(STDIN_FILENO, 0, 1, &id), "descriptor 0: give one");
+    assert_int_equal(xseg_sim_register_descriptor(file, 5, 3 * GRANULE - 5, &id), XSEG_OK);
+    (void)close(file);
+    assert_int_equal(xseg_sim_registered(), 3 * GRANULE - 5);
+    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+}
+
+static void a_descriptor_of_former_memory_is_refused(void **state)
+{
+    const CUdeviceptr base = set_scene();
+    const int file = new_handle(base, 3 * GRANULE);
+    CUdeviceptr address = 0;
+    uint64_t id = 0;
+    int other;
+
+    (void)state;
+    ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
+    expect_refused(xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE, &id),
+                   at_page(base + 2 * GRANULE, " has other memory than when"));
+    back_for_rdma(base + 2 * GRANULE, GRANULE);
+    expect_refused(xseg_sim_register_descriptor(file, 2 * GRANULE, 1, &id), "has other memory");
+    assert_int_equal(xseg_sim_register_descriptor(file, 0, 2 * GRANULE, &id), XSEG_OK);
+    (void)close(file);
+    ASSERT_OK(cuMemAlloc(&address, 1));
+    other = new_handle(address, 4096);
+    assert_int_equal(xseg_sim_register_descriptor(other, 0, 4096, &id), XSEG_OK);
+    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+    ASSERT_OK(cuMemFree(address));
+    expect_refused(xseg_sim_register_descriptor(other, 0, 4096, &id), "has other memory");
+    (void)close(other);
+}
+
+static void registrations_are_leaks(void **state)
+{
+    const CUdeviceptr base = set_scene();
+    const size_t before = xseg_sim_leaks(NULL, 0);
+    char text[1024];
+    uint64_t id = 0;
+
+    (void)state;
+    assert_int_equal(nccl(base, 3 * GRANULE, &id), XSEG_OK);
+    assert_int_equal(xseg_sim_leaks(text, sizeof(text)), before + 1);
+    assert_non_null(strstr(text, "registrations: 1, such as 6291456 bytes at 0x"));
+    assert_non_null(strstr(text, " by NCCL\n"));
+    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), before);
+}
+
+/* --- What ends in a report. --- */
+
+static void unmap_registered(void)
+{
+    CUdeviceptr base;
+    uint64_t id;
+
+    (void)fresh(NULL);
+    base = set_scene();
+    (void)nccl(base + 2 * GRANULE, 2 * GRANULE, &id);
+    (void)cuMemUnmap(base + 2 * GRANULE, GRANULE);
+}
+
+static void unmap_what_a_descriptor_registered(void)
+{
+    CUdeviceptr base;
+    uint64_t id;
+
+    (void)fresh(NULL);
+    base = set_scene();
+    (void)xseg_sim_register_descriptor(new_handle(base, 4096), 4095, 1, &id);
+    (void)cuMemUnmap(base, 2 * GRANULE);
+}
+
+static void free_registered(void)
+{
+    CUdeviceptr address = 0;
+    uint64_t id;
+
+    (void)fresh(NULL);
+    (void)cuMemAlloc(&address, 100);
+    (void)peermem(address, 1, &id);
+    (void)cuMemFree(address);
+}
+
+static void registered_memory_that_goes_ends_in_a_report(void **state)
+{
+    (void)state;
+    EXPECT_REPORT(unmap_registered, "memory is taken away that is registered",
+                  "call:    cuMemUnmap", "mapping: 2097152 bytes at 0x200400000, by cuMemMap",
+                  "memory:  2097152 bytes of device 0, by cuMemCreate",
+                  "held by: NCCL, which has 4194304 bytes at 0x200400000 registered",
+                  "by xseg_sim_register, call", "where:");
+    EXPECT_REPORT(unmap_what_a_descriptor_registered, "the user of a descriptor",
+                  "1 bytes at 0x200000fff", "by xseg_sim_register_descriptor, call");
+    EXPECT_REPORT(free_registered, "memory is freed that is registered", "call:    cuMemFree",
+                  "100 bytes of device 0", "held by: nvidia_peermem");
+}
+
+static void memory_beside_a_registration_can_go(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+    CUdeviceptr base = set_scene();
+    uint64_t id = 0;
+
+    (void)state;
+    assert_int_equal(peermem(base + 2 * GRANULE, GRANULE, &id), XSEG_OK);
+    ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
+    ASSERT_OK(cuMemUnmap(base + 3 * GRANULE, GRANULE));
+    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+    ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
+    /* In fast mode nobody looks. */
+    settings.fast = true;
+    start(&settings);
+    (void)enter(0);
+    base = set_scene();
+    assert_int_equal(peermem(base, GRANULE, &id), XSEG_OK);
+    ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
+}
+
+/* --- Machines that lack something. --- */
+
+static void machine_with(enum xseg_sim_rdma rdma, bool dma_buf, bool address_range)
+{
+    struct xseg_sim_settings settings = small_machine();
+
+    settings.rdma = rdma;
+    settings.without_dma_buf = !dma_buf;
+    settings.no_address_range = !address_range;
+    start(&settings);
+    (void)enter(0);
+}
+
+static void expect_attributes(int rdma, int rdma_of_mapped, int dma_buf)
+{
+    assert_int_equal(attribute(116), rdma);
+    assert_int_equal(attribute(110), rdma_of_mapped);
+    assert_int_equal(attribute(124), dma_buf);
+}
+
+static void memory_for_rdma_can_be_refused(void **state)
+{
+    const CUmemAllocationProp prop = for_rdma(0), plain = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr address = 0;
+    uint64_t id = 0;
+
+    (void)state;
+    machine_with(XSEG_SIM_RDMA_REFUSED, true, true);
+    expect_attributes(1, 1, 1);
+    ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
+    ASSERT_OK(cuMemCreate(&handle, GRANULE, &plain, 0));
+    ASSERT_OK(cuMemAlloc(&address, 1));
+    assert_int_equal(peermem(address, 1, &id), XSEG_OK);
+
+    machine_with(XSEG_SIM_RDMA_ABSENT, true, true);
+    expect_attributes(0, 0, 1);
+    ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
+    ASSERT_OK(cuMemCreate(&handle, GRANULE, &plain, 0));
+    ASSERT_OK(cuMemAlloc(&address, 1));
+    assert_int_equal(is_capable(address), 0);
+    expect_lack(peermem(address, 1, &id), "the machine has no RDMA");
+    expect_lack(xseg_sim_register_descriptor(new_handle(address, 4096), 0, 1, &id),
+                "the machine has no RDMA");
+}
+
+static void memory_for_rdma_can_be_denied_or_ignored(void **state)
+{
+    const CUmemAllocationProp prop = for_rdma(0);
+    CUmemAccessDesc desc = read_write(0);
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr base;
+
+    (void)state;
+    machine_with(XSEG_SIM_RDMA_DENIED, true, true);
+    expect_attributes(1, 1, 1);
+    base = reserve(2 * GRANULE);
+    back(base, GRANULE);
+    ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
+    ASSERT_OK(cuMemMap(base + GRANULE, GRANULE, 0, handle, 0));
+    ASSERT_CU(cuMemSetAccess(base, 2 * GRANULE, &desc, 1), CUDA_ERROR_UNKNOWN);
+    assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    desc.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    ASSERT_OK(cuMemSetAccess(base, 2 * GRANULE, &desc, 1));
+
+    machine_with(XSEG_SIM_RDMA_IGNORED, true, true);
+    expect_attributes(1, 1, 1);
+    base = reserve(GRANULE);
+    back_for_rdma(base, GRANULE);
+    assert_int_equal(is_capable(base), 0);
+    machine_with(XSEG_SIM_RDMA_WORKS, true, true);
+    base = reserve(GRANULE);
+    back_for_rdma(base, GRANULE);
+    assert_int_equal(is_capable(base), 1);
+}
+
+static void a_machine_can_be_without_dma_bufs(void **state)
+{
+    CUdeviceptr base;
+    uint64_t id = 0;
+    int file = -1;
+
+    (void)state;
+    machine_with(XSEG_SIM_RDMA_WORKS, false, true);
+    expect_attributes(1, 1, 0);
+    base = set_scene();
+    ASSERT_CU(handle_of(base, GRANULE, &file), CUDA_ERROR_NOT_SUPPORTED);
+    expect_lack(dmabuf(base, GRANULE, &id), "the machine has no dma-buf");
+    assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
+    assert_int_equal(nccl(base, 2 * GRANULE, &id), XSEG_OK);
+    expect_refused(nccl(base, 3 * GRANULE, &id),
+                   at_page(base + 2 * GRANULE, ": the allocation there has 4194304 bytes"));
+}
+
+static void a_machine_can_be_without_answers(void **state)
+{
+    CUdeviceptr base, address = 0, start_of = 0;
+    size_t bytes = 0;
+    uint64_t id = 0;
+
+    (void)state;
+    machine_with(XSEG_SIM_RDMA_WORKS, true, false);
+    base = set_scene();
+    ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, base), CUDA_ERROR_NOT_FOUND);
+    (void)close(new_handle(base, 4 * GRANULE));
+    assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
+    expect_lack(dmabuf(base, GRANULE, &id), at_page(base, " is mapped, and cuMemGetAddressRange"));
+    expect_lack(nccl(base, GRANULE, &id), at_page(base, " is mapped, and cuMemGetAddressRange"));
+    expect_refused(nccl(base + 4 * GRANULE, 1, &id), " is not mapped");
+    ASSERT_OK(cuMemAlloc(&address, 1));
+    ASSERT_OK(cuMemGetAddressRange(&start_of, &bytes, address));
+    assert_int_equal(dmabuf(address, 1, &id), XSEG_OK);
+    assert_int_equal(nccl(address, 1, &id), XSEG_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +617,20 @@ int main(void)
         cmocka_unit_test_setup(an_allocation_has_handles_of_whole_pages, fresh),
         cmocka_unit_test_setup(an_open_handle_keeps_the_memory, fresh),
         cmocka_unit_test_setup(a_handle_takes_two_descriptors, fresh),
+        cmocka_unit_test_setup(registrations_are_counted, fresh),
+        cmocka_unit_test_setup(every_registrar_looks_at_the_memory, fresh),
+        cmocka_unit_test_setup(some_registrars_take_one_mapping_only, fresh),
+        cmocka_unit_test_setup(properties_must_be_the_same, fresh),
+        cmocka_unit_test_setup(allocations_can_be_registered, fresh),
+        cmocka_unit_test_setup(a_descriptor_is_registered, fresh),
+        cmocka_unit_test_setup(a_descriptor_of_former_memory_is_refused, fresh),
+        cmocka_unit_test_setup(registrations_are_leaks, fresh),
+        cmocka_unit_test_setup(registered_memory_that_goes_ends_in_a_report, fresh),
+        cmocka_unit_test_setup(memory_beside_a_registration_can_go, fresh),
+        cmocka_unit_test_setup(memory_for_rdma_can_be_refused, fresh),
+        cmocka_unit_test_setup(memory_for_rdma_can_be_denied_or_ignored, fresh),
+        cmocka_unit_test_setup(a_machine_can_be_without_dma_bufs, fresh),
+        cmocka_unit_test_setup(a_machine_can_be_without_answers, fresh),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -172,6 +172,18 @@ static void report_contexts(struct report *report)
     report->objects += count;
 }
 
+static void report_registrations(struct report *report)
+{
+    const struct sim_registrations *registrations = &sim_machine.registrations;
+
+    if (registrations->count == 0)
+        return;
+    print(report, "registrations: %zu, such as %" PRIu64 " bytes at 0x%" PRIx64 " by %s\n",
+          registrations->count, registrations->registration[0].bytes,
+          registrations->registration[0].address, registrations->registration[0].registrar);
+    report->objects += registrations->count;
+}
+
 size_t xseg_sim_leaks(char *text, size_t bytes)
 {
     struct report report = {.text = text, .bytes = bytes};
@@ -189,6 +201,7 @@ size_t xseg_sim_leaks(char *text, size_t bytes)
     report_graphs(&report);
     report_executables(&report);
     report_hosts(&report);
+    report_registrations(&report);
     report_contexts(&report);
     sim_unlock();
     return report.objects;

@@ -115,6 +115,7 @@ static void machine_end(void)
         sim_context_destroy(i);
     sim_addresses_end(&sim_machine.addresses);
     sim_dmabufs_end();
+    sim_registrations_end();
     sim_physical_end();
     sim_host_end();
     sim_touches_end();

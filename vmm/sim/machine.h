@@ -28,6 +28,7 @@
 #include "vmm/sim/fault.h"
 #include "vmm/sim/handle.h"
 #include "vmm/sim/origin.h"
+#include "vmm/sim/registrar.h"
 #include "vmm/sim/shared.h"
 #include "vmm/sim/touch.h"
 #include "vmm/sim/work.h"
@@ -103,13 +104,14 @@ struct sim_machine {
     struct sim_handles streams, events, graphs, nodes, physical, executables, objects;
     uint64_t mappings; /* how many there are */
     struct sim_dmabuf *dmabufs;
+    struct sim_registrations registrations;
     struct sim_host *hosts; /* pinned host memory */
 
     struct sim_capture *captures; /* begun and not ended */
     uint64_t visits;              /* walks over unfinished work, work.c */
 
     /* Never start again, so that ids are unique in the process. */
-    uint64_t last_stream_id, last_capture_id, last_thread, last_condition;
+    uint64_t last_stream_id, last_capture_id, last_thread, last_condition, last_registration;
 
     struct sim_device device[SIM_DEVICES_MAX];
 };

@@ -5,6 +5,7 @@
 
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
+#include "vmm/sim/registrar.h"
 
 /* A run of whole granules of one reservation. */
 struct run {
@@ -124,6 +125,7 @@ static void check_run(const struct run *run)
         const struct sim_mapping *mapping = run->range->granule[run->first + at];
 
         sim_check_idle(mapping);
+        sim_registrar_check_mapping(mapping);
         sim_check_context(mapping);
         at += mapping->bytes / SIM_GRANULE;
     }

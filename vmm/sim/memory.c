@@ -6,6 +6,7 @@
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
 #include "vmm/sim/refusal.h"
+#include "vmm/sim/registrar.h"
 #include "vmm/sim/stream.h"
 
 static uint64_t whole(uint64_t bytes)
@@ -85,8 +86,10 @@ CUresult sim_allocation_free(struct sim_range *range)
     range = find(address);
     if (range == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (sim_machine.strict)
+    if (sim_machine.strict) {
         sim_check_allocation_idle(range);
+        sim_registrar_check_allocation(range);
+    }
     put(range);
     return CUDA_SUCCESS;
 }

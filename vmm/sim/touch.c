@@ -97,7 +97,7 @@ bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t
     return true;
 }
 
-static void report_mapping(const struct sim_mapping *mapping)
+void sim_report_mapping(const struct sim_mapping *mapping)
 {
     const struct sim_physical *physical = mapping->physical;
 
@@ -105,6 +105,12 @@ static void report_mapping(const struct sim_mapping *mapping)
                     mapping->address);
     sim_report_line("memory:", &physical->origin, "%" PRIu64 " bytes of device %u", physical->bytes,
                     physical->device);
+}
+
+void sim_report_allocation(const struct sim_range *range)
+{
+    sim_report_line("memory:", &range->origin, "%" PRIu64 " bytes of device %u at 0x%" PRIx64,
+                    range->bytes, range->device, range->base);
 }
 
 static void report_user(const struct sim_touch *touch)
@@ -144,7 +150,7 @@ void sim_check_idle_on(const struct sim_mapping *mapping, unsigned device)
     if (user == NULL)
         return;
     sim_report_begin("memory is taken away that queued work touches");
-    report_mapping(mapping);
+    sim_report_mapping(mapping);
     report_user(user);
     sim_report_end();
 }
@@ -161,8 +167,7 @@ void sim_check_allocation_idle(const struct sim_range *range)
     if (user == NULL)
         return;
     sim_report_begin("memory is freed that queued work touches");
-    sim_report_line("memory:", &range->origin, "%" PRIu64 " bytes of device %u at 0x%" PRIx64,
-                    range->bytes, range->device, range->base);
+    sim_report_allocation(range);
     report_user(user);
     sim_report_end();
 }
@@ -183,7 +188,7 @@ void sim_check_context(const struct sim_mapping *mapping)
         sim_report_begin("memory is taken away in the context of another device, whose streams say "
                          "nothing about its use");
         sim_report_line("context:", NULL, "of device %u", current);
-        report_mapping(mapping);
+        sim_report_mapping(mapping);
         report_user(touch);
         sim_report_end();
     }
@@ -197,7 +202,7 @@ static void report_unreachable(unsigned device, uint64_t address, const char *wh
     sim_report_begin(why);
     sim_report_line("address:", NULL, "0x%" PRIx64 ", touched by device %u", address, device);
     if (mapping != NULL)
-        report_mapping(mapping);
+        sim_report_mapping(mapping);
     else if (range != NULL)
         sim_report_line(range->granule != NULL ? "range:" : "memory:", &range->origin,
                         "%" PRIu64 " bytes at 0x%" PRIx64, range->bytes, range->base);

@@ -61,6 +61,10 @@ void sim_check_idle(const struct sim_mapping *mapping);
 void sim_check_idle_on(const struct sim_mapping *mapping, unsigned device);
 void sim_check_allocation_idle(const struct sim_range *range);
 
+/** Within a report: the lines of a mapping with its memory, and of an allocation. */
+void sim_report_mapping(const struct sim_mapping *mapping);
+void sim_report_allocation(const struct sim_range *range);
+
 /** Strict: a mapping must not go with a foreign context while work may touch it. */
 void sim_check_context(const struct sim_mapping *mapping);
 

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/sim/registrar.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/sim/dmabuf.h"
+#include "vmm/sim/machine.h"
+#include "vmm/sim/mapping.h"
+#include "vmm/sim/pointer.h"
+#include "vmm/sim/refusal.h"
+#include "vmm/sim/touch.h"
+
+/* What somebody wants registered. */
+struct wish {
+    uint64_t address, bytes;
+};
+
+static uint64_t page_of(uint64_t address)
+{
+    return address / SIM_HOST_PAGE * SIM_HOST_PAGE;
+}
+
+static xseg_status refuse_page(xseg_status status, const struct wish *wish,
+                               const struct sim_gap *gap)
+{
+    return sim_refuse(
+        status, "registration of %" PRIu64 " bytes at 0x%" PRIx64 ": the page at 0x%" PRIx64 " %s",
+        wish->bytes, wish->address, gap->address, gap->why);
+}
+
+/* All of it must lie in one allocation, which is told whole. */
+static xseg_status check_end(const struct wish *wish, uint64_t base, uint64_t bytes)
+{
+    const uint64_t covered = bytes - (wish->address - base);
+
+    if (wish->bytes <= covered)
+        return XSEG_OK;
+    return sim_refuse(XSEG_ERR_ARGUMENT,
+                      "registration of %" PRIu64 " bytes at 0x%" PRIx64 " ends at 0x%" PRIx64
+                      ": the allocation there has %" PRIu64 " bytes",
+                      wish->bytes, wish->address, base + bytes, bytes);
+}
+
+/* The pages of a range have to be such as a dma-buf wants. */
+static xseg_status check_pages(const struct wish *wish, uint64_t address, uint64_t bytes)
+{
+    const uint64_t first = page_of(address);
+    const uint64_t whole = page_of(address + bytes - 1) + SIM_HOST_PAGE - first;
+    struct sim_gap gap;
+    const CUresult result = sim_dmabuf_check(first, whole, &gap);
+
+    if (result == CUDA_SUCCESS)
+        return XSEG_OK;
+    return refuse_page(
+        result == CUDA_ERROR_NOT_SUPPORTED ? XSEG_ERR_UNSUPPORTED : XSEG_ERR_ARGUMENT, wish, &gap);
+}
+
+/* The allocation at an address, as cuMemGetAddressRange tells it. */
+static xseg_status ask_range(const struct wish *wish, uint64_t address, uint64_t *base,
+                             uint64_t *bytes)
+{
+    struct sim_gap gap = {page_of(address), "is not mapped"};
+
+    if (sim_pointer_range(address, base, bytes) == CUDA_SUCCESS)
+        return XSEG_OK;
+    if (sim_mapping_at(address) == NULL)
+        return refuse_page(XSEG_ERR_ARGUMENT, wish, &gap);
+    gap.why = "is mapped, and cuMemGetAddressRange does not tell what lies there";
+    return refuse_page(XSEG_ERR_UNSUPPORTED, wish, &gap);
+}
+
+/* Needs no answer of cuMemGetAddressRange: the kernel's module looks at the memory itself. */
+static xseg_status check_peermem(const struct wish *wish)
+{
+    const xseg_status status = check_pages(wish, wish->address, 1);
+    const struct sim_mapping *mapping = sim_mapping_at(wish->address);
+    const struct sim_range *range;
+
+    if (status != XSEG_OK)
+        return status;
+    if (mapping != NULL)
+        return check_end(wish, mapping->address, mapping->bytes);
+    range = sim_range_find(&sim_machine.addresses, wish->address);
+    return check_end(wish, range->base, range->bytes);
+}
+
+static xseg_status check_dmabuf(const struct wish *wish)
+{
+    uint64_t base, bytes;
+    xseg_status status;
+
+    if (sim_machine.without_dma_buf)
+        return sim_refuse(XSEG_ERR_UNSUPPORTED, "the machine has no dma-buf");
+    status = ask_range(wish, wish->address, &base, &bytes);
+    if (status == XSEG_OK)
+        status = check_end(wish, base, bytes);
+    return status == XSEG_OK ? check_pages(wish, base, bytes) : status;
+}
+
+/* NCCL walks over mapped memory and asks for one dma-buf of all of it.  Without dma-bufs it has nvidia_peermem. */
+static xseg_status check_nccl(const struct wish *wish)
+{
+    const uint64_t end = wish->address + wish->bytes;
+    uint64_t base, bytes;
+
+    for (uint64_t at = wish->address; at < end; at = base + bytes) {
+        const xseg_status status = ask_range(wish, at, &base, &bytes);
+
+        if (status != XSEG_OK)
+            return status;
+        if (sim_machine.without_dma_buf)
+            return check_peermem(wish);
+        if (sim_mapping_at(at) == NULL)
+            break;
+    }
+    return check_pages(wish, wish->address, wish->bytes);
+}
+
+/* Returns: false when there is no host memory */
+static bool make_room(struct sim_registrations *registrations)
+{
+    const size_t capacity = registrations->capacity == 0 ? 16 : registrations->capacity * 2;
+    struct sim_registration *registration;
+
+    if (registrations->count < registrations->capacity)
+        return true;
+    registration = realloc(registrations->registration, capacity * sizeof(*registration));
+    if (registration == NULL)
+        return false;
+    registrations->registration = registration;
+    registrations->capacity = capacity;
+    return true;
+}
+
+static xseg_status enter(const struct wish *wish, const char *registrar, uint64_t *id)
+{
+    struct sim_registrations *registrations = &sim_machine.registrations;
+
+    if (!make_room(registrations))
+        return sim_refuse(XSEG_ERR_HOST_MEMORY, "no host memory for a registration");
+    registrations->registration[registrations->count++] = (struct sim_registration){
+        .id = ++sim_machine.last_registration,
+        .address = wish->address,
+        .bytes = wish->bytes,
+        .registrar = registrar,
+        .origin = sim_origin_here(),
+    };
+    registrations->bytes += wish->bytes;
+    registrations->made++;
+    *id = sim_machine.last_registration;
+    return XSEG_OK;
+}
+
+static xseg_status check_wish(const struct wish *wish, const uint64_t *id)
+{
+    if (id == NULL)
+        return sim_refuse(XSEG_ERR_ARGUMENT, "id is NULL: it is needed to unregister");
+    if (wish->bytes == 0 || wish->bytes > UINT64_MAX - SIM_HOST_PAGE - wish->address)
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "%" PRIu64 " bytes at 0x%" PRIx64 " are no range of addresses",
+                          wish->bytes, wish->address);
+    if (sim_machine.rdma == XSEG_SIM_RDMA_ABSENT)
+        return sim_refuse(XSEG_ERR_UNSUPPORTED, "the machine has no RDMA");
+    return XSEG_OK;
+}
+
+static const struct {
+    const char *name;
+    xseg_status (*check)(const struct wish *wish);
+} registrars[] = {
+    [XSEG_SIM_PEERMEM] = {"nvidia_peermem", check_peermem},
+    [XSEG_SIM_DMABUF] = {"a user of dma-bufs", check_dmabuf},
+    [XSEG_SIM_NCCL] = {"NCCL", check_nccl},
+};
+
+static xseg_status enroll(const struct wish *wish, enum xseg_sim_registrar kind, uint64_t *id)
+{
+    const unsigned number = (unsigned)kind;
+    xseg_status status = check_wish(wish, id);
+
+    if (status != XSEG_OK)
+        return status;
+    if (number >= sizeof(registrars) / sizeof(registrars[0]))
+        return sim_refuse(XSEG_ERR_ARGUMENT, "there is no registrar of kind %u", number);
+    status = registrars[number].check(wish);
+    return status == XSEG_OK ? enter(wish, registrars[number].name, id) : status;
+}
+
+static xseg_status enroll_descriptor(int file, uint64_t offset, uint64_t bytes, uint64_t *id)
+{
+    const struct sim_dmabuf *dmabuf;
+    struct wish wish = {.bytes = bytes};
+    struct sim_gap gap;
+    xseg_status status;
+
+    sim_dmabufs_settle();
+    dmabuf = sim_dmabuf_find(file);
+    if (dmabuf == NULL)
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "descriptor %d: give one that cuMemGetHandleForAddressRange made", file);
+    if (offset > dmabuf->bytes || bytes > dmabuf->bytes - offset)
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "registration of %" PRIu64 " bytes at offset %" PRIu64
+                          " ends at 0x%" PRIx64 ": the dma-buf has %" PRIu64 " bytes",
+                          bytes, offset, dmabuf->address + dmabuf->bytes, dmabuf->bytes);
+    wish.address = dmabuf->address + offset;
+    status = check_wish(&wish, id);
+    if (status != XSEG_OK)
+        return status;
+    if (!sim_dmabuf_is_current(dmabuf, offset, bytes, &gap))
+        return refuse_page(XSEG_ERR_ARGUMENT, &wish, &gap);
+    return enter(&wish, "the user of a descriptor", id);
+}
+
+static xseg_status leave(uint64_t id)
+{
+    struct sim_registrations *registrations = &sim_machine.registrations;
+    struct sim_registration *registration = registrations->registration;
+
+    for (size_t i = 0; i < registrations->count; i++) {
+        if (registration[i].id != id)
+            continue;
+        registrations->bytes -= registration[i].bytes;
+        registrations->count--;
+        memmove(&registration[i], &registration[i + 1],
+                (registrations->count - i) * sizeof(registration[0]));
+        return XSEG_OK;
+    }
+    return sim_refuse(XSEG_ERR_ARGUMENT, "there is no registration %" PRIu64, id);
+}
+
+/* The first registration that has some of that, or NULL. */
+static const struct sim_registration *holder_of(uint64_t address, uint64_t bytes)
+{
+    const struct sim_registrations *registrations = &sim_machine.registrations;
+
+    for (size_t i = 0; i < registrations->count; i++) {
+        const struct sim_registration *registration = &registrations->registration[i];
+
+        if (registration->address < address + bytes &&
+            address < registration->address + registration->bytes)
+            return registration;
+    }
+    return NULL;
+}
+
+static void report_holder(const struct sim_registration *holder)
+{
+    sim_report_line("held by:", &holder->origin,
+                    "%s, which has %" PRIu64 " bytes at 0x%" PRIx64 " registered, number %" PRIu64,
+                    holder->registrar, holder->bytes, holder->address, holder->id);
+    sim_report_end();
+}
+
+void sim_registrar_check_mapping(const struct sim_mapping *mapping)
+{
+    const struct sim_registration *holder = holder_of(mapping->address, mapping->bytes);
+
+    if (holder == NULL)
+        return;
+    sim_report_begin("memory is taken away that is registered");
+    sim_report_mapping(mapping);
+    report_holder(holder);
+}
+
+void sim_registrar_check_allocation(const struct sim_range *range)
+{
+    const struct sim_registration *holder = holder_of(range->base, range->bytes);
+
+    if (holder == NULL)
+        return;
+    sim_report_begin("memory is freed that is registered");
+    sim_report_allocation(range);
+    report_holder(holder);
+}
+
+void sim_registrations_end(void)
+{
+    free(sim_machine.registrations.registration);
+    sim_machine.registrations = (struct sim_registrations){.count = 0};
+}
+
+xseg_status xseg_sim_register(uint64_t address, uint64_t bytes, enum xseg_sim_registrar kind,
+                              uint64_t *id)
+{
+    const struct wish wish = {address, bytes};
+    xseg_status status;
+
+    sim_lock();
+    sim_machine.current = "xseg_sim_register";
+    status = enroll(&wish, kind, id);
+    sim_machine.current = NULL;
+    sim_unlock();
+    return status;
+}
+
+xseg_status xseg_sim_register_descriptor(int file, uint64_t offset, uint64_t bytes, uint64_t *id)
+{
+    xseg_status status;
+
+    sim_lock();
+    sim_machine.current = "xseg_sim_register_descriptor";
+    status = enroll_descriptor(file, offset, bytes, id);
+    sim_machine.current = NULL;
+    sim_unlock();
+    return status;
+}
+
+xseg_status xseg_sim_unregister(uint64_t id)
+{
+    xseg_status status;
+
+    sim_lock();
+    status = leave(id);
+    sim_unlock();
+    return status;
+}
+
+uint64_t xseg_sim_registered(void)
+{
+    uint64_t bytes;
+
+    sim_lock();
+    bytes = sim_machine.registrations.bytes;
+    sim_unlock();
+    return bytes;
+}
+
+uint64_t xseg_sim_registrations(void)
+{
+    uint64_t made;
+
+    sim_lock();
+    made = sim_machine.registrations.made;
+    sim_unlock();
+    return made;
+}
