@@ -72,6 +72,40 @@ static void peers(void)
     fact_say("%s", reach == 0 ? "no" : reach == pairs ? "yes" : "some");
 }
 
+/* By number, since older versions of cuda.h do not name the later ones. */
+static void say_attribute(int which)
+{
+    int value = 0;
+
+    ASSERT_OK(cu.DeviceGetAttribute(&value, (CUdevice_attribute)which, 0));
+    fact_say("%s", value != 0 ? "yes" : "no");
+}
+
+static void rdma(void)
+{
+    say_attribute(116 /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED */);
+}
+
+static void dma_bufs(void)
+{
+    say_attribute(124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */);
+}
+
+/* Whether cuMemGetAddressRange answers for mapped memory. */
+static void address_range(void)
+{
+    const CUdeviceptr base = reserve(GRANULE);
+    CUdeviceptr start = 0;
+    size_t bytes = 0;
+    CUresult result;
+
+    back(base, GRANULE);
+    result = cu.MemGetAddressRange(&start, &bytes, base);
+    ASSERT_OK(cu.MemUnmap(base, GRANULE));
+    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    fact_say("%s", result == CUDA_SUCCESS ? "yes" : "no");
+}
+
 static void say_whether_repeated(const void *const *seen, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
@@ -137,6 +171,9 @@ static const struct fact things[] = {
     FACT("memory_mb", memory_mb, DEVICE),
     FACT("vmm", vmm, DEVICE),
     FACT("peers", peers, TWO),
+    FACT("rdma", rdma, DEVICE),
+    FACT("dma_bufs", dma_bufs, DEVICE),
+    FACT("address_range", address_range, VMM),
     FACT("streams_come_again", streams_come_again, DEVICE),
     FACT("events_come_again", events_come_again, DEVICE),
     FACT("addresses_mb", addresses_mb, VMM),

@@ -19,7 +19,7 @@ CUcontext primary;
 int device_count;
 size_t free_at_start;
 
-static bool has_vmm, has_export;
+static bool has_vmm, has_export, has_rdma, has_dma_bufs;
 static char no_driver[320] = "the driver has not been opened", no_device[160];
 static const char *_Atomic missing_call;
 
@@ -149,11 +149,12 @@ void driver_name_result(CUresult result, char *name, size_t bytes)
 
 /* --- The machine. --- */
 
-static int attribute(CUdevice_attribute which)
+/* By number, since older versions of cuda.h do not name the later ones. */
+static int attribute(int which)
 {
     int value = 0;
 
-    return cu.DeviceGetAttribute(&value, which, 0) == CUDA_SUCCESS ? value : 0;
+    return cu.DeviceGetAttribute(&value, (CUdevice_attribute)which, 0) == CUDA_SUCCESS ? value : 0;
 }
 
 /* Returns: whether there is one. */
@@ -181,6 +182,8 @@ const char *driver_enter(void)
     }
     has_vmm = attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
     has_export = attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0;
+    has_rdma = attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
+    has_dma_bufs = attribute(124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */) != 0;
     if (!have_device(cu.DevicePrimaryCtxRetain(&primary, 0), "cuDevicePrimaryCtxRetain") ||
         !have_device(cu.CtxPushCurrent(primary), "cuCtxPushCurrent") ||
         !have_device(cu.MemGetInfo(&free_at_start, &total), "cuMemGetInfo"))
@@ -200,6 +203,10 @@ const char *driver_lacks(unsigned needs)
         return "the device has no virtual memory management";
     if ((needs & EXPORT) != 0 && !has_export)
         return "the device exports no memory by file descriptor";
+    if ((needs & RDMA) != 0 && !has_rdma)
+        return "the device has no mapped memory for RDMA";
+    if ((needs & DMA_BUFS) != 0 && !has_dma_bufs)
+        return "the device has no dma-bufs of its memory";
     if ((needs & TWO) != 0 && device_count < 2)
         return "there is one device only";
     return NULL;

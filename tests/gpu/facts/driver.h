@@ -62,6 +62,8 @@
     X(MemRetainAllocationHandle, 11000)       \
     X(MemExportToShareableHandle, 10020)      \
     X(MemImportFromShareableHandle, 10020)    \
+    X(MemGetAddressRange, 3020)               \
+    X(MemGetHandleForAddressRange, 11070)     \
     X(PointerGetAttribute, 4000)              \
     X(PointerGetAttributes, 7000)             \
     X(MemHostAlloc, 2020)                     \

@@ -14,9 +14,9 @@ static struct outcome *asked; /* of the check that runs */
 static jmp_buf end_of_check;
 
 static const struct fact_group *const groups[] = {
-    &facts_of_open,    &facts_of_memory,      &facts_of_mapping,
-    &facts_of_sharing, &facts_of_allocations, &facts_of_streams,
-    &facts_of_events,  &facts_of_captures,    &facts_of_late,
+    &facts_of_open,         &facts_of_memory,      &facts_of_mapping, &facts_of_sharing,
+    &facts_of_registration, &facts_of_allocations, &facts_of_streams, &facts_of_events,
+    &facts_of_captures,     &facts_of_late,
 };
 
 #define GROUPS (sizeof(groups) / sizeof(groups[0]))

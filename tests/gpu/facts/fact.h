@@ -27,11 +27,13 @@
 #include <cuda.h>
 
 enum need {
-    NOTHING = 0, /* the driver's library only */
-    DEVICE = 1,  /* a device, and its primary context current */
-    VMM = 2,     /* virtual memory management */
-    EXPORT = 4,  /* memory that is exported by file descriptor */
-    TWO = 8,     /* a second device */
+    NOTHING = 0,   /* the driver's library only */
+    DEVICE = 1,    /* a device, and its primary context current */
+    VMM = 2,       /* virtual memory management */
+    EXPORT = 4,    /* memory that is exported by file descriptor */
+    TWO = 8,       /* a second device */
+    RDMA = 16,     /* mapped memory that RDMA reaches */
+    DMA_BUFS = 32, /* dma-bufs of address ranges */
 };
 
 struct fact {
@@ -56,7 +58,8 @@ struct fact_group {
     }
 
 extern const struct fact_group facts_of_open, facts_of_memory, facts_of_mapping, facts_of_sharing,
-    facts_of_allocations, facts_of_streams, facts_of_events, facts_of_captures, facts_of_late;
+    facts_of_registration, facts_of_allocations, facts_of_streams, facts_of_events,
+    facts_of_captures, facts_of_late;
 
 /* All facts, in the order of their page. */
 size_t fact_count(void);
