@@ -88,6 +88,8 @@ static const struct {
     [XSEG_REASON_DECAY] = {"idle, goes back with time", offsetof(struct xseg_explained, decay)},
     [XSEG_REASON_POLICY] = {"idle, nothing gives it back", offsetof(struct xseg_explained, policy)},
     [XSEG_REASON_EXPORTED] = {"idle, but exported", offsetof(struct xseg_explained, exported)},
+    [XSEG_REASON_REGISTERED] = {"idle, but registered",
+                                offsetof(struct xseg_explained, registered)},
 };
 
 const char *xseg_reason_text(enum xseg_reason_kind kind)

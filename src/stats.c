@@ -8,6 +8,7 @@
 #include "src/core/front/device_audit.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pools/share.h"
+#include "src/core/registration/registrations.h"
 #include "src/core/stats/stat_fields.h"
 #include "src/entry.h"
 
@@ -95,6 +96,8 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
                     &stats);
     else if (!xseg_pool_stats_read(pool, &stats))
         return fail_over("xseg_stats");
+    stats.registered_bytes =
+        xseg_registrations_bytes(allocator->registrations, device->context.ordinal, pool);
     stats.struct_bytes = out->struct_bytes;
     memcpy(out, &stats, out->struct_bytes);
     return XSEG_OK;

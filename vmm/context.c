@@ -10,6 +10,7 @@
 
 struct trial {
     struct xseg_context *context;
+    unsigned properties; /* of the pages */
     uint64_t base, page_bytes;
     uint64_t handle[TRIAL_PAGES];
     unsigned created, mapped;
@@ -21,7 +22,8 @@ static xseg_status fill(struct trial *trial)
     xseg_status status = XSEG_OK;
 
     while (trial->created < TRIAL_PAGES && status == XSEG_OK) {
-        status = xseg_driver_create(context, trial->page_bytes, 0, &trial->handle[trial->created]);
+        status = xseg_driver_create(context, trial->page_bytes, trial->properties,
+                                    &trial->handle[trial->created]);
         trial->created += status == XSEG_OK;
     }
     while (trial->mapped < TRIAL_PAGES && status == XSEG_OK) {
@@ -77,9 +79,26 @@ static void clean_up(struct trial *trial, struct xseg_leftovers *leftovers)
                               TRIAL_PAGES * trial->page_bytes);
 }
 
-static xseg_status try_vmm(struct xseg_context *context, struct xseg_leftovers *leftovers)
+/* Whether network cards may reach the pages: a driver may take the property for a wish. */
+static xseg_status try_reach(const struct trial *trial)
 {
-    struct trial trial = {.context = context, .page_bytes = context->granularity};
+    bool is_reachable = true;
+    xseg_status status = XSEG_OK;
+
+    if ((trial->properties & XSEG_PAGE_RDMA) != 0)
+        status = xseg_driver_is_reachable(trial->context, trial->base, &is_reachable);
+    if (status != XSEG_OK || is_reachable)
+        return status;
+    return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                     "the driver makes such pages as if they were not asked for (it says so by "
+                     "CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE)");
+}
+
+static xseg_status try_pages(struct xseg_context *context, struct xseg_leftovers *leftovers,
+                             unsigned properties)
+{
+    struct trial trial = {
+        .context = context, .properties = properties, .page_bytes = context->granularity};
     xseg_status status =
         xseg_driver_reserve(context, TRIAL_PAGES * trial.page_bytes, 0, &trial.base);
 
@@ -88,6 +107,8 @@ static xseg_status try_vmm(struct xseg_context *context, struct xseg_leftovers *
     status = fill(&trial);
     if (status == XSEG_OK)
         status = try_access(&trial);
+    if (status == XSEG_OK)
+        status = try_reach(&trial);
     if (status == XSEG_OK)
         status = try_unmap(&trial);
     clean_up(&trial, leftovers);
@@ -121,7 +142,7 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
         (void)snprintf(why, why_bytes, "the device does not offer it");
         return XSEG_OK;
     }
-    status = try_vmm(context, leftovers);
+    status = try_pages(context, leftovers, 0);
     if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES) {
         /* On a full device, or without addresses, the trial shows nothing: assume that batches work.  Growth falls
          * back call by call, and reports the shortage. */
@@ -133,6 +154,18 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
         (void)snprintf(why, why_bytes, "a trial of it failed: %s", xseg_fail_text()->buffer);
     }
     return XSEG_OK;
+}
+
+xseg_status xseg_context_try(struct xseg_context *context, struct xseg_leftovers *leftovers,
+                             unsigned properties)
+{
+    const bool access = context->batches_access, unmap = context->batches_unmap;
+    const xseg_status status = try_pages(context, leftovers, properties);
+
+    /* What the trial of the opening has shown of batches stays. */
+    context->batches_access = access;
+    context->batches_unmap = unmap;
+    return status;
 }
 
 xseg_status xseg_context_close(struct xseg_context *context)

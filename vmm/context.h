@@ -23,6 +23,16 @@
 xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *driver, int ordinal,
                               struct xseg_leftovers *leftovers, char *why, size_t why_bytes);
 
+/*
+ * Try whether pages of some properties can be made, mapped and used.
+ *
+ * properties: of enum xseg_page_property
+ * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY, XSEG_ERR_NO_ADDRESSES: it was not found out; another status: they cannot
+ * Cost:    one reserve and its end; two creates, maps and releases; set-access and unmap, one or two each
+ */
+xseg_status xseg_context_try(struct xseg_context *context, struct xseg_leftovers *leftovers,
+                             unsigned properties);
+
 /* Release the primary context; nothing happens if it is released already. */
 xseg_status xseg_context_close(struct xseg_context *context);
 

@@ -171,6 +171,10 @@ xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, ui
 /* Let the device and its peers read and write a mapped range. */
 xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
+/* Whether network cards may reach the memory at a mapped address, as the driver says. */
+xseg_status xseg_driver_is_reachable(struct xseg_context *context, uint64_t address,
+                                     bool *reachable);
+
 /* Whether an address is mapped. */
 xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped);
 
@@ -210,6 +214,16 @@ xseg_status xseg_driver_uuid(struct xseg_context *context, uint8_t uuid[XSEG_DRI
 xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, int *file);
 
 #define XSEG_DRIVER_FABRIC_BYTES 64u
+
+/*
+ * Get a dma-buf descriptor for mapped memory; it is closed on exec.
+ *
+ * address, bytes: multiples of the host's page size
+ * is_pcie:        mapped over PCIe, which older drivers do not know
+ * Returns: XSEG_OK; XSEG_ERR_UNSUPPORTED: the driver has none for this memory; XSEG_ERR_DRIVER
+ */
+xseg_status xseg_driver_dmabuf(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                               bool is_pcie, int *file);
 
 /* Get the fabric handle of exportable memory, which holds nothing; and a handle of the memory that one stands for, which
  * must be released.  XSEG_ERR_UNSUPPORTED where the driver refuses, and where the memory was made without. */

@@ -45,6 +45,7 @@
     X(MemUnmap, 10020)                                        \
     X(MemSetAccess, 10020)                                    \
     X(PointerGetAttributes, 7000)                             \
+    X(MemGetHandleForAddressRange, 11070)                     \
     X(MemExportToShareableHandle, 10020)                      \
     X(MemImportFromShareableHandle, 10020)                    \
     X(MemsetD32Async, 3020)                                   \

@@ -199,10 +199,14 @@ xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t addres
                      1 + context->peers);
 }
 
-/* cuPointerGetAttributes answers "no" for an address that the driver does not know; cuPointerGetAttribute fails. */
-xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped)
+/* CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, which older headers do not have. */
+#define REACHABLE 15
+
+/* Ask for an attribute that is yes or no.  cuPointerGetAttributes answers "no" for an address that the driver does not
+ * know; cuPointerGetAttribute fails. */
+static xseg_status ask(struct xseg_context *context, uint64_t address, CUpointer_attribute asked,
+                       bool *yes)
 {
-    CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MAPPED;
     unsigned answer = 0;
     void *answers = &answer;
     xseg_status status = xseg_driver_enter(context);
@@ -213,8 +217,19 @@ xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address
         STATUS_ON(context, PointerGetAttributes, XSEG_ERR_DRIVER, 0, 1, &asked, &answers, address);
     xseg_driver_leave(context);
     if (status == XSEG_OK)
-        *mapped = answer != 0;
+        *yes = answer != 0;
     return status;
+}
+
+xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped)
+{
+    return ask(context, address, CU_POINTER_ATTRIBUTE_MAPPED, mapped);
+}
+
+xseg_status xseg_driver_is_reachable(struct xseg_context *context, uint64_t address,
+                                     bool *reachable)
+{
+    return ask(context, address, (CUpointer_attribute)REACHABLE, reachable);
 }
 
 /* --- Sharing. --- */
@@ -242,6 +257,33 @@ xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, in
     if (status != XSEG_OK)
         return refuses_handles(result) ? XSEG_ERR_UNSUPPORTED : status;
     /* A program that inherits the descriptor would keep the memory from going back. */
+    (void)fcntl(opened, F_SETFD, FD_CLOEXEC);
+    *file = opened;
+    return XSEG_OK;
+}
+
+/* CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, which older headers do not have. */
+#define OVER_PCIE 1
+
+xseg_status xseg_driver_dmabuf(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                               bool is_pcie, int *file)
+{
+    int opened = -1;
+    xseg_status status = xseg_driver_enter(context);
+
+    if (status != XSEG_OK)
+        return status;
+    const CUresult result =
+        CALL(context->driver, MemGetHandleForAddressRange, &opened, address, bytes,
+             CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, is_pcie ? OVER_PCIE : 0);
+    status = xseg_driver_status(context->driver, context, XSEG_ENTRY_MemGetHandleForAddressRange,
+                                result, XSEG_ERR_DRIVER, bytes);
+    xseg_driver_leave(context);
+    /* An invalid value: the driver wants one allocation at a time, or does not know the flag. */
+    if (refuses_handles(result) || result == CUDA_ERROR_INVALID_VALUE)
+        return XSEG_ERR_UNSUPPORTED;
+    if (status != XSEG_OK)
+        return status;
     (void)fcntl(opened, F_SETFD, FD_CLOEXEC);
     *file = opened;
     return XSEG_OK;

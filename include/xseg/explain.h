@@ -41,12 +41,13 @@ enum xseg_reason_kind {
     XSEG_REASON_BUSY,    /* another thread frees a block on it right now */
     XSEG_REASON_PINNED, /* idle, but pinned (mapping.h) */
     XSEG_REASON_POOL, /* idle, in a private pool that somebody holds: a graph's, a tag's, a user's */
-    XSEG_REASON_CAPTURE, /* idle, while a capture is under way on the device */
-    XSEG_REASON_STREAM,  /* idle, but its stream has work queued, which may still use it */
-    XSEG_REASON_FLOOR,   /* idle, and kept by keep_mb or keep_window_s */
-    XSEG_REASON_DECAY,   /* idle, and goes back by itself, at the latest at the age of idle_ms */
-    XSEG_REASON_POLICY,  /* idle, and nothing gives it back but xseg_trim() or a shortage */
-    XSEG_REASON_EXPORTED /* idle, but exported (share.h); looked at right behind PINNED */
+    XSEG_REASON_CAPTURE,  /* idle, while a capture is under way on the device */
+    XSEG_REASON_STREAM,   /* idle, but its stream has work queued, which may still use it */
+    XSEG_REASON_FLOOR,    /* idle, and kept by keep_mb or keep_window_s */
+    XSEG_REASON_DECAY,    /* idle, and goes back by itself, at the latest at the age of idle_ms */
+    XSEG_REASON_POLICY,   /* idle, and nothing gives it back but xseg_trim() or a shortage */
+    XSEG_REASON_EXPORTED, /* idle, but exported (share.h); looked at right behind PINNED */
+    XSEG_REASON_REGISTERED /* idle, but pinned by a registration (registration.h); looked at before PINNED */
 };
 
 /** A page, a run of adjacent ones with the same reason and block, or a classic segment. */
@@ -54,10 +55,10 @@ struct xseg_reason {
     size_t struct_bytes; /* sizeof(struct xseg_reason), as the library knows it */
     enum xseg_reason_kind kind;
     int device;
-    xseg_stream stream;     /* whose memory it is */
+    xseg_stream stream; /* whose memory it is */
     /* The private pool that it is in, or NULL.  LIVE and PENDING: the pool that holds `block`. */
     struct xseg_pool *pool;
-    bool is_small;          /* in the small pool */
+    bool is_small; /* in the small pool */
     bool is_expandable;
     void *base;
     size_t bytes; /* reserved here; the four below add up to it */
@@ -90,9 +91,10 @@ struct xseg_explained {
     uint64_t page_cache;  /* not reserved: pages kept for reuse (page_cache_mb) */
     uint64_t stuck;       /* not reserved: what the driver would not take back */
     uint64_t exported;    /* by kind */
+    uint64_t registered;  /* by kind */
 };
 /* clang-format off */
-#define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**

@@ -23,6 +23,8 @@
  * STATS    one per device.  Guards peaks.  Leaf.
  * HISTORY  one per allocator.  Guards hooks, names of pools, and the memory of rings while they are read.
  * LABELS   one per allocator.  Guards the texts of labels, and which label a thread has.  Leaf: inside any other.
+ * REGISTRATIONS one per allocator.  Guards the registrations of the user's, and their runs.  Let go of while one of their
+ *          functions is called.
  * OBSERVERS one per allocator.  Guards the list of observers and what is to be told to them.  Leaf.
  *          Let go of while one is called.
  * DEPOT    one per depot of stacks.  Guards adding a stack.  Leaf.  Held across: the loader's
@@ -59,6 +61,7 @@ enum xseg_lock_rank {
     XSEG_RANK_STATS,
     XSEG_RANK_HISTORY,
     XSEG_RANK_LABELS,
+    XSEG_RANK_REGISTRATIONS,
     XSEG_RANK_OBSERVERS,
     XSEG_RANK_DEPOT,
     XSEG_RANK_COUNT

@@ -200,6 +200,34 @@ static void a_refusal_is_one_sentence_and_pages_without(void **state)
     }
 }
 
+/* Machines on which a creation says nothing: one refuses access to what it has made, one makes other pages. */
+static void a_trial_uses_what_it_has_made(void **state)
+{
+    static const struct {
+        enum xseg_sim_rdma rdma;
+        const char *reason;
+    } cases[] = {
+        {XSEG_SIM_RDMA_REFUSED, "cuMemCreate"},
+        {XSEG_SIM_RDMA_DENIED, "cuMemSetAccess"},
+        {XSEG_SIM_RDMA_IGNORED, "as if they were not asked for"},
+        {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
+    };
+    struct told told;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+        settings.rdma = cases[i].rdma;
+        assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+        struct xseg_allocator *allocator = open_told("rdma:True", &told);
+        assert_false(makes_reachable(allocator, NULL, 30 * MIB));
+        assert_int_equal(told.lines, 1);
+        assert_non_null(strstr(told.line, cases[i].reason));
+        scene_close(allocator);
+    }
+}
+
 static void memory_is_tried_when_there_is_some(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
@@ -252,6 +280,7 @@ int main(void)
         cmocka_unit_test(idle_pages_serve_their_kind_only),
         cmocka_unit_test(a_steal_makes_the_right_kind),
         cmocka_unit_test(a_refusal_is_one_sentence_and_pages_without),
+        cmocka_unit_test(a_trial_uses_what_it_has_made),
         cmocka_unit_test(memory_is_tried_when_there_is_some),
         cmocka_unit_test(memory_that_is_not_the_drivers_is_refused),
     };

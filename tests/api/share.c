@@ -488,7 +488,7 @@ static uint64_t explained(struct xseg_allocator *allocator)
     assert_int_equal(sums.exported, bytes);
     assert_int_equal(sums.reserved, sums.live + sums.pending + sums.busy + sums.pool + sums.pinned +
                                         sums.capture + sums.stream + sums.floor + sums.decay +
-                                        sums.policy + sums.exported);
+                                        sums.policy + sums.exported + sums.registered);
     return bytes;
 }
 

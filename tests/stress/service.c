@@ -391,7 +391,7 @@ static void look(struct worker *worker)
     CHECK(xseg_explain(allocator, NULL, NULL, NULL, &sums) == XSEG_OK);
     CHECK(sums.reserved == sums.live + sums.pending + sums.busy + sums.pool + sums.pinned +
                                sums.capture + sums.stream + sums.floor + sums.decay + sums.policy +
-                               sums.exported);
+                               sums.exported + sums.registered);
     CHECK(xseg_walk(allocator, NULL, see_block, &left) == XSEG_OK);
 }
 

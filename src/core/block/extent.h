@@ -32,6 +32,7 @@ struct xseg_extent {
     struct xseg_packing_page *pages; /* [granules], NULL without placement:pages; see packing.h */
     struct xseg_list link;           /* in its arena */
     uint32_t pool_number; /* of the pool that it was made for, for notes; as in arena.h */
+    uint32_t registered;  /* registrations that hold its addresses; guarded by GROWTH */
     _Atomic(struct xseg_origins *) origins; /* NULL while none is noted; see origins.h */
 };
 

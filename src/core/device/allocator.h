@@ -26,6 +26,7 @@ struct xseg_background;
 struct xseg_oom_snapshots;
 struct xseg_offers;
 struct xseg_publisher;
+struct xseg_registrations;
 struct xseg_signalled;
 
 /* A configuration, and the version that was made before. */
@@ -51,6 +52,7 @@ struct xseg_allocator {
     const char *config_source;
     struct xseg_background *background;       /* background.h */
     struct xseg_offers *offers;               /* offer.h */
+    struct xseg_registrations *registrations; /* registrations.h */
     struct xseg_oom_snapshots *oom_snapshots; /* oom.h */
     /* What a room above does when a request was refused for want of memory; no lock is held. */
     void (*report_oom)(struct xseg_allocator *allocator);

@@ -20,6 +20,7 @@
 #include "src/core/inspect/publisher.h"
 #include "src/core/pools/offer.h"
 #include "src/core/pools/page_trial.h"
+#include "src/core/registration/registrations.h"
 #include "src/core/pools/peers.h"
 #include "src/core/snapshot/oom.h"
 #include "src/core/snapshot/signalled.h"
@@ -29,6 +30,7 @@ struct whole {
     struct xseg_allocator allocator; /* first: free() gets its address */
     struct xseg_background background;
     struct xseg_offers offers;
+    struct xseg_registrations registrations;
     struct xseg_oom_snapshots oom_snapshots;
     struct xseg_signalled signalled;
     struct xseg_publisher publisher;
@@ -67,6 +69,7 @@ static void free_allocator(struct xseg_allocator *allocator)
         free(version);
     }
     xseg_offers_fini(allocator->offers);
+    xseg_registrations_fini(allocator->registrations);
     if (allocator->driver != NULL)
         xseg_driver_close(allocator->driver);
     free(allocator->device);
@@ -88,6 +91,8 @@ static void init_parts(struct whole *whole)
     allocator->background = &whole->background;
     allocator->offers = &whole->offers;
     xseg_offers_init(allocator->offers);
+    allocator->registrations = &whole->registrations;
+    xseg_registrations_init(allocator->registrations, allocator);
     allocator->oom_snapshots = &whole->oom_snapshots;
     xseg_oom_snapshots_init(allocator->oom_snapshots);
     allocator->report_oom = xseg_oom_snapshots_report;
@@ -188,6 +193,8 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
 
     /* No device ends before all of them can: until then the handle stays usable. */
     xseg_status status = on_all(allocator, xseg_device_expect_none_live);
+    if (status == XSEG_OK)
+        status = xseg_registrations_expect_none(allocator->registrations);
     if (status == XSEG_OK)
         status = on_all(allocator, xseg_device_give_back);
     if (status != XSEG_OK)

@@ -44,6 +44,7 @@ static struct xseg_extent *take_extent(struct xseg_arena *arena)
     xseg_list_init(&extent->link);
     extent->arena = arena;
     extent->oversize = false;
+    extent->registered = 0;
     return extent;
 }
 

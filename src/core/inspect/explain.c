@@ -13,6 +13,7 @@
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
+#include "src/core/registration/registrations.h"
 
 #define UNKNOWN_AGE UINT64_MAX
 
@@ -183,14 +184,20 @@ static void add_parts(struct xseg_reason *reason, struct xseg_part *part, uint64
     }
 }
 
-/* Note that an idle page is pinned or exported: this reason goes before the others of idle memory. */
-static void note_held(struct xseg_reason *page, const struct xseg_segment *segment, uint32_t first,
-                      uint32_t count)
+/* Note that an idle page is pinned, by a registration or otherwise, or exported: these reasons go before the others of
+ * idle memory. */
+static void note_held(const struct xseg_explaining *look, struct xseg_reason *page,
+                      const struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
+    const uint64_t base = (uintptr_t)page->base;
+
     if (page->kind != XSEG_REASON_POLICY)
         return;
     if (xseg_segment_is_pinned(segment, first, count))
-        page->kind = XSEG_REASON_PINNED;
+        page->kind =
+            xseg_registrations_pin(look->device->allocator->registrations, base, base + page->bytes)
+                ? XSEG_REASON_REGISTERED
+                : XSEG_REASON_PINNED;
     else if (xseg_segment_is_exported(segment, first, count))
         page->kind = XSEG_REASON_EXPORTED;
 }
@@ -221,7 +228,7 @@ static void look_at_pages(struct xseg_explaining *look, const struct xseg_extent
             begin_reason(look, extent, base, bytes, page_since(segment, at, count));
 
         add_parts(&page, &part, base, base + bytes);
-        note_held(&page, segment, at, count);
+        note_held(look, &page, segment, at, count);
         note_age(look, extent, &page);
         put_reason(look->reasons, &page, look->reasons->count > first);
     }
@@ -240,7 +247,7 @@ static void look_at_segment(struct xseg_explaining *look, const struct xseg_exte
         begin_reason(look, extent, segment->base, segment->bytes, segment->since[0]);
 
     add_parts(&whole, &part, segment->base, segment->base + segment->bytes);
-    note_held(&whole, segment, 0, 1);
+    note_held(look, &whole, segment, 0, 1);
     note_age(look, extent, &whole);
     put_reason(look->reasons, &whole, false);
 }

@@ -7,6 +7,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
+#include "vmm/context.h"
 
 /* --- The results. --- */
 
@@ -176,18 +177,16 @@ xseg_status xseg_page_trial_fabric(struct xseg_device *device)
 
 /* --- Network cards. --- */
 
-/* Create a page that network cards may reach, and release it. */
+/* Map pages that network cards may reach, and let go of them. */
 static xseg_status try_rdma(struct xseg_device *device)
 {
     struct xseg_page_trial *trial = &device->sharing->rdma;
-    struct xseg_context *context = &device->context;
-    uint64_t handle = 0;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     const xseg_status status =
-        xseg_driver_create(context, context->granularity, XSEG_PAGE_RDMA, &handle);
-    trial->is_owed = status == XSEG_ERR_NO_MEMORY;
-    if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_DEVICE_LOST)
+        xseg_context_try(&device->context, &device->leftovers, XSEG_PAGE_RDMA);
+    trial->is_owed = status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES;
+    if (trial->is_owed || status == XSEG_ERR_DEVICE_LOST)
         return status;
     if (status != XSEG_OK) {
         /* Which error a driver gives for the property alone is written nowhere, so each of them is a refusal. */
@@ -195,9 +194,8 @@ static xseg_status try_rdma(struct xseg_device *device)
         trial->verdict = XSEG_PAGE_TRIAL_REFUSED;
         return XSEG_ERR_UNSUPPORTED;
     }
-    (void)xseg_leftovers_give(&device->leftovers, XSEG_LEFTOVER_PAGE, handle, context->granularity);
     trial->verdict = XSEG_PAGE_TRIAL_WORKS;
-    context->has_rdma = true;
+    device->context.has_rdma = true;
     set_all_properties(device);
     return XSEG_OK;
 }

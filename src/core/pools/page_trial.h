@@ -27,7 +27,7 @@ xseg_status xseg_page_trial_export(struct xseg_device *device, bool *works);
  * call writes a line of the log.  No lock but DRIVER is held.
  *
  * Returns: XSEG_OK, XSEG_ERR_DEVICE_LOST
- * Cost:    one create, one release
+ * Cost:    as the trial of xseg_context_open(), with pages that have the property
  */
 xseg_status xseg_page_trial_rdma(struct xseg_device *device);
 

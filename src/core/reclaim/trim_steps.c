@@ -301,7 +301,7 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     struct xseg_device *device = arena->device;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (arena->pool->body->state != XSEG_POOL_RUNS)
+    if (arena->pool->body->state != XSEG_POOL_RUNS || extent->registered != 0)
         return false;
     xseg_arena_lock(arena);
     const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE && extent->first->next == NULL &&

@@ -97,6 +97,7 @@ static unsigned word_of(enum xseg_reason_kind kind)
         [XSEG_REASON_DECAY] = XSEG_SNAPSHOT_DECAY,
         [XSEG_REASON_POLICY] = XSEG_SNAPSHOT_POLICY,
         [XSEG_REASON_EXPORTED] = XSEG_SNAPSHOT_EXPORTED,
+        [XSEG_REASON_REGISTERED] = XSEG_SNAPSHOT_REGISTERED,
     };
 
     XSEG_ASSERT((unsigned)kind < sizeof(words) / sizeof(words[0]));

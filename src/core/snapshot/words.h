@@ -71,7 +71,8 @@
                                     each(PENDING, "pending") each(BUSY, "busy") each(POOL, "pool") \
                                         each(PINNED, "pinned") each(CAPTURE, "capture")            \
                                             each(FLOOR, "floor") each(POLICY, "policy")            \
-                                                each(EXPORTED, "exported")
+                                                each(EXPORTED, "exported")                         \
+                                                    each(REGISTERED, "registered")
 
 #define XSEG_SNAPSHOT_WORD(name, text) XSEG_SNAPSHOT_##name,
 enum xseg_snapshot_word { XSEG_SNAPSHOT_WORDS(XSEG_SNAPSHOT_WORD) XSEG_SNAPSHOT_WORD_COUNT };

@@ -199,7 +199,7 @@ static void check_explained(const struct view *view)
     expect_equal(view, "kinds of reasons",
                  sums->live + sums->pending + sums->busy + sums->pool + sums->pinned +
                      sums->capture + sums->stream + sums->floor + sums->decay + sums->policy +
-                     sums->exported,
+                     sums->exported + sums->registered,
                  reserved);
     expect_equal(view, "mapped", view->mapped, reserved);
     expect_equal(view, "paused", view->stats.paused_bytes, view->paused);

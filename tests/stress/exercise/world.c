@@ -135,6 +135,9 @@ void worker_close(struct worker *worker)
         end_share(worker, &worker->share[i]);
         CHECK(worker->share[i].imported == NULL);
     }
+    for (unsigned i = 0; i < WORLD_REGISTERED; i++)
+        if (worker->registered[i].id != 0)
+            end_registered(worker, &worker->registered[i]);
     for (unsigned i = 0; i < WORLD_PINS; i++)
         if (worker->pin[i].ptr != NULL)
             CHECK(CALL(xseg_unpin, world->allocator, worker->pin[i].ptr, worker->pin[i].bytes) ==

@@ -32,13 +32,14 @@
 #define WORLD_DEVICES 4u
 #define WORLD_SHARED \
     4u /* streams of each device that all workers use; the first is the legacy one */
-#define WORLD_OWN       2u /* streams of each device that one worker uses, which come and go */
-#define WORLD_BLOCKS    96u
-#define WORLD_TAGS      3u /* of a worker at a time */
-#define WORLD_TAGS_MOST 4096u
-#define WORLD_PINS      6u
-#define WORLD_SHARES    4u
-#define WORLD_OBSERVERS 2u
+#define WORLD_OWN        2u /* streams of each device that one worker uses, which come and go */
+#define WORLD_BLOCKS     96u
+#define WORLD_TAGS       3u /* of a worker at a time */
+#define WORLD_TAGS_MOST  4096u
+#define WORLD_PINS       6u
+#define WORLD_REGISTERED 4u
+#define WORLD_SHARES     4u
+#define WORLD_OBSERVERS  2u
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
@@ -95,6 +96,11 @@ struct pin {
     size_t bytes;
 };
 
+struct registered {
+    uint64_t id; /* 0: there is none */
+    atomic_uint runs;
+};
+
 struct share {
     void *exported; /* NULL: not, or not any more */
     void *imported;
@@ -116,6 +122,7 @@ struct worker {
     struct tag *_Atomic tag[WORLD_TAGS];
     struct tag *left_routed; /* released while it was routed to; NULL: there is none */
     struct pin pin[WORLD_PINS];
+    struct registered registered[WORLD_REGISTERED];
     struct share share[WORLD_SHARES];
     struct {
         struct tag *tag; /* NULL: nothing is being captured */
@@ -150,11 +157,11 @@ struct world {
     atomic_bool was_reset; /* the totals of the statistics */
     atomic_bool had_second, had_shares;
     bool without_peers;
-    bool is_exportable; /* as the configuration says */
+    bool is_exportable;                                /* as the configuration says */
     atomic_bool allowed[WORLD_DEVICES][WORLD_DEVICES]; /* [owner][peer] */
-    uint64_t tracer;                          /* since the beginning; 0: there is none */
-    atomic_int_fast64_t traced, traced_bytes; /* blocks that the trace says are live */
-    unsigned files;                           /* open before the allocator was */
+    uint64_t tracer;                                   /* since the beginning; 0: there is none */
+    atomic_int_fast64_t traced, traced_bytes;          /* blocks that the trace says are live */
+    unsigned files;                                    /* open before the allocator was */
 };
 
 /* The worker of the calling thread; NULL: it is none. */
@@ -220,6 +227,7 @@ step step_tag, step_retain, step_release, step_pause, step_resume, step_route, s
     step_mark, step_place;
 step step_checkpoint, step_restore, step_holds, step_replay;
 step step_capture, step_capture_join, step_capture_end;
+step step_register, step_unregister, step_dmabuf;
 step step_pin, step_unpin, step_share, step_share_end, step_peer;
 step step_trim, step_tick, step_prewarm, step_limits, step_configure, step_observe;
 step step_history, step_stats, step_explain, step_metrics, step_block, step_texts, step_second,
@@ -228,6 +236,7 @@ step step_fault, step_lift, step_quiet;
 
 /* Parts of the end of a worker. */
 void end_capture(struct worker *worker);
+void end_registered(struct worker *worker, struct registered *mine);
 void end_share(struct worker *worker, struct share *share);
 void free_block_of(struct worker *worker, struct block *block);
 void release_tag(struct worker *worker, unsigned at);

@@ -7,10 +7,10 @@ from ctypes import (
     CFUNCTYPE, POINTER, c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p,
 )
 from xseg._structs import (
-    xseg_block_info, xseg_driver_call, xseg_explained, xseg_history_entry, xseg_history_frame,
+    xseg_block_info, xseg_dmabuf, xseg_driver_call, xseg_explained, xseg_history_entry, xseg_history_frame,
     xseg_history_hook, xseg_history_summary, xseg_key, xseg_limit_values, xseg_mapping, xseg_observer,
-    xseg_options, xseg_pool_options, xseg_reason, xseg_request, xseg_share, xseg_snapshot_options,
-    xseg_statistics, xseg_trim_options, xseg_trimmed, xseg_where,
+    xseg_options, xseg_pool_options, xseg_reason, xseg_registrar, xseg_request, xseg_share,
+    xseg_snapshot_options, xseg_statistics, xseg_trim_options, xseg_trimmed, xseg_where,
 )
 
 # Name: what it returns, what it takes.
@@ -28,6 +28,9 @@ FUNCTIONS = {
     "xseg_configuration": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)]),
     "xseg_configuration_source": (c_char_p, [c_void_p]),
     "xseg_configure": (c_int, [c_void_p, c_char_p]),
+    "xseg_dmabuf": (c_int, [c_void_p, c_void_p, c_size_t, c_uint, POINTER(c_int), POINTER(c_uint64)]),
+    "xseg_dmabuf_close": (c_int, [c_void_p, c_int]),
+    "xseg_dmabuf_each": (c_int, [c_void_p, c_void_p, c_size_t, c_uint, CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_dmabuf)), c_void_p]),
     "xseg_driver_calls": (c_int, [c_void_p, POINTER(xseg_driver_call), c_size_t, POINTER(c_size_t)]),
     "xseg_error_text": (c_size_t, [c_void_p, c_size_t]),
     "xseg_explain": (c_int, [c_void_p, POINTER(xseg_where), CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_reason)), c_void_p, POINTER(xseg_explained)]),
@@ -70,6 +73,7 @@ FUNCTIONS = {
     "xseg_pool_set": (c_int, [c_void_p, c_int, c_bool]),
     "xseg_prewarm": (c_int, [c_void_p, POINTER(xseg_where), c_size_t]),
     "xseg_reason_text": (c_char_p, [c_int]),
+    "xseg_register": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(xseg_registrar), POINTER(c_uint64)]),
     "xseg_route_begin": (c_int, [c_void_p, CFUNCTYPE(c_bool, c_void_p, c_void_p), c_void_p]),
     "xseg_route_end": (c_int, [c_void_p]),
     "xseg_share_end": (None, [POINTER(xseg_share)]),
@@ -84,6 +88,7 @@ FUNCTIONS = {
     "xseg_trim": (c_int, [c_void_p, POINTER(xseg_where), POINTER(xseg_trim_options), POINTER(xseg_trimmed)]),
     "xseg_unobserve": (c_int, [c_void_p, c_uint64]),
     "xseg_unpin": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "xseg_unregister": (c_int, [c_void_p, c_uint64]),
     "xseg_use": (c_int, [c_void_p, c_void_p, c_void_p]),
     "xseg_walk": (c_int, [c_void_p, POINTER(xseg_where), CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_block_info)), c_void_p]),
 }

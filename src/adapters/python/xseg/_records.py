@@ -91,6 +91,7 @@ class ReasonKind(enum.IntEnum):
     DECAY = _structs.XSEG_REASON_DECAY
     POLICY = _structs.XSEG_REASON_POLICY
     EXPORTED = _structs.XSEG_REASON_EXPORTED
+    REGISTERED = _structs.XSEG_REASON_REGISTERED
 
 
 class Reason(NamedTuple):

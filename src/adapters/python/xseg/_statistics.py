@@ -55,3 +55,4 @@ class Statistics(NamedTuple):
     scrubbed_bytes: int
     paused_bytes: int
     imported_bytes: int
+    registered_bytes: int

@@ -51,6 +51,7 @@ XSEG_REASON_FLOOR = 7
 XSEG_REASON_DECAY = 8
 XSEG_REASON_POLICY = 9
 XSEG_REASON_EXPORTED = 10
+XSEG_REASON_REGISTERED = 11
 XSEG_POOL_NAME_MOST = 63
 XSEG_POOL_NO_SPLIT = 0
 XSEG_POOL_USE_ON_OOM = 1
@@ -66,6 +67,8 @@ XSEG_TRACE_SEGMENT_FREE = 4
 XSEG_TRACE_SEGMENT_MAP = 5
 XSEG_TRACE_SEGMENT_UNMAP = 6
 XSEG_TRACE_OOM = 7
+XSEG_DMABUF_PIN = 1
+XSEG_DMABUF_PCIE = 2
 XSEG_SHARE_FABRIC_BYTES = 64
 XSEG_SHARE_VERSION = 1
 XSEG_SHARE_TEXT_BYTES = 128
@@ -249,6 +252,7 @@ class xseg_statistics(Structure):
         ("scrubbed_bytes", c_uint64),
         ("paused_bytes", c_uint64),
         ("imported_bytes", c_uint64),
+        ("registered_bytes", c_uint64),
     ]
 
 
@@ -305,6 +309,7 @@ class xseg_explained(Structure):
         ("page_cache", c_uint64),
         ("stuck", c_uint64),
         ("exported", c_uint64),
+        ("registered", c_uint64),
     ]
 
 
@@ -389,6 +394,36 @@ class xseg_observer(Structure):
         ("trace", CFUNCTYPE(None, c_void_p, POINTER(xseg_trace_entry))),
         ("leaving", CFUNCTYPE(None, c_void_p, POINTER(xseg_mapping))),
         ("came", CFUNCTYPE(None, c_void_p, POINTER(xseg_mapping))),
+    ]
+
+
+class xseg_dmabuf(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("fd", c_int),
+        ("base", c_void_p),
+        ("bytes", c_size_t),
+        ("offset", c_uint64),
+    ]
+
+
+class xseg_registered(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("device", c_int),
+        ("base", c_void_p),
+        ("bytes", c_size_t),
+        ("handle", c_void_p),
+    ]
+
+
+class xseg_registrar(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("context", c_void_p),
+        ("enter", CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_registered))),
+        ("leave", CFUNCTYPE(None, c_void_p, POINTER(xseg_registered))),
+        ("pin", c_bool),
     ]
 
 

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Registration: memory that network cards, other libraries and other devices register.
+ *
+ * Who registers memory remembers what lies beneath its addresses at that time: NCCL its buffers, UCX and verbs their
+ * memory regions.  Two ways lead there:
+ *   - xseg_dmabuf() names the memory by a file descriptor, which a driver of the system takes (ibv_reg_dmabuf_mr);
+ *   - xseg_register() calls a function for each run of memory beneath a range of addresses, whenever memory comes there,
+ *     and another before the memory goes: what was registered is never stale.
+ *
+ * Network cards reach only pages that were made for that: `rdma` of the configuration, or of struct xseg_pool_options.
+ * Classic segments are reached always.  What asks the driver for one piece of memory wants `single_page`.
+ *
+ * Threads: any.  Fork and errors: as in allocator.h.
+ */
+#ifndef XSEG_REGISTRATION_H
+#define XSEG_REGISTRATION_H
+
+#include "xseg/mapping.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- Descriptors. --- */
+
+/** What a descriptor is to be; 0 or several of these together. */
+enum xseg_dmabuf_flags {
+    XSEG_DMABUF_PIN = 1, /* the pages are pinned until xseg_dmabuf_close() */
+    XSEG_DMABUF_PCIE = 2 /* mapped over PCIe, as CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE */
+};
+
+/** A dma-buf descriptor, and the memory that it stands for. */
+struct xseg_dmabuf {
+    size_t struct_bytes; /* sizeof(struct xseg_dmabuf), as the library knows it */
+    int fd;     /* the receiver's to close, by close() or xseg_dmabuf_close(); closed on exec */
+    void *base; /* the bytes of the range that it stands for */
+    size_t bytes;
+    uint64_t offset; /* of `base`, from the descriptor's first byte on */
+};
+
+/**
+ * Get a descriptor for a range of memory: what ibv_reg_dmabuf_mr() and its like take, together with the offset.
+ *
+ * The range may be any bytes of one segment that have memory, live or not.  The descriptor covers whole pages of the
+ * host, so it shows what lies beside the range in them, too.  It stands for the memory that lies there now: without
+ * XSEG_DMABUF_PIN another one is needed when that has changed (mapping.h).
+ *
+ * @param flags   of enum xseg_dmabuf_flags
+ * @param fd      the caller's to close; with XSEG_DMABUF_PIN by xseg_dmabuf_close().  It is closed on exec
+ * @param offset  of the range, from the descriptor's first byte on
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_NOT_LIVE     the range has no memory at some place, which the text names
+ *          XSEG_ERR_UNSUPPORTED  a page was made without `rdma`, which the text names; the driver gives no such
+ *                                descriptors; or it gives them for one page at a time: xseg_dmabuf_each() does
+ *          XSEG_ERR_PAUSED       the pool is paused: there is no memory
+ *          XSEG_ERR_ARGUMENT     NULL, 0 bytes, or the range ends outside its segment
+ *          XSEG_ERR_DRIVER (see `ulimit -n`), XSEG_ERR_HOST_MEMORY, XSEG_ERR_BUSY (pinned 2^32 - 1 times already),
+ *          XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
+ *          On an error nothing has changed, and no descriptor is left open.
+ * Threads: any; waits for growths and trims of the device
+ * Cost:    one cuMemGetHandleForAddressRange
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_dmabuf(struct xseg_allocator *allocator,
+                                                const void *address, size_t bytes, unsigned flags,
+                                                int *fd, uint64_t *offset);
+
+/**
+ * Get descriptors for a range: one, or one for each page where the driver wants that.
+ *
+ * @param visit  called with no lock held for each descriptor, by address; it is the visitor's to close.  False ends the
+ *               walk, and what was not visited yet is closed
+ *
+ * Returns: as xseg_dmabuf(); XSEG_OK also when visit ended it
+ * Cost:    one cuMemGetHandleForAddressRange; one more for each page where the driver wants that
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_dmabuf_each(
+    struct xseg_allocator *allocator, const void *address, size_t bytes, unsigned flags,
+    bool (*visit)(void *context, const struct xseg_dmabuf *dmabuf), void *context);
+
+/**
+ * Close a descriptor of one of the functions above, and take its pin back.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (no descriptor of this allocator that pins), XSEG_ERR_FORKED
+ * Threads: any; waits for growths and trims of the device
+ * Cost:    no driver call.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_dmabuf_close(struct xseg_allocator *allocator, int fd);
+
+/* --- Registrations. --- */
+
+/** A run of memory beneath a registered range. */
+struct xseg_registered {
+    size_t struct_bytes; /* sizeof(struct xseg_registered), as the library knows it */
+    int device;
+    void *base; /* the bytes of the run that lie in the range */
+    size_t bytes;
+    void *handle; /* NULL; `enter` may set it, and `leave` finds it */
+};
+
+/** How to register.  Start from XSEG_REGISTRAR_INIT. */
+struct xseg_registrar {
+    size_t struct_bytes; /* sizeof(struct xseg_registrar) */
+    void *context;       /* first argument of each */
+    /* There is memory: register it.  Called for each run of it once: by xseg_register() for what is there, later
+     * whenever memory came (a growth, a resume), before anybody is given any of it.  False: it was not registered, so
+     * `leave` is not called for it. */
+    bool (*enter)(void *context, struct xseg_registered *run);
+    /* The memory of a run, or a part of it, is about to go; no work is queued on that.  Deregister the run.  What of it
+     * stays enters again, as runs of their own. */
+    void (*leave)(void *context, const struct xseg_registered *run);
+    bool pin; /* memory that has entered stays, as by xseg_pin(), until xseg_unregister() */
+};
+/* clang-format off */
+#define XSEG_REGISTRAR_INIT {sizeof(struct xseg_registrar), NULL, NULL, NULL, false}
+/* clang-format on */
+
+/**
+ * Register a range of addresses: from now on `enter` and `leave` follow its memory.
+ *
+ * Neither is called with a lock of the library held; they may call the library, but for functions of this header about
+ * the same registration.  Both are called in the thread whose call caused it, for one registration by one thread at a
+ * time.
+ *
+ * Ranges may overlap: each registration has its own calls.  The same range with the same registrar once more is
+ * the same registration, counted: it has the same id, and nothing is called.  A registration holds the addresses of its
+ * range, also when no memory is left there, but no memory unless it pins.  The addresses of a classic segment go with its
+ * memory; the registration has none from then on.
+ *
+ * @param address    the range: bytes of one segment, in which some memory lies
+ * @param registrar  copied
+ * @param id         for xseg_unregister(); not 0
+ *
+ * Returns: XSEG_OK
+ *          XSEG_ERR_NOT_LIVE     no memory lies in the range
+ *          XSEG_ERR_PAUSED       the pool is paused: register when it was resumed
+ *          XSEG_ERR_UNSUPPORTED  `enter` refused a run; what had entered has left
+ *          XSEG_ERR_ARGUMENT     NULL, 0 bytes, or the range ends outside its segment, where other pools are
+ *          XSEG_ERR_BUSY         another thread takes or brings memory of the range, which is not all in live blocks: try
+ *                                again; also pinned 2^32 - 1 times already
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
+ *          On an error nothing is registered.
+ * Threads: any; waits for growths and trims of the device.  Meanwhile no memory of the range goes
+ * Cost:    no driver call.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_register(struct xseg_allocator *allocator,
+                                                  const void *address, size_t bytes,
+                                                  const struct xseg_registrar *registrar,
+                                                  uint64_t *id);
+
+/**
+ * End a registration, once for each xseg_register() that gave its id: `leave` is called for what is there.  Once the
+ * last of these has returned, none of its functions runs or is called.
+ *
+ * xseg_close() is XSEG_ERR_BUSY as long as there is a registration.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (there is no such registration), XSEG_ERR_BUSY (called from within one of its
+ *          functions, which would wait for its own end), XSEG_ERR_FORKED
+ * Threads: any; waits until other threads have left the registration's functions
+ * Cost:    no driver call.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_unregister(struct xseg_allocator *allocator, uint64_t id);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

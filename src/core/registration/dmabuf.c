@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/registration/dmabuf.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "src/base/align.h"
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pools/share.h"
+#include "src/core/reclaim/mapping.h"
+
+/* A descriptor that pins its range. */
+struct pinned {
+    struct xseg_list link;
+    struct xseg_device *device;
+    struct xseg_segment *segment;
+    uint64_t begin, end; /* offsets in the segment */
+    int fd;
+};
+
+/* What is asked for, once its extent is known. */
+struct wanted {
+    struct xseg_registrations *all;
+    struct xseg_extent *extent;
+    uint64_t begin, end; /* addresses */
+    unsigned flags;
+};
+
+/* --- Checking. --- */
+
+/* The first byte of a range without memory; its end if there is none. */
+static uint64_t first_hole(const struct wanted *wanted)
+{
+    const struct xseg_segment *segment = &wanted->extent->segment;
+    uint64_t at = wanted->begin;
+
+    if (!xseg_segment_is_expandable(segment))
+        return wanted->end;
+    while (at < wanted->end) {
+        const uint64_t granule = (at - segment->base) / segment->granule_bytes;
+
+        if (!xseg_segment_is_mapped(segment, (uint32_t)granule))
+            return at;
+        at = segment->base + (granule + 1) * segment->granule_bytes;
+    }
+    return wanted->end;
+}
+
+static xseg_status check(const struct wanted *wanted)
+{
+    const struct xseg_segment *segment = &wanted->extent->segment;
+    const struct xseg_device *device = wanted->extent->arena->device;
+    const uint64_t ends = segment->base + segment->bytes;
+    const xseg_status status = xseg_pool_check_running(wanted->extent->arena->pool);
+
+    if (status != XSEG_OK)
+        return status;
+    if (xseg_context_is_lost(&device->context))
+        return xseg_driver_fail_lost(&device->context);
+    if (wanted->end > ends)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "the %" PRIu64 " bytes from %#" PRIx64
+                         " on do not end in one segment, which ends at %#" PRIx64
+                         ": ask for each by itself",
+                         wanted->end - wanted->begin, wanted->begin, ends);
+    if (first_hole(wanted) != wanted->end)
+        return xseg_fail(XSEG_ERR_NOT_LIVE, "no memory lies at %#" PRIx64, first_hole(wanted));
+    if (xseg_segment_is_expandable(segment) && !xseg_segment_has(segment, XSEG_PAGE_RDMA))
+        return xseg_fail(XSEG_ERR_UNSUPPORTED, "the page at %#" PRIx64 " was made without rdma%s%s",
+                         wanted->begin,
+                         device->sharing->rdma.why[0] != '\0'
+                             ? ", which the device has not: "
+                             : ": rdma:True says so for all pools, and struct xseg_pool_options "
+                               "for one",
+                         device->sharing->rdma.why);
+    return XSEG_OK;
+}
+
+/* --- One descriptor. --- */
+
+/* Remember that a descriptor pins its range.  False without host memory, or if the range cannot be pinned. */
+static xseg_status pin(const struct wanted *wanted, uint64_t begin, uint64_t end, int fd)
+{
+    struct xseg_segment *segment = &wanted->extent->segment;
+    struct pinned *pinned = malloc(sizeof(*pinned));
+
+    if (pinned == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pin");
+    *pinned = (struct pinned){.device = wanted->extent->arena->device,
+                              .segment = segment,
+                              .begin = begin - segment->base,
+                              .end = end - segment->base,
+                              .fd = fd};
+    const xseg_status status = xseg_segment_pin(segment, pinned->begin, pinned->end);
+    if (status != XSEG_OK) {
+        free(pinned);
+        return status;
+    }
+    xseg_lock_take(&wanted->all->desk.lock);
+    xseg_list_insert(&wanted->all->dmabufs, &pinned->link);
+    xseg_lock_give(&wanted->all->desk.lock);
+    return XSEG_OK;
+}
+
+/* Get a descriptor for the bytes [begin, end), which is widened to whole pages of the host. */
+static xseg_status get(const struct wanted *wanted, uint64_t begin, uint64_t end,
+                       struct xseg_dmabuf *out)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t from = xseg_round_down(begin, page), to = xseg_round_up(end, page);
+    int fd = -1;
+    xseg_status status =
+        xseg_driver_dmabuf(&wanted->extent->arena->device->context, from, to - from,
+                           (wanted->flags & XSEG_DMABUF_PCIE) != 0, &fd);
+
+    if (status == XSEG_OK && (wanted->flags & XSEG_DMABUF_PIN) != 0) {
+        status = pin(wanted, begin, end, fd);
+        if (status != XSEG_OK)
+            (void)close(fd);
+    }
+    if (status != XSEG_OK)
+        return status;
+    *out = (struct xseg_dmabuf){
+        .struct_bytes = sizeof(*out),
+        .fd = fd,
+        .base = (void *)(uintptr_t)begin, /* NOLINT(performance-no-int-to-ptr) */
+        .bytes = end - begin,
+        .offset = begin - from,
+    };
+    return XSEG_OK;
+}
+
+/* --- Several. --- */
+
+/* The end of the page on which an address lies, but not beyond the range. */
+static uint64_t page_end(const struct wanted *wanted, uint64_t at)
+{
+    const struct xseg_segment *segment = &wanted->extent->segment;
+    const uint32_t granule = (uint32_t)((at - segment->base) / segment->granule_bytes);
+
+    return xseg_min(wanted->end,
+                    segment->base + (uint64_t)xseg_segment_page_end(segment, granule + 1) *
+                                        segment->granule_bytes);
+}
+
+static size_t count_pages(const struct wanted *wanted)
+{
+    size_t count = 0;
+
+    if (!xseg_segment_is_expandable(&wanted->extent->segment))
+        return 1;
+    for (uint64_t at = wanted->begin; at < wanted->end; at = page_end(wanted, at))
+        count++;
+    return count;
+}
+
+/* Get a descriptor for the whole range; or, where the driver refuses that, one for each page. */
+static xseg_status get_all(const struct wanted *wanted, bool one, struct xseg_dmabuf_list *out)
+{
+    const size_t pages = count_pages(wanted);
+    xseg_status status = get(wanted, wanted->begin, wanted->end, &out->dmabuf[0]);
+
+    out->count = status == XSEG_OK;
+    if (status != XSEG_ERR_UNSUPPORTED || pages == 1)
+        return status;
+    if (one) {
+        xseg_fail_add(" for %zu pages in one: xseg_dmabuf_each() gives a descriptor for each",
+                      pages);
+        return status;
+    }
+    status = XSEG_OK;
+    for (uint64_t at = wanted->begin; at < wanted->end && status == XSEG_OK;
+         at = page_end(wanted, at)) {
+        status = get(wanted, at, page_end(wanted, at), &out->dmabuf[out->count]);
+        out->count += status == XSEG_OK;
+    }
+    return status;
+}
+
+xseg_status xseg_dmabuf_get(struct xseg_registrations *all, uint64_t address, uint64_t bytes,
+                            unsigned flags, bool one, struct xseg_dmabuf_list *out) XSEG_UNCHECKED
+{
+    struct wanted wanted = {.all = all, .begin = address, .end = address + bytes, .flags = flags};
+    struct xseg_fail_kept kept;
+
+    *out = (struct xseg_dmabuf_list){NULL, 0};
+    wanted.extent = xseg_mapping_hold(all->allocator, address);
+    if (wanted.extent == NULL)
+        return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is not memory of this allocator",
+                         address);
+    xseg_status status = check(&wanted);
+    if (status == XSEG_OK) {
+        out->dmabuf = calloc(one ? 1 : count_pages(&wanted), sizeof(*out->dmabuf));
+        status = out->dmabuf != NULL
+                     ? get_all(&wanted, one, out)
+                     : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for descriptors");
+    }
+    xseg_lock_give(&wanted.extent->arena->device->growth_lock);
+    if (status == XSEG_OK)
+        return XSEG_OK;
+    xseg_fail_keep(&kept);
+    xseg_dmabuf_put_all(all, out->dmabuf, out->count, flags);
+    free(out->dmabuf);
+    *out = (struct xseg_dmabuf_list){NULL, 0};
+    xseg_fail_restore(&kept);
+    return status;
+}
+
+/* --- Closing. --- */
+
+static struct pinned *take_pinned(struct xseg_registrations *all, int fd)
+{
+    struct pinned *found = NULL;
+
+    xseg_lock_take(&all->desk.lock);
+    XSEG_LIST_FOR(node, &all->dmabufs)
+    {
+        struct pinned *pinned = XSEG_CONTAINER(node, struct pinned, link);
+
+        if (found == NULL && pinned->fd == fd)
+            found = pinned;
+    }
+    if (found != NULL)
+        xseg_list_remove(&found->link);
+    xseg_lock_give(&all->desk.lock);
+    return found;
+}
+
+xseg_status xseg_dmabuf_put(struct xseg_registrations *all, int fd)
+{
+    struct pinned *pinned = take_pinned(all, fd);
+
+    if (pinned == NULL)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "%d is no descriptor of xseg_dmabuf() with XSEG_DMABUF_PIN", fd);
+    (void)close(fd);
+    xseg_lock_take(&pinned->device->growth_lock);
+    const bool done = xseg_segment_unpin(pinned->segment, pinned->begin, pinned->end);
+    xseg_lock_give(&pinned->device->growth_lock);
+    free(pinned);
+    return done ? XSEG_OK
+                : xseg_fail(XSEG_ERR_ARGUMENT,
+                            "the pages of descriptor %d are not pinned any more: xseg_unpin() was "
+                            "called once too often",
+                            fd);
+}
+
+void xseg_dmabuf_put_all(struct xseg_registrations *all, const struct xseg_dmabuf *dmabuf,
+                         size_t count, unsigned flags)
+{
+    for (size_t i = 0; i < count; i++) {
+        if ((flags & XSEG_DMABUF_PIN) != 0)
+            (void)xseg_dmabuf_put(all, dmabuf[i].fd);
+        else
+            (void)close(dmabuf[i].fd);
+    }
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * All registrations of an allocator, by their addresses.
+ *
+ * One observer of the library's own, which is there from the first registration on, hears what memory leaves or came
+ * (notice.h), and brings it to the registrations that it concerns.
+ *
+ * Locking: REGISTRATIONS guards the table and everything in it.
+ */
+#ifndef XSEG_CORE_REGISTRATIONS_H
+#define XSEG_CORE_REGISTRATIONS_H
+
+#include "src/core/registration/registration.h"
+
+/* Where a registration is in the table: what a look for addresses reads. */
+struct xseg_registration_range {
+    uint64_t begin, end;
+    struct xseg_registration *registration;
+};
+
+struct xseg_registrations {
+    struct xseg_allocator *allocator;
+    struct xseg_registration_desk desk;
+    struct xseg_registration_range *range; /* [capacity], in the order of their ids */
+    size_t count, capacity;
+    uint64_t last_id;
+    bool observes;            /* the observer was added */
+    struct xseg_list dmabufs; /* descriptors that pin; see dmabuf.h */
+};
+
+void xseg_registrations_init(struct xseg_registrations *all, struct xseg_allocator *allocator);
+
+/* Nothing is registered any more. */
+void xseg_registrations_fini(struct xseg_registrations *all);
+
+/* As xseg_register() and xseg_unregister() of the public header.  No lock is held. */
+xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t address, uint64_t bytes,
+                                   const struct xseg_registrar *registrar, uint64_t *id);
+xseg_status xseg_registrations_remove(struct xseg_registrations *all, uint64_t id);
+
+/* Whether nothing is registered: XSEG_OK, XSEG_ERR_BUSY.  No lock is held. */
+xseg_status xseg_registrations_expect_none(struct xseg_registrations *all);
+
+/* Bytes of the runs of a device, or of a pool of it as users see it; what overlaps counts for each registration. */
+uint64_t xseg_registrations_bytes(struct xseg_registrations *all, int device,
+                                  const struct xseg_pool *pool);
+
+/* Whether a registration that pins has a run with some of the bytes [begin, end). */
+bool xseg_registrations_pin(struct xseg_registrations *all, uint64_t begin, uint64_t end);
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+#include "xseg/registration.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/core/registration/dmabuf.h"
+#include "src/core/registration/registrations.h"
+#include "src/entry.h"
+
+static xseg_status check_range(const char *who, const void *address, size_t bytes)
+{
+    XSEG_ENTRY_REQUIRE(address != NULL && bytes != 0, "%s: %s", who,
+                       address == NULL ? "address is NULL" : "0 bytes: say how many");
+    XSEG_ENTRY_REQUIRE(bytes <= UINTPTR_MAX - (uintptr_t)address,
+                       "%s: %zu bytes are beyond all addresses", who, bytes);
+    return XSEG_OK;
+}
+
+static xseg_status check_dmabuf(const char *who, const void *address, size_t bytes, unsigned flags)
+{
+    XSEG_ENTRY_REQUIRE((flags & ~(unsigned)(XSEG_DMABUF_PIN | XSEG_DMABUF_PCIE)) == 0,
+                       "%s: flags %#x: there are XSEG_DMABUF_PIN and XSEG_DMABUF_PCIE", who, flags);
+    return check_range(who, address, bytes);
+}
+
+xseg_status xseg_dmabuf(struct xseg_allocator *allocator, const void *address, size_t bytes,
+                        unsigned flags, int *fd, uint64_t *offset)
+{
+    struct xseg_dmabuf_list list;
+
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(fd != NULL && offset != NULL, "xseg_dmabuf: %s is NULL",
+                       fd == NULL ? "fd" : "offset");
+    xseg_status status = check_dmabuf("xseg_dmabuf", address, bytes, flags);
+    if (status == XSEG_OK)
+        status = xseg_dmabuf_get(allocator->registrations, (uintptr_t)address, bytes, flags, true,
+                                 &list);
+    if (status != XSEG_OK)
+        return status;
+    *fd = list.dmabuf[0].fd;
+    *offset = list.dmabuf[0].offset;
+    free(list.dmabuf);
+    return XSEG_OK;
+}
+
+xseg_status xseg_dmabuf_each(struct xseg_allocator *allocator, const void *address, size_t bytes,
+                             unsigned flags,
+                             bool (*visit)(void *context, const struct xseg_dmabuf *dmabuf),
+                             void *context)
+{
+    struct xseg_dmabuf_list list;
+    size_t visited = 0;
+
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_dmabuf_each: visit is NULL: give a function");
+    xseg_status status = check_dmabuf("xseg_dmabuf_each", address, bytes, flags);
+    if (status == XSEG_OK)
+        status = xseg_dmabuf_get(allocator->registrations, (uintptr_t)address, bytes, flags, false,
+                                 &list);
+    if (status != XSEG_OK)
+        return status;
+    while (visited < list.count && visit(context, &list.dmabuf[visited++]))
+        ;
+    xseg_dmabuf_put_all(allocator->registrations, list.dmabuf + visited, list.count - visited,
+                        flags);
+    free(list.dmabuf);
+    return XSEG_OK;
+}
+
+xseg_status xseg_dmabuf_close(struct xseg_allocator *allocator, int fd)
+{
+    XSEG_ENTRY(allocator);
+    return xseg_dmabuf_put(allocator->registrations, fd);
+}
+
+xseg_status xseg_register(struct xseg_allocator *allocator, const void *address, size_t bytes,
+                          const struct xseg_registrar *registrar, uint64_t *id)
+{
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(registrar != NULL && id != NULL, "xseg_register: %s is NULL",
+                       registrar == NULL ? "registrar" : "id");
+    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_PUBLISHED(registrar, struct xseg_registrar),
+                       "xseg_register: registrar->struct_bytes is %zu: start from "
+                       "XSEG_REGISTRAR_INIT",
+                       registrar->struct_bytes);
+    XSEG_ENTRY_REQUIRE(registrar->enter != NULL && registrar->leave != NULL,
+                       "xseg_register: registrar->%s is NULL: give both functions",
+                       registrar->enter == NULL ? "enter" : "leave");
+    const xseg_status status = check_range("xseg_register", address, bytes);
+    return status == XSEG_OK ? xseg_registrations_add(allocator->registrations, (uintptr_t)address,
+                                                      bytes, registrar, id)
+                             : status;
+}
+
+xseg_status xseg_unregister(struct xseg_allocator *allocator, uint64_t id)
+{
+    XSEG_ENTRY(allocator);
+    return xseg_registrations_remove(allocator->registrations, id);
+}

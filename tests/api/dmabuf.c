@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+/* Descriptors of mapped memory: whom they serve, what they pin, and what is refused. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/scene.h"
+
+#define NOT_SUPPORTED 801
+#define EXPANDABLE    "expandable_segments:True,rdma:True"
+
+/* The registrar takes a range by its descriptor, from another place in it on. */
+static void expect_registered(int fd, uint64_t offset, uint64_t bytes)
+{
+    uint64_t id = 0;
+
+    assert_int_equal(xseg_sim_register_descriptor(fd, offset, bytes, &id), XSEG_OK);
+    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+}
+
+static void expect_error(struct xseg_allocator *allocator, const void *address, size_t bytes,
+                         xseg_status status, const char *text)
+{
+    uint64_t offset = 77;
+    int fd = 77;
+
+    scene_expect_error(xseg_dmabuf(allocator, address, bytes, 0, &fd, &offset), status, text);
+    assert_int_equal(fd, 77);
+    assert_int_equal(offset, 77);
+}
+
+/* --- One descriptor. --- */
+
+static void a_range_of_many_pages_has_one_descriptor(void **state)
+{
+    static const char *const configs[] = {EXPANDABLE, "expandable_segments:False"};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = scene_open(configs[i]);
+        char *block = scene_alloc(allocator, 214 * MIB, NULL);
+        uint64_t offset = 7;
+        int fd = -1;
+
+        assert_int_equal(xseg_dmabuf(allocator, block, 214 * MIB, 0, &fd, &offset), XSEG_OK);
+        assert_int_equal(offset, 0);
+        assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
+        expect_registered(fd, 0, 214 * MIB);
+        assert_int_equal(close(fd), 0);
+        /* In the middle of a page of the host. */
+        assert_int_equal(xseg_dmabuf(allocator, block + 512 + 4096, 50 * MIB, 0, &fd, &offset),
+                         XSEG_OK);
+        assert_int_equal(offset, 512);
+        expect_registered(fd, offset, 50 * MIB);
+        assert_int_equal(close(fd), 0);
+        scene_free(allocator, block);
+        scene_close(allocator);
+    }
+}
+
+/* --- Several. --- */
+
+struct visited {
+    size_t count, bytes, most;
+    const char *next;
+    int fd[16];
+};
+
+static bool visit(void *context, const struct xseg_dmabuf *dmabuf)
+{
+    struct visited *visited = context;
+
+    assert_int_equal(dmabuf->struct_bytes, sizeof(*dmabuf));
+    assert_ptr_equal(dmabuf->base, visited->next);
+    expect_registered(dmabuf->fd, dmabuf->offset, dmabuf->bytes);
+    visited->next += dmabuf->bytes;
+    visited->bytes += dmabuf->bytes;
+    visited->fd[visited->count++] = dmabuf->fd;
+    return visited->count < visited->most;
+}
+
+/* How many files the process has open.  The simulator keeps one of its own for each descriptor, until it sees in a later
+ * call that nobody else has it open. */
+static int open_files(struct xseg_allocator *allocator, const void *block)
+{
+    uint64_t offset = 0;
+    int count = 0, last = -1;
+
+    assert_int_equal(xseg_dmabuf(allocator, block, MIB, 0, &last, &offset), XSEG_OK);
+    assert_int_equal(close(last), 0);
+    for (int fd = 0; fd < 200; fd++)
+        count += fcntl(fd, F_GETFD) != -1;
+    return count;
+}
+
+static void a_driver_may_want_one_page_at_a_time(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(EXPANDABLE);
+    char *block = scene_alloc(allocator, 100 * MIB, NULL);
+
+    (void)state;
+    const int before = open_files(allocator, block);
+    /* All at once; one by one; and a visitor that has enough. */
+    for (unsigned i = 0; i < 3; i++) {
+        struct visited visited = {.most = i == 2 ? 2 : 100, .next = block + MIB};
+
+        if (i != 0)
+            assert_int_equal(xseg_sim_fail("cuMemGetHandleForAddressRange", 1, NOT_SUPPORTED),
+                             XSEG_OK);
+        assert_int_equal(xseg_dmabuf_each(allocator, block + MIB, 80 * MIB, 0, visit, &visited),
+                         XSEG_OK);
+        assert_int_equal(visited.count, i == 0 ? 1 : i == 1 ? 5 : 2);
+        if (i != 2)
+            assert_int_equal(visited.bytes, 80 * MIB);
+        for (size_t at = 0; at < visited.count; at++)
+            assert_int_equal(close(visited.fd[at]), 0);
+        assert_int_equal(open_files(allocator, block), before);
+    }
+    assert_int_equal(xseg_sim_fail("cuMemGetHandleForAddressRange", 1, NOT_SUPPORTED), XSEG_OK);
+    expect_error(allocator, block, 100 * MIB, XSEG_ERR_UNSUPPORTED, "xseg_dmabuf_each() gives");
+    /* The third page fails: the first two descriptors are closed. */
+    struct visited none = {.most = 100};
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    fault.call = "cuMemGetHandleForAddressRange";
+    fault.error = NOT_SUPPORTED;
+    assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
+    fault.nth = 4;
+    fault.error = 2;
+    assert_int_equal(xseg_sim_fault_set(2, &fault), XSEG_OK);
+    scene_expect_error(xseg_dmabuf_each(allocator, block, 100 * MIB, XSEG_DMABUF_PIN, visit, &none),
+                       XSEG_ERR_DRIVER, "cuMemGetHandleForAddressRange");
+    assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
+    assert_int_equal(xseg_sim_fault_set(2, NULL), XSEG_OK);
+    assert_int_equal(open_files(allocator, block), before);
+    scene_free(allocator, block);
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    scene_close(allocator);
+}
+
+/* --- Pins. --- */
+
+static void a_pin_keeps_the_pages_until_the_close(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(EXPANDABLE);
+    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    uint64_t offset = 0, reserved;
+    int fd = -1;
+
+    (void)state;
+    assert_int_equal(xseg_dmabuf(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset),
+                     XSEG_OK);
+    scene_free(allocator, block);
+    scene_empty_cache(allocator);
+    reserved = scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    assert_int_equal(reserved, 40 * MIB);
+    expect_registered(fd, 0, 40 * MIB);
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
+    assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
+    assert_int_equal(fcntl(fd, F_GETFD), -1);
+    scene_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT, "no descriptor");
+    scene_empty_cache(allocator);
+    reserved = scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    assert_int_equal(reserved, 0);
+    scene_close(allocator);
+}
+
+/* --- What is refused. --- */
+
+static void bad_input_is_refused_with_the_page_that_is_the_reason(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(EXPANDABLE);
+    char *block = scene_alloc(allocator, 40 * MIB, NULL), host[64], text[64];
+    struct xseg_pool *pool = NULL;
+    uint64_t offset = 0;
+    int fd = -1;
+
+    (void)state;
+    expect_error(allocator, NULL, 1, XSEG_ERR_ARGUMENT, "NULL");
+    expect_error(allocator, block, 0, XSEG_ERR_ARGUMENT, "0 bytes");
+    expect_error(allocator, block, 1000000 * GIB, XSEG_ERR_ARGUMENT, "do not end in one segment");
+    expect_error(allocator, host, sizeof(host), XSEG_ERR_NOT_LIVE, "not memory of this allocator");
+    (void)snprintf(text, sizeof(text), "no memory lies at %p", (void *)(block + 40 * MIB));
+    expect_error(allocator, block, 50 * MIB, XSEG_ERR_NOT_LIVE, text);
+    scene_expect_error(xseg_dmabuf(allocator, block, 1, 8, &fd, &offset), XSEG_ERR_ARGUMENT,
+                       "flags 0x8");
+    scene_expect_error(xseg_dmabuf(allocator, block, 1, 0, NULL, &offset), XSEG_ERR_ARGUMENT,
+                       "fd is NULL");
+    scene_expect_error(xseg_dmabuf_each(allocator, block, 1, 0, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "visit is NULL");
+    /* Nothing here maps memory over PCIe. */
+    scene_expect_error(xseg_dmabuf(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
+                       XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    char *paused = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    expect_error(allocator, paused, MIB, XSEG_ERR_PAUSED, "paused");
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    scene_free(allocator, paused);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+static void memory_without_rdma_is_refused_with_the_reason(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    void *block = scene_alloc(allocator, 40 * MIB, NULL);
+
+    (void)state;
+    expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "was made without rdma: rdma:True");
+    scene_free(allocator, block);
+    scene_close(allocator);
+    settings.rdma = XSEG_SIM_RDMA_REFUSED;
+    allocator = scene_open_on(&settings, EXPANDABLE);
+    block = scene_alloc(allocator, 40 * MIB, NULL);
+    expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "which the device has not");
+    scene_free(allocator, block);
+    scene_close(allocator);
+    settings = (struct xseg_sim_settings)XSEG_SIM_SETTINGS_INIT;
+    settings.without_dma_buf = true;
+    allocator = scene_open_on(&settings, EXPANDABLE);
+    block = scene_alloc(allocator, 4 * MIB, NULL);
+    expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_range_of_many_pages_has_one_descriptor),
+        cmocka_unit_test(a_driver_may_want_one_page_at_a_time),
+        cmocka_unit_test(a_pin_keeps_the_pages_until_the_close),
+        cmocka_unit_test(bad_input_is_refused_with_the_page_that_is_the_reason),
+        cmocka_unit_test(memory_without_rdma_is_refused_with_the_reason),
+    };
+
+    return cmocka_run_group_tests_name("dmabuf", tests, NULL, NULL);
+}

@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Registrations: runs of memory enter and leave as it comes and goes.  The functions register with the simulator, which
+ * ends the process where memory goes beneath a registration.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/scene.h"
+
+/* What a registrar of the tests has seen. */
+struct seen {
+    struct xseg_allocator *allocator;
+    unsigned entered, left,
+        refuse_from;             /* refuse_from: refuses the n-th, and those behind; 0: none */
+    uint64_t begin[64], end[64]; /* of what is in */
+    unsigned in;
+    void (*within)(struct seen *seen); /* called in `enter` */
+    uint64_t id;
+};
+
+static bool enter(void *context, struct xseg_registered *run)
+{
+    struct seen *seen = context;
+    uint64_t id = 0;
+
+    assert_int_equal(run->struct_bytes, sizeof(*run));
+    assert_int_equal(run->device, 0);
+    assert_null(run->handle);
+    if (seen->refuse_from != 0 && seen->entered + 1 >= seen->refuse_from)
+        return false;
+    assert_int_equal(xseg_sim_register((uintptr_t)run->base, run->bytes, XSEG_SIM_NCCL, &id),
+                     XSEG_OK);
+    run->handle = (void *)(uintptr_t)id;
+    seen->begin[seen->in] = (uintptr_t)run->base;
+    seen->end[seen->in++] = (uintptr_t)run->base + run->bytes;
+    seen->entered++;
+    if (seen->within != NULL)
+        seen->within(seen);
+    return true;
+}
+
+static void leave(void *context, const struct xseg_registered *run)
+{
+    struct seen *seen = context;
+    unsigned at = 0;
+
+    while (at < seen->in && seen->begin[at] != (uintptr_t)run->base)
+        at++;
+    assert_true(at < seen->in);
+    assert_int_equal(seen->end[at], (uintptr_t)run->base + run->bytes);
+    assert_int_equal(xseg_sim_unregister((uintptr_t)run->handle), XSEG_OK);
+    seen->in--;
+    seen->begin[at] = seen->begin[seen->in];
+    seen->end[at] = seen->end[seen->in];
+    seen->left++;
+}
+
+static struct xseg_registrar registrar_of(struct seen *seen, bool pin)
+{
+    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+
+    registrar.context = seen;
+    registrar.enter = enter;
+    registrar.leave = leave;
+    registrar.pin = pin;
+    return registrar;
+}
+
+static uint64_t add(struct seen *seen, const void *address, size_t bytes, bool pin)
+{
+    const struct xseg_registrar registrar = registrar_of(seen, pin);
+    uint64_t id = 0;
+
+    assert_int_equal(xseg_register(seen->allocator, address, bytes, &registrar, &id), XSEG_OK);
+    assert_int_not_equal(id, 0);
+    return id;
+}
+
+static void expect_error(struct seen *seen, const void *address, size_t bytes, xseg_status status,
+                         const char *text)
+{
+    const struct xseg_registrar registrar = registrar_of(seen, false);
+    const unsigned in = seen->in;
+    uint64_t id = 77;
+
+    scene_expect_error(xseg_register(seen->allocator, address, bytes, &registrar, &id), status,
+                       text);
+    assert_int_equal(id, 77);
+    assert_int_equal(seen->in, in);
+}
+
+static struct xseg_allocator *open_seen(struct seen *seen, const char *config)
+{
+    *seen = (struct seen){.allocator = scene_open(config)};
+    return seen->allocator;
+}
+
+#define EXPANDABLE "expandable_segments:True,rdma:True"
+
+/* --- Memory that is there. --- */
+
+static void what_is_there_enters_in_one_run(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    /* Three growths, so pages of several generations, and small ones at the end. */
+    char *first = scene_alloc(allocator, 50 * MIB, NULL);
+    char *second = scene_alloc(allocator, 400 * MIB, NULL);
+
+    (void)state;
+    assert_ptr_equal(second, first + 50 * MIB);
+    const uint64_t id = add(&seen, first, 450 * MIB, false);
+    assert_int_equal(seen.entered, 1);
+    assert_int_equal(seen.begin[0], (uintptr_t)first);
+    assert_int_equal(seen.end[0], (uintptr_t)first + 450 * MIB);
+    assert_int_equal(xseg_sim_registered(), 450 * MIB);
+    assert_int_equal(scene_stats(allocator).registered_bytes, 450 * MIB);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_int_equal(seen.in, 0);
+    assert_int_equal(scene_stats(allocator).registered_bytes, 0);
+    scene_expect_error(xseg_unregister(allocator, id), XSEG_ERR_ARGUMENT, "no registration");
+    scene_free(allocator, first);
+    scene_free(allocator, second);
+    scene_close(allocator);
+}
+
+static void what_comes_enters_before_anybody_has_it(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    char *first = scene_alloc(allocator, 40 * MIB, NULL);
+    const uint64_t id = add(&seen, first, 200 * MIB, false);
+
+    (void)state;
+    assert_int_equal(seen.entered, 1);
+    char *second = scene_alloc(allocator, 100 * MIB, NULL);
+    assert_ptr_equal(second, first + 40 * MIB);
+    assert_int_equal(seen.entered, 2);
+    assert_int_equal(seen.begin[1], (uintptr_t)second);
+    /* What lies outside of the range is not told. */
+    char *third = scene_alloc(allocator, 100 * MIB, NULL);
+    assert_int_equal(seen.entered, 3);
+    assert_int_equal(seen.end[2], (uintptr_t)first + 200 * MIB);
+    scene_free(allocator, first);
+    scene_free(allocator, second);
+    scene_free(allocator, third);
+    scene_empty_cache(allocator);
+    assert_int_equal(seen.in, 0);
+    /* The addresses are held, so that memory can come back to them. */
+    first = scene_alloc(allocator, 40 * MIB, NULL);
+    assert_int_equal(seen.in, 1);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    scene_free(allocator, first);
+    scene_close(allocator);
+}
+
+static void what_stays_of_a_run_enters_again(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    char *block[3];
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        block[i] = scene_alloc(allocator, 40 * MIB, NULL);
+    const uint64_t id = add(&seen, block[0], 120 * MIB, false);
+    scene_free(allocator, block[1]);
+    scene_empty_cache(allocator);
+    assert_int_equal(seen.left, 1);
+    assert_int_equal(seen.entered, 3);
+    assert_int_equal(seen.in, 2);
+    assert_int_equal(xseg_sim_registered(), 80 * MIB);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    scene_free(allocator, block[0]);
+    scene_free(allocator, block[2]);
+    scene_close(allocator);
+}
+
+static void a_pause_and_a_resume_are_told(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    struct xseg_pool *pool = NULL;
+
+    (void)state;
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    char *block = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
+    const uint64_t id = add(&seen, block, 100 * MIB, false);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_int_equal(seen.in, 0);
+    assert_int_equal(seen.left, 1);
+    expect_error(&seen, block, 10 * MIB, XSEG_ERR_PAUSED, "paused");
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_int_equal(xseg_sim_registered(), 100 * MIB);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+static void a_classic_segment_takes_its_addresses_along(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, "expandable_segments:False");
+    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    const uint64_t id = add(&seen, block, 40 * MIB, false);
+
+    (void)state;
+    scene_free(allocator, block);
+    scene_empty_cache(allocator);
+    assert_int_equal(seen.in, 0);
+    block = scene_alloc(allocator, 40 * MIB, NULL);
+    assert_int_equal(seen.in, 0);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* --- Pins. --- */
+
+static bool find_registered(void *context, const struct xseg_reason *reason)
+{
+    uint64_t *bytes = context;
+
+    *bytes += reason->kind == XSEG_REASON_REGISTERED ? reason->bytes : 0;
+    return true;
+}
+
+static void with_a_pin_memory_stays(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_pool *pool = NULL;
+    uint64_t registered = 0;
+
+    (void)state;
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    char *block = scene_alloc_in(allocator, pool, 60 * MIB, NULL);
+    const uint64_t id = add(&seen, block, 200 * MIB, true);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY);
+    /* What comes later is pinned as well. */
+    char *more = scene_alloc_in(allocator, pool, 60 * MIB, NULL);
+    assert_ptr_equal(more, block + 60 * MIB);
+    scene_free(allocator, block);
+    scene_free(allocator, more);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(seen.left, 0);
+    assert_int_equal(xseg_sim_registered(), 120 * MIB);
+    assert_int_equal(xseg_explain(allocator, NULL, find_registered, &registered, &sums), XSEG_OK);
+    assert_int_equal(registered, 120 * MIB);
+    assert_int_equal(sums.registered, 120 * MIB);
+    assert_int_equal(sums.reserved, 120 * MIB);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    scene_close(allocator);
+}
+
+/* --- Several registrations. --- */
+
+static void the_same_one_is_counted_and_others_may_overlap(void **state)
+{
+    struct seen seen, other;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+
+    (void)state;
+    other = seen;
+    const uint64_t id = add(&seen, block, 40 * MIB, false);
+    assert_int_equal(add(&seen, block, 40 * MIB, false), id);
+    assert_int_equal(seen.entered, 1);
+    const uint64_t part = add(&other, block + 10 * MIB, 20 * MIB, false);
+    assert_int_not_equal(part, id);
+    assert_int_equal(scene_stats(allocator).registered_bytes, 60 * MIB);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_int_equal(seen.in, 1);
+    scene_free(allocator, block);
+    scene_empty_cache(allocator);
+    assert_int_equal(seen.in + other.in, 0);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_int_equal(xseg_unregister(allocator, part), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* --- Functions that refuse, and that call the library. --- */
+
+static void a_refusal_undoes_what_had_entered(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    char *block[3];
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        block[i] = scene_alloc(allocator, 40 * MIB, NULL);
+    scene_free(allocator, block[1]);
+    scene_empty_cache(allocator);
+    seen.refuse_from = 2;
+    expect_error(&seen, block[0], 120 * MIB, XSEG_ERR_UNSUPPORTED, "`enter` refused");
+    assert_int_equal(seen.left, 1);
+    /* A run that is refused as it comes does not leave. */
+    seen.refuse_from = 0;
+    const uint64_t id = add(&seen, block[0], 120 * MIB, false);
+    seen.refuse_from = 1;
+    block[1] = scene_alloc(allocator, 40 * MIB, NULL);
+    assert_int_equal(seen.in, 2);
+    seen.refuse_from = 0;
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    for (unsigned i = 0; i < 3; i++)
+        scene_free(allocator, block[i]);
+    scene_close(allocator);
+}
+
+static void trim_and_end(struct seen *seen)
+{
+    void *block = scene_alloc(seen->allocator, 300 * MIB, NULL);
+
+    scene_free(seen->allocator, block);
+    scene_empty_cache(seen->allocator);
+    if (seen->id != 0)
+        scene_expect_error(xseg_unregister(seen->allocator, seen->id), XSEG_ERR_BUSY, "within");
+}
+
+static void its_functions_may_move_memory(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    char *next = scene_alloc(allocator, 40 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, next);
+    seen.within = trim_and_end;
+    seen.id = add(&seen, block, 400 * MIB, false);
+    /* The page beside the block went within `enter`, after it had entered: the run had to stay meanwhile. */
+    next = scene_alloc(allocator, 40 * MIB, NULL);
+    scene_free(allocator, next);
+    scene_empty_cache(allocator);
+    seen.within = NULL;
+    assert_int_equal(xseg_unregister(allocator, seen.id), XSEG_OK);
+    assert_int_equal(xseg_sim_registered(), 0);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* --- Bad input, and the end. --- */
+
+static void bad_input_is_refused_in_words(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    struct xseg_registrar registrar = registrar_of(&seen, false);
+    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    uint64_t id = 0;
+    char host[64];
+
+    (void)state;
+    expect_error(&seen, NULL, 10, XSEG_ERR_ARGUMENT, "NULL");
+    expect_error(&seen, block, 0, XSEG_ERR_ARGUMENT, "0 bytes");
+    expect_error(&seen, block, SIZE_MAX, XSEG_ERR_ARGUMENT, "beyond all addresses");
+    expect_error(&seen, block, 1000000 * GIB, XSEG_ERR_ARGUMENT, "do not end in one segment");
+    expect_error(&seen, host, sizeof(host), XSEG_ERR_NOT_LIVE, "not memory of this allocator");
+    expect_error(&seen, block + GIB, 40 * MIB, XSEG_ERR_NOT_LIVE, "no memory lies");
+    scene_expect_error(xseg_register(allocator, block, 10, NULL, &id), XSEG_ERR_ARGUMENT,
+                       "registrar is NULL");
+    registrar.leave = NULL;
+    scene_expect_error(xseg_register(allocator, block, 10, &registrar, &id), XSEG_ERR_ARGUMENT,
+                       "leave is NULL");
+    registrar.struct_bytes = 3;
+    scene_expect_error(xseg_register(allocator, block, 10, &registrar, &id), XSEG_ERR_ARGUMENT,
+                       "struct_bytes is 3");
+    id = add(&seen, block, 40 * MIB, false);
+    scene_free(allocator, block);
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "1 range is registered");
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_there_enters_in_one_run),
+        cmocka_unit_test(what_comes_enters_before_anybody_has_it),
+        cmocka_unit_test(what_stays_of_a_run_enters_again),
+        cmocka_unit_test(a_pause_and_a_resume_are_told),
+        cmocka_unit_test(a_classic_segment_takes_its_addresses_along),
+        cmocka_unit_test(with_a_pin_memory_stays),
+        cmocka_unit_test(the_same_one_is_counted_and_others_may_overlap),
+        cmocka_unit_test(a_refusal_undoes_what_had_entered),
+        cmocka_unit_test(its_functions_may_move_memory),
+        cmocka_unit_test(bad_input_is_refused_in_words),
+    };
+
+    return cmocka_run_group_tests_name("registration", tests, NULL, NULL);
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps about registrations: each run is registered with the simulator, which ends the process where its memory goes. */
+#include <unistd.h>
+
+#include "tests/stress/exercise/driver.h"
+#include "tests/stress/exercise/world.h"
+#include "xseg/sim.h"
+
+/* A run that the simulator's registrar does not take, as its pages were made without rdma, has the handle NULL. */
+static bool enter(void *context, struct xseg_registered *run)
+{
+    struct registered *mine = context;
+    uint64_t id = 0;
+
+    atomic_fetch_add(&mine->runs, 1);
+    if (xseg_sim_register((uintptr_t)run->base, run->bytes, XSEG_SIM_NCCL, &id) == XSEG_OK)
+        run->handle = (void *)(uintptr_t)id;
+    return true;
+}
+
+static void leave(void *context, const struct xseg_registered *run)
+{
+    struct registered *mine = context;
+
+    CHECK(atomic_fetch_sub(&mine->runs, 1) > 0);
+    if (run->handle != NULL)
+        CHECK(xseg_sim_unregister((uintptr_t)run->handle) == XSEG_OK);
+}
+
+void step_register(struct worker *worker)
+{
+    struct registered *mine = &worker->registered[below(worker, WORLD_REGISTERED)];
+    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct block *block = any_block(worker);
+
+    if (block == NULL || mine->id != 0)
+        return;
+    const size_t begin = below(worker, block->bytes);
+    const size_t bytes = 1 + below(worker, block->bytes - begin);
+    const uint64_t epoch = fault_epoch();
+    registrar.context = mine;
+    registrar.enter = enter;
+    registrar.leave = leave;
+    registrar.pin = chance(worker, 3);
+    const xseg_status status = CALL(xseg_register, worker->world->allocator, block->ptr + begin,
+                                    bytes, &registrar, &mine->id);
+    failure_note(worker->number, "register %zu bytes at %p, pin %d: %d", bytes,
+                 (void *)(block->ptr + begin), registrar.pin, status);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
+          (status == XSEG_ERR_PAUSED && block->tag != NULL));
+    CHECK(status == XSEG_OK || atomic_load(&mine->runs) == 0);
+    if (status == XSEG_OK && registrar.pin) {
+        block->features |= FEATURE(PIN);
+        if (block->tag != NULL)
+            atomic_fetch_or(&block->tag->features, FEATURE(PIN));
+    }
+}
+
+void end_registered(struct worker *worker, struct registered *mine)
+{
+    CHECK(CALL(xseg_unregister, worker->world->allocator, mine->id) == XSEG_OK);
+    CHECK(atomic_load(&mine->runs) == 0);
+    mine->id = 0;
+}
+
+void step_unregister(struct worker *worker)
+{
+    struct registered *mine = &worker->registered[below(worker, WORLD_REGISTERED)];
+
+    if (mine->id != 0)
+        end_registered(worker, mine);
+}
+
+static bool close_each(void *context, const struct xseg_dmabuf *dmabuf)
+{
+    size_t *bytes = context;
+
+    *bytes += dmabuf->bytes;
+    return close(dmabuf->fd) == 0;
+}
+
+void step_dmabuf(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->world->allocator;
+    struct block *block = any_block(worker);
+    const bool pins = chance(worker, 2);
+    const uint64_t epoch = fault_epoch();
+    uint64_t offset = 0;
+    size_t seen = 0;
+    int fd = -1;
+
+    if (block == NULL)
+        return;
+    xseg_status status = CALL(xseg_dmabuf, allocator, block->ptr, block->bytes,
+                              pins ? XSEG_DMABUF_PIN : 0, &fd, &offset);
+    failure_note(worker->number, "dmabuf of %p, pin %d: %d", (void *)block->ptr, pins, status);
+    if (status == XSEG_OK && pins)
+        CHECK(CALL(xseg_dmabuf_close, allocator, fd) == XSEG_OK);
+    else if (status == XSEG_OK)
+        CHECK(close(fd) == 0);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch) || status == XSEG_ERR_UNSUPPORTED ||
+          (status == XSEG_ERR_PAUSED && block->tag != NULL));
+    status = CALL(xseg_dmabuf_each, allocator, block->ptr, block->bytes, 0, close_each, &seen);
+    CHECK(status != XSEG_OK || seen == block->bytes);
+}
