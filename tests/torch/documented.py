@@ -157,6 +157,12 @@ def check_words():
     expect(run.allocator.limits(0).soft_bytes == 20 << 30, "the limit holds")
     expect("idle_ms:2000" in run.allocator.configuration, run.allocator.configuration)
     expect(xseg.torch.pool(pool).statistics().active_bytes.all.current == within.nbytes, "the pool")
+    told = []
+    engine = types.SimpleNamespace(register=lambda *arguments: told.append(arguments))
+    registered = run_shown("xseg.torch.registered(", xseg=xseg, torch=torch, engine=engine)
+    expect(told == [(registered.cache.data_ptr(), 200 * MIB)], told)
+    expect_refusal(xseg.BusyError, "pinned", xseg.torch.pause, "cache")
+    xseg.torch.unpin(registered.cache)
     saver = run_shown("from xseg.torch.memory_saver import")
     expect(saver.torch_memory_saver.enabled, "enabled")
     line = re.search(r"^tensor = torch\.from_dlpack.*$", PAGE.with_name("python.md").read_text(encoding="utf-8"), re.MULTILINE)[0]

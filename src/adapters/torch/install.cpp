@@ -163,11 +163,13 @@ XSEG_API struct xseg_pool *xseg_torch_pool(int device, uint64_t first, uint64_t 
     }
 }
 
-XSEG_API int xseg_torch_tag(int device, const char *name, uint64_t first, uint64_t second, struct xseg_pool **pool, char *text,
-                            size_t bytes)
+/** Make the pool of a tag; registered: blocks are one piece of memory each, which network cards may reach. */
+XSEG_API int xseg_torch_tag(int device, const char *name, uint64_t first, uint64_t second, bool registered,
+                            struct xseg_pool **pool, char *text, size_t bytes)
 {
     return guarded(text, bytes, [&] {
-        *pool = make_tag(get_open(), static_cast<DeviceIndex>(device), name, {first, second});
+        *pool = make_tag(get_open(), static_cast<DeviceIndex>(device), name, {first, second},
+                         registered ? Memory::REGISTERED : Memory::PLAIN);
     });
 }
 

@@ -164,7 +164,7 @@ void memory_free(void *context, void *ptr, size_t, int, xseg_stream)
 }
 
 Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> memory,
-           const std::string &name)
+           const std::string &name, Memory kind)
 {
     auto pool = std::make_unique<Pool>();
     pool->device = device;
@@ -176,6 +176,7 @@ Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::shared
     options.id[1] = id.second;
     options.gone = note_gone;
     options.gone_context = pool.get();
+    options.rdma = options.single_page = kind == Memory::REGISTERED;
     if (pool->memory) {
         options.memory = {memory_alloc, memory_free, pool->memory.get()};
     }
@@ -207,7 +208,7 @@ Pool *make_or_hold(Allocator *allocator, DeviceIndex device, MempoolId_t id, std
         pool = find(device, id);
     }
     if (pool == nullptr) {
-        pool = make(allocator, device, id, std::move(memory), text_of(id));
+        pool = make(allocator, device, id, std::move(memory), text_of(id), Memory::PLAIN);
     } else {
         TORCH_CHECK(pool->use_count > 0, "xseg: the pool of id (", id.first, ", ", id.second, ") was released before");
         TORCH_CHECK(!memory, "xseg: the pool of id (", id.first, ", ", id.second, ") is there already");
@@ -246,12 +247,13 @@ uint64_t next_order()
     return ++last;
 }
 
-struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id, const std::string &name)
+struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id, const std::string &name,
+                                  Memory memory)
 {
     Lock lock;
     allocator->check_device(device);
     TORCH_CHECK(find(device, id) == nullptr, "xseg: there is a pool of id (", id.first, ", ", id.second, ") already");
-    Pool *pool = make(allocator, device, id, nullptr, name);
+    Pool *pool = make(allocator, device, id, nullptr, name, memory);
     pool->use_count++;
     return pool->handle;
 }

@@ -24,8 +24,12 @@ namespace xseg_torch {
 
 class Allocator;
 
+/** What memory a pool is for: that of tensors, or what others register, in pieces that network cards may reach. */
+enum class Memory { PLAIN, REGISTERED };
+
 /** Make a pool under an id that no pool has, and hold it; error texts call it by the name. */
-struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id, const std::string &name);
+struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id, const std::string &name,
+                                  Memory memory);
 
 /** Destroy the allocators of pools that are gone, where the calling thread holds no lock of the adapter's. */
 void destroy_gone_pools();

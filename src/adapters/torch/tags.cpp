@@ -63,14 +63,15 @@ static void refuse_fork(const Allocator *allocator)
     TORCH_CHECK(!allocator->is_forked(), "xseg: tags of the parent process cannot be used in a forked child");
 }
 
-struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name, MempoolId_t id)
+struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name, MempoolId_t id,
+                           Memory memory)
 {
     refuse_fork(allocator);
     Held<std::mutex> lock(tags().mutex);
     auto tag = std::make_unique<Tag>();
     tag->device = device;
     tag->id = id;
-    tag->pool = make_named_pool(allocator, device, id, name);
+    tag->pool = make_named_pool(allocator, device, id, name, memory);
     struct xseg_pool *pool = tag->pool;
     tags().by_pool[pool] = std::move(tag);
     return pool;

@@ -12,6 +12,8 @@ All of torch.cuda.memory goes on working.  What PyTorch has no words for is here
         model = build()
     xseg.torch.pause("weights")         # its memory goes, its addresses stay
     xseg.torch.resume("weights")
+    with xseg.torch.registered("cache"):  # a tag for what NCCL, UCX or network cards register
+        cache = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
 
     xseg.torch.allocator()              # everything else: limits, trim, explain, statistics (xseg.Allocator)
 
@@ -22,8 +24,10 @@ import ctypes
 import functools
 import os
 import pathlib
+import re
+import sys
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Type
 
 import torch
 from xseg import _library
@@ -33,7 +37,8 @@ from xseg._pool import Pool
 from xseg.torch import _build
 from xseg.torch._build import Refused
 
-__all__ = ["Refused", "allocator", "info", "pause", "paused", "pin", "pool", "resume", "suspended", "tag", "tags", "unpin"]
+__all__ = ["Refused", "allocator", "info", "pause", "paused", "pin", "pool", "registered", "resume", "suspended", "tag", "tags",
+           "unpin"]
 
 TEXT_BYTES = 4096
 
@@ -71,7 +76,7 @@ def _declare(adapter: ctypes.CDLL) -> ctypes.CDLL:
     adapter.xseg_torch_settings.argtypes = (ctypes.c_char_p, *text)
     adapter.xseg_torch_pool.restype = ctypes.c_void_p
     adapter.xseg_torch_pool.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
-    adapter.xseg_torch_tag.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64,
+    adapter.xseg_torch_tag.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_bool,
                                        ctypes.POINTER(ctypes.c_void_p), *text)
     adapter.xseg_torch_tag_enter.argtypes = (ctypes.c_void_p, *text)
     adapter.xseg_torch_tag_leave.argtypes = text
@@ -114,6 +119,19 @@ def _follow_settings() -> None:
     setattr(torch._C, name, set_settings)  # pylint: disable=protected-access
 
 
+def _registered_names() -> Optional["re.Pattern[str]"]:
+    """What the environment says of which tags are registered; None: none."""
+    text = os.environ.get("XSEG_TORCH_REGISTERED")
+    if not text:
+        return None
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as refusal:
+        print(f"xseg: XSEG_TORCH_REGISTERED={text}: {refusal}; no tag is registered by it: let it be a regular expression of "
+              "Python's that matches whole names, such as kv_cache|weights", file=sys.stderr)
+        return None
+
+
 def _install() -> ctypes.CDLL:
     _check_process()
     is_cxx11 = bool(torch._C._GLIBCXX_USE_CXX11_ABI)  # pylint: disable=protected-access
@@ -126,6 +144,8 @@ _call(Refused, "xseg_torch_install")
 _follow_settings()
 _lock = threading.Lock()
 _tags: Dict[Tuple[str, int], Pool] = {}
+_registered: Set[str] = set()  # names of tags whose memory others register
+_REGISTERED_NAMES = _registered_names()
 
 
 def info() -> Dict[str, Any]:
@@ -156,15 +176,37 @@ def pool(mempool: Any, device: Optional[int] = None) -> Pool:
     return _BorrowedPool(allocator(), number, device)
 
 
-def _tag_pool(name: str, device: int) -> Pool:
+def _check_kind(name: str, is_registered: bool) -> None:
+    """A name stands for one kind of memory, on all devices."""
+    if (name in _registered) != is_registered and any(each == name for each, _ in _tags):
+        was, now = ("registered", "tag") if name in _registered else ("tag", "registered")
+        raise ArgumentError(f"{name!r} was entered by xseg.torch.{was}() before, and its memory was made for that: enter it by "
+                            f"{was}() again, or give xseg.torch.{now}() another name")
+
+
+def _tag_pool(name: str, device: int, is_registered: bool) -> Pool:
     with _lock:
+        _check_kind(name, is_registered)
         found = _tags.get((name, device))
         if found is None:
             made = ctypes.c_void_p()
             first, second = torch.cuda.graph_pool_handle()
-            _call(RuntimeError, "xseg_torch_tag", device, name.encode(), first, second, ctypes.byref(made))
+            _call(RuntimeError, "xseg_torch_tag", device, name.encode(), first, second, is_registered, ctypes.byref(made))
             found = _tags[name, device] = _BorrowedPool(allocator(), made.value or 0, device)
+            if is_registered:
+                _registered.add(name)
         return found
+
+
+@contextlib.contextmanager
+def _entered(name: str, device: Optional[int], is_registered: bool) -> Iterator[Pool]:
+    torch.cuda.init()
+    found = _tag_pool(name, torch.cuda.current_device() if device is None else device, is_registered)
+    _call(RuntimeError, "xseg_torch_tag_enter", found.handle)
+    try:
+        yield found
+    finally:
+        _call(RuntimeError, "xseg_torch_tag_leave")
 
 
 @contextlib.contextmanager
@@ -173,14 +215,26 @@ def tag(name: str, device: Optional[int] = None) -> Iterator[Pool]:
 
     The pool is made at the first use, and stays.  It is the device's that is current at the start, or the one given.
     The innermost counts of tags, torch.cuda.use_mem_pool() and captures.  Other threads are not affected.
+
+    A name that XSEG_TORCH_REGISTERED matches is that of a registered() tag.
     """
-    torch.cuda.init()
-    found = _tag_pool(name, torch.cuda.current_device() if device is None else device)
-    _call(RuntimeError, "xseg_torch_tag_enter", found.handle)
-    try:
+    is_registered = _REGISTERED_NAMES is not None and _REGISTERED_NAMES.fullmatch(name) is not None
+    with _entered(name, device, is_registered) as found:
         yield found
-    finally:
-        _call(RuntimeError, "xseg_torch_tag_leave")
+
+
+@contextlib.contextmanager
+def registered(name: str, device: Optional[int] = None) -> Iterator[Pool]:
+    """A tag for what others register: NCCL, UCX, network cards.
+
+    What is allocated of more than 1 MiB is one piece of physical memory each, which network cards may reach; what is
+    smaller shares such a piece of 2 MiB.  In all else it is a tag.  ArgumentError: the name is that of a tag() which is
+    none of these.
+
+    To keep memory where it is while it is registered, hold the tensor and pin() it.
+    """
+    with _entered(name, device, True) as found:
+        yield found
 
 
 @contextlib.contextmanager

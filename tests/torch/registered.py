@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: MIT
+"""xseg.torch.registered(): each tensor is one piece of memory that network cards may reach, by the driver's word.
+
+registered.py DRIVER; each test runs one function of this file in a process of its own.
+"""
+import ctypes
+import os
+import sys
+import unittest
+
+if len(sys.argv) == 2 and sys.argv[1].startswith("case:"):
+    import torch
+    import xseg.torch
+else:
+    import backends
+
+MIB = 1 << 20
+RDMA_CAPABLE = 15  # CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
+# What a case has in its environment.
+VARIABLES = {
+    "two_devices": {"XSEG_SIM_DEVICES": "2"},
+    "contents": {"XSEG_SIM_BYTES": "1"},
+    "variable": {"XSEG_TORCH_REGISTERED": "kv_.*|weights"},
+    "saver": {"XSEG_TORCH_REGISTERED": "weights.*"},
+    "bad_expression": {"XSEG_TORCH_REGISTERED": "kv_(cache"},
+    "empty_expression": {"XSEG_TORCH_REGISTERED": ""},
+    "classic": {"PYTORCH_ALLOC_CONF": "expandable_segments:False"},
+}
+
+
+def byte_tensor(mib, device="cuda"):
+    """A tensor of so many MiB."""
+    return torch.empty(mib * MIB, dtype=torch.uint8, device=device)
+
+
+def expect(is_true, what):
+    """An assertion that survives -O."""
+    if not is_true:
+        raise AssertionError(what)
+
+
+def asked(tensor, offset=0):
+    """What the driver says of a byte: where its memory begins and ends, from the tensor on, in MiB; and its attribute."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    address, start, size, can = tensor.data_ptr() + offset, ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_uint(7)
+    with torch.cuda.device(tensor.device):
+        torch.cuda.current_stream().synchronize()
+        expect(driver.cuMemGetAddressRange_v2(ctypes.byref(start), ctypes.byref(size), ctypes.c_uint64(address)) == 0, "the range")
+        expect(driver.cuPointerGetAttribute(ctypes.byref(can), RDMA_CAPABLE, ctypes.c_uint64(address)) == 0, "the attribute")
+    return (start.value - tensor.data_ptr()) // MIB, size.value // MIB, can.value
+
+
+def expect_one(tensor, mib):
+    """The tensor is all of one piece of so many MiB, which network cards may reach."""
+    for offset in (0, tensor.numel() // 2, tensor.numel() - 1):
+        expect(asked(tensor, offset) == (0, mib, 1), asked(tensor, offset))
+
+
+def expect_plain(tensor):
+    """It lies on pages of 20 MiB, which they may not reach."""
+    expect(asked(tensor, tensor.numel() - 1)[1:] == (20, 0), asked(tensor, tensor.numel() - 1))
+
+
+def expect_refusal(kind, words, work):
+    """It raises this."""
+    try:
+        work()
+    except kind as refusal:
+        expect(all(word in str(refusal) for word in words), refusal)
+    else:
+        raise AssertionError(f"nothing was raised that says {words}")
+
+
+def enter(context):
+    """Enter a context and leave it."""
+    with context:
+        pass
+
+
+def case_one_piece():
+    """A tensor of 200 MiB is one piece inside, and ten pages outside; what is small shares a page, within reach as well."""
+    with xseg.torch.registered("cache") as pool:
+        inside, odd, small = byte_tensor(200), byte_tensor(3), torch.empty(1000, device="cuda")
+        with xseg.torch.suspended():
+            outside = byte_tensor(200)
+    expect_one(inside, 200)
+    expect_one(odd, 4)
+    expect(asked(small)[1:] == (2, 1), asked(small))
+    expect_plain(outside)
+    expect([name for name, _ in xseg.torch.tags()] == ["cache"], xseg.torch.tags())
+    expect(pool.statistics().reserved_bytes.all.current == 206 * MIB, pool.statistics().reserved_bytes.all.current)
+
+
+def case_contents():
+    """A paused one comes back at its address, in one piece, with what it contained."""
+    with xseg.torch.registered("cache"):
+        inside = byte_tensor(200).copy_(torch.full((200 * MIB,), 5, dtype=torch.uint8))
+    address = inside.data_ptr()
+    xseg.torch.pause("cache", keep="host")
+    expect(torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved())
+    xseg.torch.resume("cache")
+    expect(inside.data_ptr() == address and bool((inside.cpu() == 5).all()), "it came back")
+    expect_one(inside, 200)
+    xseg.torch.pin(inside)
+    expect_refusal(xseg.BusyError, ["pinned"], lambda: xseg.torch.pause("cache"))
+    xseg.torch.unpin(inside)
+
+
+def case_two_devices():
+    """A name has a pool on each device, of the same kind."""
+    held = []
+    for device in (0, 1):
+        with xseg.torch.registered("cache", device):
+            held.append(byte_tensor(60, f"cuda:{device}"))
+        expect_one(held[-1], 60)
+    expect(len(xseg.torch.tags("cache")) == 2, xseg.torch.tags())
+    expect_refusal(xseg.ArgumentError, ["'cache'", "registered()"], lambda: enter(xseg.torch.tag("cache", 1)))
+
+
+def case_clash():
+    """A name is of one kind; what was refused has changed nothing."""
+    with xseg.torch.tag("weights"):
+        plain = byte_tensor(40)
+    with xseg.torch.registered("cache"):
+        inside = byte_tensor(40)
+    expect_refusal(xseg.ArgumentError, ["'weights' was entered by xseg.torch.tag() before", "give xseg.torch.registered() another"],
+                   lambda: enter(xseg.torch.registered("weights")))
+    expect_refusal(xseg.ArgumentError, ["'cache' was entered by xseg.torch.registered() before", "give xseg.torch.tag() another"],
+                   lambda: enter(xseg.torch.tag("cache")))
+    with xseg.torch.tag("weights"), xseg.torch.registered("cache"), xseg.torch.registered("cache"):
+        again = byte_tensor(40)
+    for tensor in (inside, again):
+        expect_one(tensor, 40)
+    expect_plain(plain)
+    outside = byte_tensor(40)
+    expect_plain(outside)
+
+
+def case_variable():
+    """Tags whose whole name is matched are registered ones, by either call; others are not."""
+    expected = {"kv_cache": True, "weights": True, "weights2": False, "my_kv_cache": False}
+    for name, is_registered in expected.items():
+        with xseg.torch.tag(name):
+            tensor = byte_tensor(100)
+        (expect_one(tensor, 100) if is_registered else expect_plain(tensor))
+    enter(xseg.torch.registered("weights"))
+    enter(xseg.torch.registered("another"))
+    expect_refusal(xseg.ArgumentError, ["'weights2'"], lambda: enter(xseg.torch.registered("weights2")))
+
+
+def case_saver():
+    """Regions of torch_memory_saver are tags as well."""
+    from xseg.torch.memory_saver import torch_memory_saver
+    for is_kept in (True, False):
+        with torch_memory_saver.region("weights", enable_cpu_backup=is_kept):
+            tensor = byte_tensor(100)
+        expect_one(tensor, 100)
+
+
+def case_bad_expression():
+    """Nothing matches; the sentence is looked at in the output."""
+    with xseg.torch.tag("kv_(cache"):
+        expect_plain(byte_tensor(100))
+
+
+def case_empty_expression():
+    """That is as if it were not set."""
+    with xseg.torch.tag(""), xseg.torch.tag("weights"):
+        expect_plain(byte_tensor(100))
+
+
+def case_classic():
+    """A classic segment is one piece already, which they reach."""
+    with xseg.torch.registered("cache"):
+        tensor = byte_tensor(100)
+    expect(asked(tensor, 50 * MIB) == (0, 100, 1), asked(tensor, 50 * MIB))
+
+
+class Programmes(unittest.TestCase):
+    """Each case in a process of its own."""
+
+    def said(self, name):
+        """What a case printed."""
+        process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:" + name, **VARIABLES.get(name, {}))
+        text = backends.finish(process, "xseg")
+        self.assertIn(f"case {name} done", text)
+        return text
+
+    def test_bad_expression(self):
+        """One sentence, and PyTorch is on xseg."""
+        lines = [line for line in self.said("bad_expression").splitlines() if "XSEG_TORCH_REGISTERED" in line]
+        self.assertEqual(len(lines), 1, lines)
+        for words in ("xseg: XSEG_TORCH_REGISTERED=kv_(cache: missing )", "no tag is registered by it"):
+            self.assertIn(words, lines[0])
+
+
+def add(name, function):
+    """A test for a case."""
+
+    def test(self):
+        self.assertNotIn("xseg:", self.said(name))
+
+    test.__doc__ = function.__doc__
+    setattr(Programmes, "test_" + name, test)
+
+
+if __name__ == "__main__":
+    if sys.argv[1].startswith("case:"):
+        case = sys.argv[1].removeprefix("case:")
+        globals()["case_" + case]()
+        print("case", case, "done")
+    else:
+        backends.require(sys.argv[1])
+        if "xseg" not in backends.BACKENDS:
+            print("the adapter is not in this tree")
+            sys.exit(backends.SKIPPED)
+        for found in [name.removeprefix("case_") for name in globals() if name.startswith("case_")]:
+            if found != "bad_expression":
+                add(found, globals()["case_" + found])
+        unittest.main(argv=sys.argv[:1])
