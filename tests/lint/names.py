@@ -12,6 +12,10 @@ WORD = re.compile(r"\w+")
 FOREIGN = {
     "max_entries",  # PyTorch's, of a memory snapshot
     "pidfd_getfd",  # a system call
+    "nvidia_peermem",  # a module of the kernel
+    # What registers memory: PyTorch, verbs, libfabric, UCX, NVSHMEM.
+    "register_mem_pool", "ibv_reg_mr", "ibv_reg_dmabuf_mr", "fi_read", "fi_write", "cuda_ipc",
+    "nvshmemx_buffer_register", "nvshmemx_buffer_register_symmetric",
 }
 
 
