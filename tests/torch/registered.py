@@ -57,8 +57,8 @@ def expect_one(tensor, mib):
 
 
 def expect_plain(tensor):
-    """It lies on pages of 20 MiB, which they may not reach."""
-    expect(asked(tensor, tensor.numel() - 1)[1:] == (20, 0), asked(tensor, tensor.numel() - 1))
+    """It lies on pages of 20 MiB, which they may reach, as those of PyTorch's own allocator."""
+    expect(asked(tensor, tensor.numel() - 1)[1:] == (20, 1), asked(tensor, tensor.numel() - 1))
 
 
 def expect_refusal(kind, words, work):
@@ -198,7 +198,9 @@ def add(name, function):
     """A test for a case."""
 
     def test(self):
-        self.assertNotIn("xseg:", self.said(name))
+        # What a build with self-checks says first is no complaint.
+        said = [line for line in self.said(name).splitlines() if "this libxseg checks itself" not in line]
+        self.assertNotIn("xseg:", "\n".join(said))
 
     test.__doc__ = function.__doc__
     setattr(Programmes, "test_" + name, test)

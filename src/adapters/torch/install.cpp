@@ -78,10 +78,18 @@ void install()
     c10::SetAllocator(c10::DeviceType::CUDA, allocator.release(), UINT8_MAX);
 }
 
-/* The user has not asked for exportable memory, so no line is due where a device has none; sharing says why. */
+/* Whether a line says that a key has no effect which the adapter has added: the user has not asked for it, and whoever needs
+ * such memory is told why there is none. */
+bool is_about_added(const char *line)
+{
+    std::string keys = added_keys();
+    return (keys.find("exportable") != std::string::npos && std::strstr(line, ": exportable has no effect") != nullptr) ||
+           (keys.find("rdma") != std::string::npos && std::strstr(line, ": rdma has no effect") != nullptr);
+}
+
 void log_line(void *, enum xseg_log_level level, const char *line)
 {
-    if (level != XSEG_LOG_INFO && std::strstr(line, ": exportable has no effect: ") == nullptr) {
+    if (level != XSEG_LOG_INFO && !is_about_added(line)) {
         (void)std::fprintf(stderr, "xseg: %s\n", line);
     }
 }
@@ -90,7 +98,7 @@ struct xseg_allocator *open()
 {
     struct xseg_options options = XSEG_OPTIONS_INIT;
     struct xseg_allocator *opened = nullptr;
-    options.log = adds_exports() ? log_line : nullptr;
+    options.log = added_keys().empty() ? nullptr : log_line;
     check(xseg_open(nullptr, &options, &opened), "the library cannot be opened");
     return opened;
 }

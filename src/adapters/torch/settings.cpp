@@ -194,13 +194,14 @@ void note_fraction(const Keys &keys)
 }
 
 /*
- * Memory is exportable or not from its beginning, so that is asked for even while segments are classic: they may become
- * expandable.  The key is named while they are expandable, since it would be called one without effect otherwise.
+ * Memory is exportable and within reach of network cards, or not, from its beginning.  So that is asked for even while
+ * segments are classic: they may become expandable.  The keys are named while they are expandable, since they would be
+ * called ones without effect otherwise.
  */
-void make_exportable(struct xseg_allocator *library)
+void add_keys(struct xseg_allocator *library, const std::string &keys)
 {
     bool is_expandable = read_keys(configuration(library).c_str(), nullptr).at("expandable_segments").value == "True";
-    configure(library, "expandable_segments:True,exportable:True");
+    configure(library, "expandable_segments:True" + keys);
     if (!is_expandable) {
         configure(library, "expandable_segments:False");
     }
@@ -208,11 +209,13 @@ void make_exportable(struct xseg_allocator *library)
 
 } // namespace
 
-bool adds_exports()
+std::string added_keys()
 {
     const char *value = std::getenv("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC");
-    bool is_wanted = value == nullptr || std::strcmp(value, "0") != 0;
-    return is_wanted && !read_keys(nullptr, nullptr).at("exportable").is_named;
+    bool is_shared = value == nullptr || std::strcmp(value, "0") != 0;
+    Keys keys = read_keys(nullptr, nullptr);
+    std::string added = is_shared && !keys.at("exportable").is_named ? ",exportable:True" : "";
+    return added + (keys.at("rdma").is_named ? "" : ",rdma:True");
 }
 
 void agree_on_settings()
@@ -231,8 +234,9 @@ void agree_on_settings()
 
 void apply_settings(struct xseg_allocator *library)
 {
-    if (adds_exports()) {
-        make_exportable(library);
+    std::string keys = added_keys();
+    if (!keys.empty()) {
+        add_keys(library, keys);
     }
     Held<std::mutex> lock(the_mutex);
     for (const std::string &settings : set_before) {

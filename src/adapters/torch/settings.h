@@ -17,8 +17,11 @@ namespace xseg_torch
 /** Bring PyTorch's settings in line with the environment, and hear of later changes.  Throws c10::Error on a bad string. */
 void agree_on_settings();
 
-/** Whether the adapter makes memory exportable of its own accord: the user's string does not name the key. */
-bool adds_exports();
+/**
+ * The keys, with a comma before each, that the adapter adds of its own accord, as PyTorch's allocator makes its memory:
+ * exportable and rdma, as far as the user's string does not name them.
+ */
+std::string added_keys();
 
 /** Give a library that was opened the keys that the adapter needs, and what was set since agree_on_settings(). */
 void apply_settings(struct xseg_allocator *library);
