@@ -138,6 +138,7 @@ class Explained(NamedTuple):
     page_cache: int
     stuck: int
     exported: int
+    registered: int
     reasons: List[Reason]
 
 

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Threads that register, free and trim at once, on a device that is short of memory.  The registrations' functions
+ * register with the simulator, which ends the process where memory goes beneath them; meant for ThreadSanitizer as well.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "tests/support/draw.h"
+#include "tests/support/scene.h"
+
+#define THREADS 4u
+#define BLOCKS  6u
+#define ROUNDS  400u
+
+struct worker {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    xseg_stream stream;
+    uint64_t random;
+    unsigned trims;
+    void *block[BLOCKS];
+    size_t bytes[BLOCKS];
+    uint64_t id[BLOCKS];
+};
+
+static uint64_t below(struct worker *worker, uint64_t bound)
+{
+    return draw_next(&worker->random) % bound;
+}
+
+static bool enter(void *context, struct xseg_registered *run)
+{
+    uint64_t id = 0;
+
+    (void)context;
+    if (xseg_sim_register((uintptr_t)run->base, run->bytes, XSEG_SIM_NCCL, &id) != XSEG_OK)
+        abort();
+    run->handle = (void *)(uintptr_t)id;
+    return true;
+}
+
+static void leave(void *context, const struct xseg_registered *run)
+{
+    (void)context;
+    if (xseg_sim_unregister((uintptr_t)run->handle) != XSEG_OK)
+        abort();
+}
+
+/* A range from a block on, which may reach over neighbours and holes. */
+static void add(struct worker *worker, unsigned at)
+{
+    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+
+    registrar.context = worker;
+    registrar.enter = enter;
+    registrar.leave = leave;
+    registrar.pin = below(worker, 4) == 0;
+    if (xseg_register(worker->allocator, worker->block[at],
+                      worker->bytes[at] + below(worker, 2) * below(worker, 60 * MIB), &registrar,
+                      &worker->id[at]) != XSEG_OK)
+        worker->id[at] = 0;
+}
+
+static void end(struct worker *worker, unsigned at)
+{
+    if (worker->id[at] != 0 && xseg_unregister(worker->allocator, worker->id[at]) != XSEG_OK)
+        abort();
+    worker->id[at] = 0;
+}
+
+static void step(struct worker *worker)
+{
+    const unsigned at = (unsigned)below(worker, BLOCKS);
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    if (worker->block[at] == NULL) {
+        worker->bytes[at] = request.bytes = 2 * MIB + below(worker, 40 * MIB);
+        request.stream = worker->stream;
+        request.pool = below(worker, 2) == 0 ? worker->pool : NULL;
+        if (xseg_alloc_with(worker->allocator, &request, &worker->block[at]) != XSEG_OK)
+            worker->block[at] = NULL;
+        else if (worker->id[at] == 0)
+            add(worker, at);
+    } else {
+        if (below(worker, 2) == 0)
+            end(worker, at);
+        if (xseg_free(worker->allocator, worker->block[at]) != XSEG_OK)
+            abort();
+        worker->block[at] = NULL;
+    }
+    if (below(worker, 8) == 0 && xseg_trim(worker->allocator, NULL, NULL, NULL) == XSEG_OK)
+        worker->trims++;
+    if (below(worker, 16) == 0)
+        end(worker, (unsigned)below(worker, BLOCKS));
+}
+
+static void *work(void *self)
+{
+    struct worker *worker = self;
+
+    for (unsigned i = 0; i < ROUNDS; i++)
+        step(worker);
+    for (unsigned at = 0; at < BLOCKS; at++) {
+        end(worker, at);
+        if (worker->block[at] != NULL && xseg_free(worker->allocator, worker->block[at]) != XSEG_OK)
+            abort();
+    }
+    return NULL;
+}
+
+static void no_page_leaves_under_a_registration(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct worker worker[THREADS];
+    struct xseg_pool *pool = NULL;
+    pthread_t thread[THREADS];
+
+    (void)state;
+    settings.memory_bytes = 600 * MIB;
+    struct xseg_allocator *allocator =
+        scene_open_on(&settings, "expandable_segments:True,rdma:True");
+    options.single_page = true;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    for (unsigned i = 0; i < THREADS; i++) {
+        worker[i] = (struct worker){.allocator = allocator,
+                                    .pool = pool,
+                                    .stream = i % 2 == 0 ? NULL : scene_stream(),
+                                    .random = 4711 + i};
+        assert_int_equal(pthread_create(&thread[i], NULL, work, &worker[i]), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    assert_int_equal(xseg_sim_registered(), 0);
+    assert_true(xseg_sim_registrations() > ROUNDS / 4);
+    assert_true(worker[0].trims > 0);
+    assert_int_equal(scene_stats(allocator).registered_bytes, 0);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    for (unsigned i = 0; i < THREADS; i++)
+        if (worker[i].stream != NULL)
+            scene_stream_destroy(worker[i].stream);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_page_leaves_under_a_registration),
+    };
+
+    return cmocka_run_group_tests_name("registrations", tests, NULL, NULL);
+}
