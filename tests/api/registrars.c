@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What registrars take of a tensor of 2 GiB, on pages as PyTorch makes them and as xseg does.  Each row is what users have
+ * met in threads of issues; the calls are the simulator's registrars, in the order in which such libraries make them.
+ */
+#include "tests/support/scene.h"
+
+#define TENSOR (2 * GIB)
+
+enum layout {
+    PAGES,     /* of 20 MiB, without the flag: PyTorch's expandable segments before 2.10 */
+    REACHABLE, /* of 20 MiB, for network cards */
+    SINGLE,    /* one page for network cards */
+    LAYOUTS
+};
+
+static const struct {
+    const char *thread;
+    enum xseg_sim_registrar kind;
+    bool no_address_range;
+    bool takes[LAYOUTS];
+} rows[] = {
+    /* ibv_reg_mr through nvidia_peermem: "Bad address [14]". */
+    {"Mooncake 351, uccl 839, pytorch 153688", XSEG_SIM_PEERMEM, false, {false, false, true}},
+    /* The range of cuMemGetAddressRange is exported, and the whole buffer registered: "Invalid argument [22]". */
+    {"Mooncake 2511, torchcomms 3078, monarch 4547", XSEG_SIM_DMABUF, false, {false, false, true}},
+    /* User buffers that are walked allocation by allocation. */
+    {"nccl 1820", XSEG_SIM_NCCL, false, {false, true, true}},
+    /* "named symbol not found": the driver does not answer for mapped memory. */
+    {"nccl 2332", XSEG_SIM_NCCL, true, {false, false, false}},
+};
+
+static void *make(struct xseg_allocator *allocator, enum layout layout)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+
+    options.rdma = layout != PAGES;
+    options.single_page = layout == SINGLE;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    return scene_alloc_in(allocator, pool, TENSOR, NULL);
+}
+
+static void each_takes_what_it_can(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+        settings.no_address_range = rows[i].no_address_range;
+        struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+        for (unsigned layout = 0; layout < LAYOUTS; layout++) {
+            void *tensor = make(allocator, (enum layout)layout);
+            uint64_t id = 0;
+            const xseg_status status =
+                xseg_sim_register((uintptr_t)tensor, TENSOR, rows[i].kind, &id);
+
+            if ((status == XSEG_OK) != rows[i].takes[layout])
+                fail_msg("%s, layout %u: %d", rows[i].thread, layout, status);
+            if (status == XSEG_OK)
+                assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+            scene_free(allocator, tensor);
+        }
+        scene_close(allocator);
+    }
+}
+
+/* Whatever cuMemGetAddressRange answers, a descriptor of the library's serves: pages need only be reachable. */
+static void a_descriptor_serves_where_address_ranges_do_not(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    settings.no_address_range = true;
+    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+    for (unsigned layout = REACHABLE; layout < LAYOUTS; layout++) {
+        void *tensor = make(allocator, (enum layout)layout);
+        uint64_t offset = 0, id = 0;
+        int fd = -1;
+
+        assert_int_equal(xseg_dmabuf(allocator, tensor, TENSOR, XSEG_DMABUF_PIN, &fd, &offset),
+                         XSEG_OK);
+        assert_int_equal(xseg_sim_register_descriptor(fd, offset, TENSOR, &id), XSEG_OK);
+        assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+        assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
+        scene_free(allocator, tensor);
+    }
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_takes_what_it_can),
+        cmocka_unit_test(a_descriptor_serves_where_address_ranges_do_not),
+    };
+
+    return cmocka_run_group_tests_name("registrars", tests, NULL, NULL);
+}
