@@ -345,6 +345,57 @@ static void its_functions_may_move_memory(void **state)
     scene_close(allocator);
 }
 
+static void trim_all(struct seen *seen)
+{
+    scene_empty_cache(seen->allocator);
+}
+
+/* What stays of a run is idle as well, and a trim within its `enter` may not take it. */
+static void what_enters_again_stays_meanwhile(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    struct xseg_trim_options some = XSEG_TRIM_OPTIONS_INIT;
+    char *block = scene_alloc(allocator, 120 * MIB, NULL);
+    const uint64_t id = add(&seen, block, 120 * MIB, false);
+
+    (void)state;
+    scene_free(allocator, block);
+    seen.within = trim_all;
+    some.leave_bytes = 80 * MIB;
+    assert_int_equal(xseg_trim(allocator, NULL, &some, NULL), XSEG_OK);
+    assert_int_equal(seen.in, 1);
+    assert_int_equal(xseg_sim_registered(), 80 * MIB);
+    seen.within = NULL;
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* Single pages of other sizes give their addresses back, those of a registered range do not. */
+static void a_registration_holds_its_addresses(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    (void)state;
+    options.single_page = true;
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &where.pool), XSEG_OK);
+    char *block = scene_alloc_in(allocator, where.pool, 40 * MIB, NULL);
+    const uint64_t id = add(&seen, block, 40 * MIB, false);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
+    assert_int_equal(seen.in, 0);
+    void *other = scene_alloc_in(allocator, where.pool, 80 * MIB, NULL);
+    assert_ptr_equal(scene_alloc_in(allocator, where.pool, 40 * MIB, NULL), block);
+    assert_int_equal(seen.in, 1);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    scene_free(allocator, other);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
 /* --- Bad input, and the end. --- */
 
 static void bad_input_is_refused_in_words(void **state)
@@ -390,6 +441,8 @@ int main(void)
         cmocka_unit_test(the_same_one_is_counted_and_others_may_overlap),
         cmocka_unit_test(a_refusal_undoes_what_had_entered),
         cmocka_unit_test(its_functions_may_move_memory),
+        cmocka_unit_test(what_enters_again_stays_meanwhile),
+        cmocka_unit_test(a_registration_holds_its_addresses),
         cmocka_unit_test(bad_input_is_refused_in_words),
     };
 
