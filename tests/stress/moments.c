@@ -18,7 +18,7 @@
 #define WORKERS   2u
 #define BETWEEN   5000u
 #define SNAPSHOTS (SCENE_IS_SANITIZED ? 10u : 30u) /* with sanitizers each takes two seconds */
-#define EVENTS    4000u /* in a snapshot: the newest */
+#define EVENTS    4000u                            /* in a snapshot: the newest */
 
 struct worker {
     struct xseg_allocator *allocator;
@@ -127,7 +127,7 @@ static void a_snapshot_is_of_one_moment(void **state)
     xseg_stream between[2 * WORKERS];
     pthread_t thread[WORKERS];
     atomic_bool over = false;
-    unsigned live = 0, traces = 0;
+    unsigned live = 0, traces = 0, taken = 0;
 
     (void)state;
     for (unsigned i = 0; i < 2 * WORKERS; i++) {
@@ -145,7 +145,9 @@ static void a_snapshot_is_of_one_moment(void **state)
         worker[i].failures = 0;
         assert_int_equal(pthread_create(&thread[i], NULL, take_turns, &worker[i]), 0);
     }
-    for (unsigned i = 0; i < SNAPSHOTS; i++) {
+    /* On a machine that is busy all of them may find the workers between two turns: then more are taken. */
+    for (; taken < SNAPSHOTS || (taken < 30 * SNAPSHOTS && (live == 0 || traces <= SNAPSHOTS));
+         taken++) {
         char *text = write_snapshot(allocator);
 
         for (unsigned k = 0; k < WORKERS; k++) {
@@ -166,8 +168,8 @@ static void a_snapshot_is_of_one_moment(void **state)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
         assert_int_equal(worker[i].failures, 0);
     }
-    print_message("# of %u: %u live, %u traces\n", WORKERS * SNAPSHOTS, live, traces);
-    assert_true(live > 0 && traces > WORKERS * SNAPSHOTS / 2);
+    print_message("# of %u: %u live, %u traces\n", WORKERS * taken, live, traces);
+    assert_true(live > 0 && traces > SNAPSHOTS);
     assert_int_equal(unlink(path), 0);
     for (unsigned i = 0; i < 2 * WORKERS; i++)
         for (unsigned k = 0; k <= BETWEEN; k++)
