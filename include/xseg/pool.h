@@ -87,8 +87,9 @@ struct xseg_pool_options {
      * and the pool has pages without. */
     bool rdma;
     /*
-     * A block of more than 1 MiB is one piece of physical memory, mapped once, which no other block shares: what asks
-     * the driver for the memory at an address (cuMemGetAddressRange, cuMemRetainAllocationHandle) sees all of the block.
+     * A block of more than 1 MiB is one piece of physical memory, mapped once, which no other block shares.  So a
+     * library that asks the driver for the memory at an address sees all of the block (cuMemGetAddressRange,
+     * cuMemRetainAllocationHandle).
      * Its bytes are rounded up to whole granules of 2 MiB.  A cached block serves a request whole, if it is longer by
      * less than max_non_split_rounding_mb.  Where segments are classic they serve such requests as ever, since a classic
      * segment is one piece.  Not with own functions.

@@ -3,10 +3,10 @@
  * Registration: memory that network cards, other libraries and other devices register.
  *
  * Who registers memory remembers what lies beneath its addresses at that time: NCCL its buffers, UCX and verbs their
- * memory regions.  Two ways lead there:
- *   - xseg_dmabuf() names the memory by a file descriptor, which a driver of the system takes (ibv_reg_dmabuf_mr);
- *   - xseg_register() calls a function for each run of memory beneath a range of addresses, whenever memory comes there,
- *     and another before the memory goes: what was registered is never stale.
+ * memory regions.  There are two ways to serve it:
+ *   - xseg_dmabuf() names the memory by a file descriptor.  A driver of the system takes it (ibv_reg_dmabuf_mr).
+ *   - xseg_register() calls a function for each run of memory beneath a range of addresses, whenever memory comes there.
+ *     It calls another function before the memory goes, so that what was registered is never stale.
  *
  * Network cards reach only pages that were made for that: `rdma` of the configuration, or of struct xseg_pool_options.
  * Classic segments are reached always.  What asks the driver for one piece of memory wants `single_page`.

@@ -249,7 +249,7 @@ XSEG_API xseg_status xseg_sim_finish(struct CUstream_st *stream);
 /** All work queued on any stream so far has finished. */
 XSEG_API void xseg_sim_finish_all(void);
 
-/** Who has memory registered, so what is asked of it. */
+/** The library or module that registers memory.  Each asks something else of the memory. */
 enum xseg_sim_registrar {
     /* The kernel module nvidia_peermem: the range lies in one mapping or one allocation. */
     XSEG_SIM_PEERMEM,

@@ -5,11 +5,9 @@
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/front/allocator_config.h"
-#include "src/core/inspect/allocator_describe.h"
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/front/device_open.h"
-#include "src/core/inspect/explain.h"
 #include "src/core/front/request.h"
 #include "src/core/grow/advice.h"
 #include "src/core/grow/growth.h"
@@ -19,6 +17,8 @@
 #include "src/core/grow/scrub.h"
 #include "src/core/grow/shortage.h"
 #include "src/core/grow/steal.h"
+#include "src/core/inspect/allocator_describe.h"
+#include "src/core/inspect/explain.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
 #include "src/core/reclaim/garbage.h"
@@ -232,7 +232,7 @@ static void refusal_by_no_limit(void)
 
 static void scrub_without_growth(void)
 {
-    (void)xseg_scrub_taker(scene.arena);
+    (void)xseg_scrub_taker(scene.arena, NULL);
 }
 
 static void shortage_with_success(void)

@@ -271,7 +271,7 @@ static CUresult get_handle(void *out, uint64_t address, uint64_t bytes, int type
     if (file < 0) {
         result = dmabuf == NULL || errno == EMFILE || errno == ENFILE ? CUDA_ERROR_OUT_OF_MEMORY
                                                                       : CUDA_ERROR_OPERATING_SYSTEM;
-        /* Nobody holds it, so it goes. */
+        /* The file that was made has no descriptor outside of the simulator, so this frees it. */
         sim_dmabufs_settle();
         return result;
     }

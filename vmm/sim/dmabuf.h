@@ -2,7 +2,7 @@
 /*
  * dma-bufs: descriptors of address ranges, which others register.
  *
- * A dma-buf is a sparse file as long as its range, whose name says what it is (the link in /proc shows it):
+ * A dma-buf is a sparse file as long as its range.  The name of the file, which the link in /proc shows, is:
  *
  *     xseg-sim-dmabuf address 0x200000000 bytes 4194304 device 0 memory 12
  *

@@ -78,8 +78,8 @@ void install()
     c10::SetAllocator(c10::DeviceType::CUDA, allocator.release(), UINT8_MAX);
 }
 
-/* Whether a line says that a key has no effect which the adapter has added: the user has not asked for it, and whoever needs
- * such memory is told why there is none. */
+/* Whether a line is about a key that the adapter has added, and says that it has no effect.  The user has not asked for the
+ * key, so the line is not shown; a call that needs such memory says why there is none. */
 bool is_about_added(const char *line)
 {
     std::string keys = added_keys();

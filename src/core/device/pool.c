@@ -95,9 +95,6 @@ void xseg_pool_fini(struct xseg_pool_body *body)
     atomic_store(&body->arenas, NULL);
 }
 
-/* The next arena of a list.  Where an arena has moved to another pool meanwhile, the list goes
- * on with that pool's arenas, which the first arena of this list does not publish.  Visitors
- * (retire.h) never see that. */
 unsigned xseg_pool_properties(const struct xseg_pool *pool)
 {
     const struct xseg_pool_body *body = pool->body;
@@ -107,6 +104,9 @@ unsigned xseg_pool_properties(const struct xseg_pool *pool)
            (has_rdma ? XSEG_PAGE_RDMA : 0U);
 }
 
+/* The next arena of a list.  Where an arena has moved to another pool meanwhile, the list goes
+ * on with that pool's arenas, which the first arena of this list does not publish.  Visitors
+ * (retire.h) never see that. */
 static struct xseg_arena *next_arena(const struct xseg_arena *arena)
 {
     return atomic_load_explicit(&arena->next, memory_order_acquire);

@@ -20,8 +20,8 @@
 #include "src/core/inspect/publisher.h"
 #include "src/core/pools/offer.h"
 #include "src/core/pools/page_trial.h"
-#include "src/core/registration/registrations.h"
 #include "src/core/pools/peers.h"
+#include "src/core/registration/registrations.h"
 #include "src/core/snapshot/oom.h"
 #include "src/core/snapshot/signalled.h"
 

@@ -415,7 +415,7 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
     XSEG_ASSERT(stretch.first != NULL && stretch.last != NULL);
     XSEG_ASSERT(stretch.first->state == XSEG_BLOCK_BUSY && stretch.last->state == XSEG_BLOCK_BUSY);
     choose_pages(arena->device, need, &stretch);
-    const struct xseg_page_taker taker = xseg_scrub_taker(arena);
+    const struct xseg_page_taker taker = xseg_scrub_taker(arena, &stretch.first->extent->segment);
     const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
     return xseg_growth_finish(arena, need, &stretch,
                               xseg_growth_check(arena->pool, stretch.missing, covered), out);
@@ -491,7 +491,7 @@ static xseg_status grow_single(struct xseg_arena *arena, const struct xseg_need 
         return status;
     stretch.last = stretch.first;
     struct xseg_extent *extent = stretch.first->extent;
-    const struct xseg_page_taker taker = xseg_scrub_taker(arena);
+    const struct xseg_page_taker taker = xseg_scrub_taker(arena, &extent->segment);
     const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
     status = xseg_growth_finish(arena, need, &stretch,
                                 xseg_growth_check(arena->pool, wanted.bytes, covered), out);
@@ -523,7 +523,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
     const uint64_t page = XSEG_SIZE_SMALL_SEGMENT, bytes = xseg_round_up(need->bytes, page);
     const struct xseg_segment_extent wanted = {bytes, page, page, xseg_max(page, need->alignment)};
     struct xseg_stretch stretch = {.missing = bytes, .small = true};
-    const struct xseg_page_taker taker = xseg_scrub_taker(arena);
+    const struct xseg_page_taker taker = xseg_scrub_taker(arena, NULL);
     const uint64_t idle =
         xseg_pages_idle(&arena->device->pages, arena->device->context.granularity, &taker);
     xseg_status status = xseg_growth_check(arena->pool, bytes, xseg_min(bytes, idle));

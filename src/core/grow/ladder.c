@@ -63,7 +63,7 @@ static xseg_status map_small(struct xseg_arena *arena, const struct xseg_need *n
         return status;
     XSEG_ASSERT(stretch.first != NULL && stretch.first->state == XSEG_BLOCK_BUSY);
     const struct xseg_steal_plan plan = {
-        .taker = xseg_scrub_taker(arena),
+        .taker = xseg_scrub_taker(arena, &stretch.first->extent->segment),
         .config = need->config,
         .bytes = stretch.missing,
         .page_bytes = stretch.first->extent->segment.page_bytes,

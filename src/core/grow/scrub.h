@@ -14,13 +14,15 @@
 #define XSEG_CORE_SCRUB_H
 
 #include "src/core/arena/arena.h"
-#include "vmm/page.h"
+#include "vmm/segment.h"
 
 /*
  * Which idle pages an arena may have.
  *
- * Cost: with the key `scrub` a question about the stream; else none
+ * segment: that the pages are for, which must have its properties; NULL: a new segment of the arena's pool
+ * Cost:    with the key `scrub` a question about the stream; else none
  */
-struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena);
+struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena,
+                                        const struct xseg_segment *segment);
 
 #endif

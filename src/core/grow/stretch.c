@@ -217,7 +217,7 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
     struct xseg_supply supply = {
         .small = stretch->small,
         .longest = stretch->longest,
-        .choice = xseg_scrub_taker(arena).choice,
+        .choice = xseg_scrub_taker(arena, &stretch->first->extent->segment).choice,
         .stream = xseg_arena_stream(arena)->handle,
     };
 

@@ -30,7 +30,7 @@ struct xseg_registrations {
 
 void xseg_registrations_init(struct xseg_registrations *all, struct xseg_allocator *allocator);
 
-/* Nothing is registered any more. */
+/* Free the table; no registration is left in it. */
 void xseg_registrations_fini(struct xseg_registrations *all);
 
 /* As xseg_register() and xseg_unregister() of the public header.  No lock is held. */
