@@ -11,7 +11,7 @@
 #include "src/base/check.h"
 
 /* The most frames of this file, and of a sanitizer that stands before backtrace(), in a walk. */
-#define OWN_FRAMES 4u
+#define OWN_FRAMES 5u
 
 typedef int walk_function(void **frames, int most);
 
@@ -51,14 +51,15 @@ bool xseg_stack_prepare(void)
 }
 
 /*
- * Walk the stack and give the caller's part of it: what begins with the return address `caller`.
+ * Walk the stack and give the caller's part of it: what begins with the return address `caller`.  Returns 0 where the walk
+ * does not reach that.
  *
  * all: room for all frames, with ours
  */
-static uint32_t walk_from(void *caller, void **all, uint32_t room, void **frames, uint32_t most)
+static uint32_t walk_by(walk_function *walk, void *caller, void **all, uint32_t room, void **frames,
+                        uint32_t most)
 {
-    walk_function *walk = atomic_load_explicit(&unwinder, memory_order_acquire);
-    const int walked = (walk != NULL ? walk : backtrace)(all, (int)room);
+    const int walked = walk(all, (int)room);
     const uint32_t count = walked > 0 ? (uint32_t)walked : 0;
     uint32_t own = 0;
 
@@ -69,6 +70,18 @@ static uint32_t walk_from(void *caller, void **all, uint32_t room, void **frames
     const uint32_t taken = (uint32_t)xseg_min(count - own, most);
     memcpy(frames, all + own, taken * sizeof(*frames));
     return taken | (count - own > most ? XSEG_STACK_CUT : 0);
+}
+
+/* libunwind may fail at a frame where backtrace() does not. */
+static uint32_t walk_from(void *caller, void **all, uint32_t room, void **frames, uint32_t most)
+{
+    walk_function *walk = atomic_load_explicit(&unwinder, memory_order_acquire);
+    const uint32_t taken =
+        walk_by(walk != NULL ? walk : backtrace, caller, all, room, frames, most);
+
+    return taken == 0 && walk != NULL && walk != backtrace
+               ? walk_by(backtrace, caller, all, room, frames, most)
+               : taken;
 }
 
 /* A function of its own, so that usual stacks do not need the room of the deepest. */

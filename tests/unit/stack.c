@@ -186,8 +186,10 @@ static void *prepare_and_take(void *self)
 
     (void)xseg_stack_prepare();
     for (unsigned i = 0; i < 1000; i++)
-        if (xseg_stack_frames(xseg_stack_take(frames, XSEG_STACK_FRAMES)) == 0)
+        if (xseg_stack_frames(xseg_stack_take(frames, XSEG_STACK_FRAMES)) == 0) {
+            (void)fprintf(stderr, "stack %u has no frame\n", i);
             *(bool *)self = false;
+        }
     return NULL;
 }
 
@@ -207,7 +209,8 @@ static void threads_prepare_at_once(void **state)
     char said[1024];
 
     (void)state;
-    assert_int_equal(child_run_part(prepare_in_threads, said, sizeof(said)), 0);
+    if (child_run_part(prepare_in_threads, said, sizeof(said)) != 0)
+        fail_msg("%s", said);
 }
 
 int main(void)
