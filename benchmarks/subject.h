@@ -50,6 +50,10 @@ void *subject_alloc_in(size_t bytes, unsigned stream, unsigned pool);
 /* The block is used on a stream that it was not allocated on. */
 void subject_use(void *pointer, unsigned stream);
 
+/* Register a block's memory, by functions that do nothing, until the process ends.  Returns false where the subject has
+ * no such thing. */
+bool subject_register(void *pointer, size_t bytes);
+
 /* Bytes of the device that were free when it was opened. */
 uint64_t subject_memory(void);
 

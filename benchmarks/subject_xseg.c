@@ -127,6 +127,31 @@ void subject_open(const char *config, unsigned streams)
         subject_fail("xseg_open");
 }
 
+static bool enter(void *context, struct xseg_registered *run)
+{
+    (void)context;
+    (void)run;
+    return true;
+}
+
+static void leave(void *context, const struct xseg_registered *run)
+{
+    (void)context;
+    (void)run;
+}
+
+bool subject_register(void *pointer, size_t bytes)
+{
+    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    uint64_t id;
+
+    registrar.enter = enter;
+    registrar.leave = leave;
+    if (xseg_register(subject_xseg.allocator, pointer, bytes, &registrar, &id) != XSEG_OK)
+        subject_fail("xseg_register");
+    return true;
+}
+
 uint64_t subject_memory(void)
 {
     return driver.free_bytes;
