@@ -79,10 +79,17 @@ xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes, xseg_stream stre
 xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting, bool on)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(setting == XSEG_POOL_NO_SPLIT || setting == XSEG_POOL_USE_ON_OOM,
+    XSEG_ENTRY_REQUIRE(setting == XSEG_POOL_NO_SPLIT || setting == XSEG_POOL_USE_ON_OOM ||
+                           setting == XSEG_POOL_SINGLE_PAGE,
                        "xseg_pool_set: %d is no value of enum xseg_pool_setting", (int)setting);
     XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool),
                        "xseg_pool_set: nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(
+        setting != XSEG_POOL_SINGLE_PAGE || !xseg_pool_has_own_memory(pool),
+        "xseg_pool_set: single_page with own functions: the library makes none of the memory that "
+        "they give");
+    if (setting == XSEG_POOL_SINGLE_PAGE)
+        return xseg_pool_set_single(pool, on);
     if (setting == XSEG_POOL_NO_SPLIT)
         atomic_store_explicit(&pool->no_split, on, memory_order_relaxed);
     else

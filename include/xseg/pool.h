@@ -142,20 +142,21 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t
                                                   xseg_stream stream, void *address, void **out);
 
 /** What of a pool's options can be changed later. */
-enum xseg_pool_setting { XSEG_POOL_NO_SPLIT, XSEG_POOL_USE_ON_OOM };
+enum xseg_pool_setting { XSEG_POOL_NO_SPLIT, XSEG_POOL_USE_ON_OOM, XSEG_POOL_SINGLE_PAGE };
 
 /**
- * Turn an option of a pool on or off, at any time.
+ * Turn an option of a pool on or off: no_split and use_on_oom at any time, single_page before the first allocation.
  *
  * no_split holds for requests from now on: what is live or cached keeps its size.  use_on_oom turned off
  * lends nothing more; what is lent stays so until it is freed.
  *
  * @param on  as in struct xseg_pool_options
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, no such setting, or nobody holds the pool any more),
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, no such setting, nobody holds the pool any more, or single_page of a pool
+ *          with own functions), XSEG_ERR_BUSY (single_page, and something was allocated from the pool before),
  *          XSEG_ERR_FORKED
  * Threads: any; a request under way in another thread may still see the option as it was
- * Cost:    no driver call, no lock.
+ * Cost:    no driver call.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_set(struct xseg_pool *pool,
                                                   enum xseg_pool_setting setting, bool on);

@@ -681,6 +681,144 @@ static void exportable_and_release(void **state)
     finish(allocator, NULL);
 }
 
+/* --- A pool of single pages. --- */
+
+/* A block of 21 MiB is a page of 22 MiB, as no other pool has one. */
+static void expect_single(struct xseg_allocator *allocator, const void *ptr)
+{
+    assert_int_equal(scene_block(allocator, ptr).bytes, 22 * MIB);
+}
+
+static void lend_and_single_page(void **state)
+{
+    OPTIONS(use_on_oom, true);
+    struct xseg_allocator *allocator = open_on(40);
+
+    options.single_page = true;
+    void *lent = lend(allocator, make(allocator, &options), 20 * MIB);
+    assert_int_equal(scene_block(allocator, lent).bytes, 40 * MIB);
+    finish(allocator, NULL);
+}
+
+static void no_split_and_single_page(void **state)
+{
+    OPTIONS(no_split, true);
+    struct xseg_allocator *allocator = open_on(100);
+
+    options.single_page = true;
+    struct xseg_pool *pool = make(allocator, &options);
+    expect_single(allocator, scene_alloc_in(allocator, pool, 21 * MIB, NULL));
+    void *small = scene_alloc_in(allocator, pool, 512, NULL);
+    assert_int_equal(scene_block(allocator, small).bytes, 2 * MIB);
+    finish(allocator, NULL);
+}
+
+static void limit_and_single_page(void **state)
+{
+    OPTIONS(limit_bytes, 21 * MIB);
+    struct xseg_allocator *allocator = open_on(100);
+
+    options.single_page = true;
+    struct xseg_pool *pool = make(allocator, &options);
+    expect_refused(allocator, pool, 21 * MIB, XSEG_ERR_LIMIT);
+    (void)scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    finish(allocator, NULL);
+}
+
+static void own_memory_and_single_page(void **state)
+{
+    OPTIONS(memory, own_memory);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = NULL;
+
+    options.single_page = true;
+    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                       "single_page");
+    finish(allocator, NULL);
+}
+
+static void exportable_and_single_page(void **state)
+{
+    OPTIONS(exportable, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_share share = XSEG_SHARE_INIT;
+
+    options.single_page = true;
+    void *ptr = scene_alloc_in(allocator, make(allocator, &options), 21 * MIB, NULL);
+    assert_int_equal(xseg_export(allocator, ptr, XSEG_SHARE_FD, &share), XSEG_OK);
+    assert_int_equal(share.fd_count, 1);
+    xseg_share_end(&share);
+    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void single_page_and_pause(void **state)
+{
+    OPTIONS(single_page, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    void *ptr = scene_alloc_in(allocator, pool, 21 * MIB, NULL);
+    const uint64_t created = xseg_sim_calls("cuMemCreate");
+
+    pause_and_resume(pool);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), created + 1);
+    expect_single(allocator, ptr);
+    finish(allocator, NULL);
+}
+
+static void single_page_and_checkpoint(void **state)
+{
+    OPTIONS(single_page, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    void *ptr = scene_alloc_in(allocator, pool, 21 * MIB, NULL);
+    struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
+
+    scene_free(allocator, ptr);
+    restore(pool, checkpoint);
+    expect_single(allocator, ptr);
+    finish(allocator, NULL);
+}
+
+static void single_page_and_capture(void **state)
+{
+    OPTIONS(single_page, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+    const xseg_stream stream = scene_stream();
+
+    scene_capture_begin(pool, stream);
+    expect_single(allocator, scene_alloc(allocator, 21 * MIB, stream));
+    scene_graph_destroy(scene_capture_end(pool, stream));
+    finish(allocator, stream);
+}
+
+static void single_page_and_route(void **state)
+{
+    OPTIONS(single_page, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options);
+
+    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    expect_single(allocator, scene_alloc(allocator, 21 * MIB, NULL));
+    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    finish(allocator, NULL);
+}
+
+static void single_page_and_release(void **state)
+{
+    OPTIONS(single_page, true);
+    struct xseg_allocator *allocator = open_on(100);
+    struct xseg_pool *pool = make(allocator, &options), *other = make(allocator, &options);
+    void *ptr = scene_alloc_in(allocator, pool, 80 * MIB, NULL);
+
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    expect_refused(allocator, other, 80 * MIB, XSEG_ERR_NO_MEMORY);
+    scene_free(allocator, ptr);
+    (void)scene_alloc_in(allocator, other, 80 * MIB, NULL);
+    finish(allocator, NULL);
+}
+
 /* --- A pool that is paused. --- */
 
 static void pause_and_checkpoint(void **state)
@@ -856,28 +994,60 @@ static void route_and_release(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        PAIR(lend, no_split, yes),         PAIR(lend, limit, yes),
-        PAIR(lend, own_memory, yes),       PAIR(lend, exportable, yes),
-        PAIR(lend, pause, later),          PAIR(lend, checkpoint, yes),
-        PAIR(lend, capture, no),           PAIR(lend, route, yes),
-        PAIR(lend, release, no),           PAIR(no_split, limit, yes),
-        PAIR(no_split, own_memory, yes),   PAIR(no_split, exportable, yes),
-        PAIR(no_split, pause, yes),        PAIR(no_split, checkpoint, yes),
-        PAIR(no_split, capture, yes),      PAIR(no_split, route, yes),
-        PAIR(no_split, release, yes),      PAIR(limit, own_memory, yes),
-        PAIR(limit, exportable, yes),      PAIR(limit, pause, yes),
-        PAIR(limit, checkpoint, yes),      PAIR(limit, capture, yes),
-        PAIR(limit, route, yes),           PAIR(limit, release, yes),
-        PAIR(own_memory, exportable, no),  PAIR(own_memory, pause, no),
-        PAIR(own_memory, checkpoint, yes), PAIR(own_memory, capture, yes),
-        PAIR(own_memory, route, yes),      PAIR(own_memory, release, yes),
-        PAIR(exportable, pause, later),    PAIR(exportable, checkpoint, yes),
-        PAIR(exportable, capture, yes),    PAIR(exportable, route, yes),
-        PAIR(exportable, release, yes),    PAIR(pause, checkpoint, later),
-        PAIR(pause, capture, later),       PAIR(pause, route, yes),
-        PAIR(pause, release, yes),         PAIR(checkpoint, capture, later),
-        PAIR(checkpoint, route, yes),      PAIR(checkpoint, release, no),
-        PAIR(capture, route, no),          PAIR(capture, release, yes),
+        PAIR(lend, no_split, yes),
+        PAIR(lend, limit, yes),
+        PAIR(lend, own_memory, yes),
+        PAIR(lend, exportable, yes),
+        PAIR(lend, single_page, yes),
+        PAIR(lend, pause, later),
+        PAIR(lend, checkpoint, yes),
+        PAIR(lend, capture, no),
+        PAIR(lend, route, yes),
+        PAIR(lend, release, no),
+        PAIR(no_split, limit, yes),
+        PAIR(no_split, own_memory, yes),
+        PAIR(no_split, exportable, yes),
+        PAIR(no_split, single_page, yes),
+        PAIR(no_split, pause, yes),
+        PAIR(no_split, checkpoint, yes),
+        PAIR(no_split, capture, yes),
+        PAIR(no_split, route, yes),
+        PAIR(no_split, release, yes),
+        PAIR(limit, own_memory, yes),
+        PAIR(limit, exportable, yes),
+        PAIR(limit, single_page, yes),
+        PAIR(limit, pause, yes),
+        PAIR(limit, checkpoint, yes),
+        PAIR(limit, capture, yes),
+        PAIR(limit, route, yes),
+        PAIR(limit, release, yes),
+        PAIR(own_memory, exportable, no),
+        PAIR(own_memory, single_page, no),
+        PAIR(own_memory, pause, no),
+        PAIR(own_memory, checkpoint, yes),
+        PAIR(own_memory, capture, yes),
+        PAIR(own_memory, route, yes),
+        PAIR(own_memory, release, yes),
+        PAIR(exportable, single_page, yes),
+        PAIR(exportable, pause, later),
+        PAIR(exportable, checkpoint, yes),
+        PAIR(exportable, capture, yes),
+        PAIR(exportable, route, yes),
+        PAIR(exportable, release, yes),
+        PAIR(single_page, pause, yes),
+        PAIR(single_page, checkpoint, yes),
+        PAIR(single_page, capture, yes),
+        PAIR(single_page, route, yes),
+        PAIR(single_page, release, yes),
+        PAIR(pause, checkpoint, later),
+        PAIR(pause, capture, later),
+        PAIR(pause, route, yes),
+        PAIR(pause, release, yes),
+        PAIR(checkpoint, capture, later),
+        PAIR(checkpoint, route, yes),
+        PAIR(checkpoint, release, no),
+        PAIR(capture, route, no),
+        PAIR(capture, release, yes),
         PAIR(route, release, yes),
     };
 

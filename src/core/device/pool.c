@@ -52,7 +52,7 @@ void xseg_pool_init(struct xseg_pool *pool, struct xseg_pool_body *body,
     atomic_store(&pool->no_split, body->options.no_split);
     atomic_store(&pool->lends, body->options.use_on_oom);
     pool->has_own_memory = body->options.memory.alloc != NULL;
-    pool->is_single = body->options.single_page;
+    atomic_init(&pool->is_single, body->options.single_page);
     atomic_store(&pool->holders, 1);
     atomic_store(&pool->body, body);
 }
@@ -93,6 +93,22 @@ void xseg_pool_fini(struct xseg_pool_body *body)
         xseg_arena_destroy(arena);
     }
     atomic_store(&body->arenas, NULL);
+}
+
+xseg_status xseg_pool_set_single(struct xseg_pool *pool, bool is_single)
+{
+    struct xseg_device *device = pool->body->device;
+
+    /* Arenas are added under the same lock. */
+    xseg_lock_take(&device->table_lock);
+    const bool is_new = atomic_load(&pool->body->arenas) == NULL;
+    if (is_new)
+        atomic_store_explicit(&pool->is_single, is_single, memory_order_relaxed);
+    xseg_lock_give(&device->table_lock);
+    return is_new ? XSEG_OK
+                  : xseg_fail(XSEG_ERR_BUSY,
+                              "something was allocated from pool %s: set single_page before",
+                              xseg_pool_label(pool));
 }
 
 unsigned xseg_pool_properties(const struct xseg_pool *pool)

@@ -58,12 +58,13 @@ struct xseg_pool {
     _Atomic(struct xseg_pool_body *) body; /* never NULL */
     atomic_uint holders;                   /* 0: retired.  The default pool is always held. */
     atomic_bool no_split, lends;           /* as its options say, or xseg_pool_set() */
+    atomic_bool
+        is_single; /* a large block is one page (single_page); fixed from the first arena on */
     /* The members from here on are fixed, so that they can be read after the pool has ended. */
     bool is_private : 1;
     bool is_guarded : 1;     /* the device's own, for blocks with a segment each: guarded.h */
     bool is_orphans : 1;     /* the device's own, for segments of ended pools: orphan.h */
     bool has_own_memory : 1; /* memory comes from the user's own functions */
-    bool is_single : 1;      /* a large block is one page (single_page) */
 };
 
 _Static_assert(sizeof(struct xseg_pool) == 16, "what stays of a pool that was released");
@@ -138,6 +139,15 @@ static inline bool xseg_pool_is_whole(const struct xseg_pool *pool)
     return atomic_load_explicit(&pool->no_split, memory_order_relaxed);
 }
 
+/* Whether a large block of the pool is one page. */
+static inline bool xseg_pool_is_single(const struct xseg_pool *pool)
+{
+    return atomic_load_explicit(&pool->is_single, memory_order_relaxed);
+}
+
+/* Set that of a pool that has no arena yet: XSEG_OK, XSEG_ERR_BUSY.  No lock is held. */
+xseg_status xseg_pool_set_single(struct xseg_pool *pool, bool is_single);
+
 /* The properties of new pages of the pool, of enum xseg_page_property: what it was made for, as far as the device has
  * it. */
 unsigned xseg_pool_properties(const struct xseg_pool *pool);
@@ -151,7 +161,7 @@ static inline bool xseg_pool_has_own_memory(const struct xseg_pool *pool)
 /* Whether the pool's large blocks are parts of segments that the driver gave, so that a plain hit can serve them. */
 static inline bool xseg_pool_is_plain(const struct xseg_pool *pool)
 {
-    return !pool->has_own_memory && !pool->is_single;
+    return !pool->has_own_memory && !xseg_pool_is_single(pool);
 }
 
 /* The pool that memory of an extent is reported for; NULL: the default pool, or none that users

@@ -55,7 +55,7 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     need->is_small = xseg_size_is_small(need->bytes);
     need->expandable = request->config->expandable_segments && device->context.has_vmm &&
                        !xseg_pool_has_own_memory(pool);
-    need->is_single = pool->is_single && !need->is_small && need->expandable;
+    need->is_single = xseg_pool_is_single(pool) && !need->is_small && need->expandable;
     need->no_split = need->is_single || xseg_pool_is_whole(pool);
     /* A single page has its alignment from the address at which it is mapped. */
     need->span = need->bytes + (need->is_single ? 0 : need->alignment - XSEG_SIZE_QUANTUM);

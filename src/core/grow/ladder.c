@@ -122,7 +122,7 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
         XSEG_ASSERT(lender != arena);
         /* A cached single page stays one. */
         wanted.no_split =
-            xseg_pool_is_whole(body->pool) || (body->pool->is_single && !arena->is_small);
+            xseg_pool_is_whole(body->pool) || (xseg_pool_is_single(body->pool) && !arena->is_small);
         wanted.is_lent = true;
         const xseg_status status = lender != NULL ? xseg_arena_lend(lender, &wanted, out) : XSEG_OK;
         if (status != XSEG_OK)

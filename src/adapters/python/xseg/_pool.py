@@ -47,6 +47,13 @@ class Pool:
         """Allocate from this pool; everything else as Allocator.allocate()."""
         return allocate(self._allocator, size, self.device, stream, self.alive(), alignment, zeroed, user)
 
+    def set_single_page(self, on: bool = True) -> None:
+        """Let each block of more than 1 MiB be one piece of memory, for those who register it; or not.
+
+        BusyError: something was allocated from the pool before.
+        """
+        _library.call("xseg_pool_set", self.handle, _structs.XSEG_POOL_SINGLE_PAGE, on)
+
     def release(self) -> None:
         """Let go of the pool; again: nothing happens.  Its cached memory goes at the next trim."""
         try:
