@@ -12,6 +12,7 @@ from xseg import _library, _records, _structs
 from xseg._block import Block, allocate
 from xseg._errors import BusyError
 from xseg._pool import Pool
+from xseg._registration import Dmabuf, Enter, Leave, Registration, register
 from xseg._streams import Handle, handle
 
 LOG = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
@@ -128,6 +129,19 @@ class Allocator:
         out = c_void_p()
         _library.call("xseg_pool_create", self.handle, device, byref(options), byref(out))
         return Pool(self, out.value or 0, device)
+
+    def register(self, address: int, size: int, enter: Enter, leave: Leave, *, pin: bool = False) -> Registration:
+        """Register memory elsewhere, and follow it: see xseg_register().
+
+        `enter` is called with the address and the bytes of each run of memory in the range, now and whenever memory comes;
+        what it returns is the third argument of `leave`, which is called before the run goes.  What `enter` raises refuses
+        the run; here that is UnsupportedError, whose cause it is.  With `pin` memory stays until the registration ends.
+        """
+        return register(self, address, size, enter, leave, pin)
+
+    def dmabuf(self, address: int, size: int, *, pin: bool = False, pcie: bool = False) -> Dmabuf:
+        """A descriptor of a range of memory, for network cards: see xseg_dmabuf()."""
+        return Dmabuf(self, address, size, pin, pcie)
 
     def block_at(self, address: int) -> _records.BlockInfo:
         """What an address belongs to, and what is free beside it; NotLiveError: it lies in no segment."""
