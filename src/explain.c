@@ -104,6 +104,7 @@ static void add_reason(struct xseg_explained *sums, const struct xseg_reason *re
     *sum += reason->bytes;
     sums->reserved += reason->bytes;
     sums->live_itself += reason->live_bytes;
+    sums->single_page_rest += xseg_reason_single_page_rest(reason);
 }
 
 static bool is_meant(const struct xseg_reason *reason, const struct xseg_selection *selection)

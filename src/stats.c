@@ -97,7 +97,9 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
     else if (!xseg_pool_stats_read(pool, &stats))
         return fail_over("xseg_stats");
     stats.registered_bytes =
-        xseg_registrations_bytes(allocator->registrations, device->context.ordinal, pool);
+        pool == NULL ? xseg_registrations_bytes(allocator->registrations, device->context.ordinal)
+                     : xseg_registrations_pool_bytes(allocator->registrations,
+                                                     device->context.ordinal, pool);
     stats.struct_bytes = out->struct_bytes;
     memcpy(out, &stats, out->struct_bytes);
     return XSEG_OK;

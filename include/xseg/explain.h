@@ -80,6 +80,10 @@ struct xseg_reason {
     /* LIVE, PENDING: where the default pool holds `block`, but another pool lent the memory (use_on_oom),
      * that pool; else NULL.  To ask about a pool is to ask about the memory that it has lent, too. */
     struct xseg_pool *lender;
+    /* Of `bytes`, what has entered a registration (registration.h); twice, if two registrations have it. */
+    uint64_t registered_bytes;
+    bool
+        is_single_page; /* `block` has all of this memory, since its pool has single_page (pool.h) */
 };
 
 /** A summary in bytes.  Set struct_bytes before the call. */
@@ -92,9 +96,11 @@ struct xseg_explained {
     uint64_t stuck;       /* not reserved: what the driver would not take back */
     uint64_t exported;    /* by kind */
     uint64_t registered;  /* by kind */
+    uint64_t
+        single_page_rest; /* of `live_itself`, what blocks have beyond what was asked for because of single_page */
 };
 /* clang-format off */
-#define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**

@@ -32,7 +32,7 @@ extern "C" {
 
 #define XSEG_PUBLISHED_NAME    "xseg-top"
 #define XSEG_PUBLISHED_MAGIC   "xseg-top" /* without its terminator */
-#define XSEG_PUBLISHED_VERSION 2u         /* another version has another layout */
+#define XSEG_PUBLISHED_VERSION 3u         /* another version has another layout */
 #define XSEG_PUBLISHED_DEVICES 32u
 #define XSEG_PUBLISHED_POOLS   128u
 #define XSEG_PUBLISHED_LABEL   72u
@@ -52,6 +52,7 @@ struct xseg_published_device {
     uint64_t ooms;       /* requests refused for want of memory */
     uint64_t rejections; /* requests refused at once (throw_on_cudamalloc_oom), not in `ooms` */
     uint64_t retries;    /* requests tried again after the cache was given back */
+    uint64_t registered; /* as xseg/stats.h has it: what is registered twice counts twice */
 };
 
 enum xseg_published_kind {
@@ -70,6 +71,7 @@ struct xseg_published_pool {
     uint32_t number; /* of private pools, from 1 on, in the order in which they were made */
     uint64_t live, pending, cached, reserved; /* as those of a device */
     uint64_t reserved_peak;                   /* of OTHERS and ENDED what they have now */
+    uint64_t registered;                      /* as that of a device */
     uint64_t limit;                           /* UINT64_MAX: no limit */
     char label[XSEG_PUBLISHED_LABEL];         /* name in quotes, or number; terminated */
 };

@@ -111,6 +111,43 @@ static void arguments_are_checked(void **state)
     scene_close(allocator);
 }
 
+static bool enter(void *context, struct xseg_registered *run)
+{
+    (void)context;
+    (void)run;
+    return true;
+}
+
+static void leave(void *context, const struct xseg_registered *run)
+{
+    (void)context;
+    (void)run;
+}
+
+static void what_is_registered_is_told_by_pool(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_pool *pool = scene_pool(allocator);
+    uint64_t id = 0;
+
+    (void)state;
+    registrar.enter = enter;
+    registrar.leave = leave;
+    char *const own = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+    assert_int_equal(xseg_register(allocator, own, 30 * MIB, &registrar, &id), XSEG_OK);
+    char *const page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"default\",name=\"\"}") ==
+                0.0);
+    assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"1\",name=\"\"}") ==
+                (double)(30 * MIB));
+    free(page);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    scene_free(allocator, own);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
 static void a_page_is_whole_or_not_there(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
@@ -569,6 +606,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arguments_are_checked),
+        cmocka_unit_test(what_is_registered_is_told_by_pool),
         cmocka_unit_test(a_page_is_whole_or_not_there),
         cmocka_unit_test(before_the_first_block),
         cmocka_unit_test(pools_add_up_to_the_statistics),

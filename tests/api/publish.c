@@ -122,6 +122,54 @@ static void expect_as_statistics(struct xseg_allocator *allocator)
     assert_int_equal(device->page_cache, stats.idle_page_bytes);
     assert_int_equal(device->stuck, stats.stuck_bytes);
     assert_int_equal(device->paused, stats.paused_bytes);
+    assert_int_equal(device->registered, stats.registered_bytes);
+}
+
+static bool enter(void *context, struct xseg_registered *run)
+{
+    (void)context;
+    (void)run;
+    return true;
+}
+
+static void leave(void *context, const struct xseg_registered *run)
+{
+    (void)context;
+    (void)run;
+}
+
+static void what_is_registered_is_told_by_pool(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("publish:True,expandable_segments:True");
+    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_pool *pool = scene_pool(allocator);
+    uint64_t id[3];
+
+    (void)state;
+    registrar.enter = enter;
+    registrar.leave = leave;
+    registrar.pin = true;
+    char *const block = scene_alloc(allocator, 30 * MIB, NULL);
+    char *const own = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+    assert_int_equal(xseg_register(allocator, block, 10 * MIB, &registrar, &id[0]), XSEG_OK);
+    assert_int_equal(xseg_register(allocator, own, 50 * MIB, &registrar, &id[1]), XSEG_OK);
+    assert_int_equal(xseg_register(allocator, own, 20 * MIB, &registrar, &id[2]), XSEG_OK);
+    pass_time();
+    assert_int_equal(xseg_tick(allocator, 0), XSEG_OK);
+    expect_as_statistics(allocator);
+    assert_int_equal(find_pool(read_frame(), "default")->registered, 10 * MIB);
+    assert_int_equal(find_pool(read_frame(), "1")->registered, 70 * MIB);
+    /* Memory that stays behind its pool stays registered. */
+    scene_free(allocator, own);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    pass_time();
+    assert_int_equal(xseg_tick(allocator, 0), XSEG_OK);
+    expect_as_statistics(allocator);
+    assert_int_equal(find_pool(read_frame(), "ended")->registered, 70 * MIB);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(xseg_unregister(allocator, id[i]), XSEG_OK);
+    scene_free(allocator, block);
+    scene_close(allocator);
 }
 
 static void figures_are_those_of_the_statistics(void **state)
@@ -507,6 +555,7 @@ int main(void)
         cmocka_unit_test(nothing_is_published_without_the_key),
         cmocka_unit_test(the_head_names_the_process),
         cmocka_unit_test(figures_are_those_of_the_statistics),
+        cmocka_unit_test(what_is_registered_is_told_by_pool),
         cmocka_unit_test(a_rejection_is_published_at_once),
         cmocka_unit_test(names_of_pools_are_shown),
         cmocka_unit_test(pools_without_a_row_are_added_up),

@@ -222,7 +222,7 @@ static bool find_registered(void *context, const struct xseg_reason *reason)
 {
     uint64_t *bytes = context;
 
-    *bytes += reason->kind == XSEG_REASON_REGISTERED ? reason->bytes : 0;
+    *bytes += reason->kind == XSEG_REASON_REGISTERED ? reason->registered_bytes : 0;
     return true;
 }
 

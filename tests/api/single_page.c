@@ -61,6 +61,39 @@ static void expect_single(const char *block, uint64_t bytes)
 
 /* --- One page each. --- */
 
+static bool add_rest(void *context, const struct xseg_reason *reason)
+{
+    uint64_t *rest = context;
+
+    *rest += reason->is_single_page && reason->block != NULL
+                 ? reason->block_bytes - reason->block_requested
+                 : 0;
+    return true;
+}
+
+/* Of live blocks alone, and not of small ones and those of other pools. */
+static void what_it_costs_is_explained(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    uint64_t rest = 0;
+
+    (void)state;
+    char *const other = scene_alloc(allocator, 3 * MIB, NULL);
+    char *const small = scene_alloc_in(allocator, pool, 1000, NULL);
+    char *const block = scene_alloc_in(allocator, pool, 5 * MIB + 100, NULL);
+    char *const freed = scene_alloc_in(allocator, pool, 31 * MIB, NULL);
+    scene_free(allocator, freed);
+    assert_int_equal(xseg_explain(allocator, NULL, add_rest, &rest, &sums), XSEG_OK);
+    assert_int_equal(sums.single_page_rest, MIB - 100);
+    assert_int_equal(rest, MIB - 100);
+    scene_free(allocator, other);
+    scene_free(allocator, small);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
 static void a_large_block_is_one_piece_of_memory(void **state)
 {
     static const size_t sizes[] = {MIB + 1, 2 * MIB, 21 * MIB, 140 * MIB, 1000 * MIB + 512};
@@ -81,6 +114,27 @@ static void a_large_block_is_one_piece_of_memory(void **state)
         expect_single(block[i], sizes[i]);
         scene_free(allocator, block[i]);
     }
+    scene_close(allocator);
+}
+
+static void a_pool_can_be_set_to_it_before_its_first_block(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_pool *pool = NULL;
+
+    (void)state;
+    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    assert_int_equal(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, true), XSEG_OK);
+    char *const block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    expect_single(block, 30 * MIB);
+    scene_free(allocator, block);
+    scene_empty_cache(allocator);
+    scene_expect_error(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, false), XSEG_ERR_BUSY,
+                       "something was allocated");
+    char *const next = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    expect_single(next, 30 * MIB);
+    scene_free(allocator, next);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);
 }
 
@@ -272,6 +326,8 @@ static void classic_segments_serve_where_they_are_asked_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_it_costs_is_explained),
+        cmocka_unit_test(a_pool_can_be_set_to_it_before_its_first_block),
         cmocka_unit_test(a_large_block_is_one_piece_of_memory),
         cmocka_unit_test(small_blocks_share_pages_as_ever),
         cmocka_unit_test(alignment_is_that_of_the_page),

@@ -385,13 +385,15 @@ class Limits(BlameTest):
 
     def test_reasons_at_the_end(self):
         snapshot = small().snapshot()
-        snapshot["xseg"] = {"devices": [{"device": 0, "pages": [
+        snapshot["xseg"] = {"devices": [{"device": 0, "single_page_rest": 3 * MIB, "pages": [
             [BASE, 4 * MIB, "live", MIB // 2, 7 * MIB // 2], [BASE + 4 * MIB, 2 * MIB, "decay", 0, 2 * MIB]]}]}
         path = self.file(snapshot)
         found = self.blamed(path)
         self.assertEqual(found["idle_at_end"], {"decay": 2 * MIB, "in_use": 2 * MIB})
         self.assertEqual(json_keys.paths(found, maps=["idle_at_end"]), json_keys.documented(ROOT / "docs/blame.md", "JSON"))
         self.assertIn("              2.00 MiB  decay\n", self.said(path))
+        self.assertEqual(found["single_page_rest"], 3 * MIB)
+        self.assertTrue(self.said(path).endswith("of one page each (single_page), at the end: 3.00 MiB\n"))
 
     def test_bad_files(self):
         data = pickle.dumps(small().snapshot(), 4)

@@ -27,8 +27,8 @@ MIB = 1 << 20
 # The layout of include/xseg/published.h.
 HEAD = struct.Struct("=8sIiQQQ")
 FRAME = struct.Struct("=QII")
-DEVICE = struct.Struct("=iI14Q")
-POOL = struct.Struct("=iIII6Q72s")
+DEVICE = struct.Struct("=iI15Q")
+POOL = struct.Struct("=iIII7Q72s")
 DEVICES, POOLS = 32, 128
 SIZE = HEAD.size + 2 * (FRAME.size + DEVICES * DEVICE.size + POOLS * POOL.size)
 
@@ -108,9 +108,9 @@ class Once(Case):
         lines = done.stdout.splitlines()
         self.assertEqual(lines[0], "1 process, 1 device")
         self.assertEqual(lines[2].split(), ["PID", "COMMAND", "DEVICE", "POOL", "LIVE", "PENDING", "CACHED", "RESERVED", "PEAK",
-                                            "OOMS", "REJECTED", "AGE"])
+                                            "REGISTERED", "OOMS", "REJECTED", "AGE"])
         self.assertRegex(lines[3], rf"^ *{one.pid}  test-publisher +0  all +43\.00 MiB +0 bytes +17\.00 MiB +60\.00 MiB +"
-                                   r"60\.00 MiB +0 +0 +\d+\.\d s$")
+                                   r"60\.00 MiB +0 bytes +0 +0 +\d+\.\d s$")
         self.assertEqual([line.split()[0] for line in lines[4:]], ["default", '"kv"'])
         self.assertEqual({len(line) for line in lines[2:4]}, {len(lines[2])})
 
@@ -213,9 +213,9 @@ class Hostile(Case):
 
     def content(self, pid=None, start=None, devices=1, **more):
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        rows = DEVICE.pack(0, 0, 5 * MIB, 0, 1 * MIB, 6 * MIB, *[0] * 5, 2**64 - 1, 80 << 30, 0, 0, 0)
+        rows = DEVICE.pack(0, 0, 5 * MIB, 0, 1 * MIB, 6 * MIB, *[0] * 5, 2**64 - 1, 80 << 30, 0, 0, 0, 0)
         frame = FRAME.pack(now, devices, 0) + rows
-        head = HEAD.pack(more.get("magic", b"xseg-top"), more.get("version", 2), os.getpid() if pid is None else pid,
+        head = HEAD.pack(more.get("magic", b"xseg-top"), more.get("version", 3), os.getpid() if pid is None else pid,
                          self.start if start is None else start, SIZE, 2)
         return (head + frame).ljust(SIZE, b"\0")
 

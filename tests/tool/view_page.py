@@ -268,11 +268,14 @@ class PageTest(unittest.TestCase):
         programme = viewed.Programme(16, 300)
         snapshot = programme.snapshot()
         segment = max(snapshot["segments"], key=lambda one: one["total_size"])
-        page = [segment["address"], viewed.PAGE, "pinned", 0, viewed.PAGE]
+        page = [segment["address"], viewed.PAGE, "pinned", 0, viewed.PAGE, viewed.PAGE // 2]
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 5, "left_out": 0, "pages": [page]}]}
         self.open(snapshot)
         self.assertIn("pinned 2.00 MiB", self.element("h3 + .state").find_element(By.XPATH, "preceding-sibling::h3[1]").text)
         self.assertEqual(self.run_script("return Main.panes[0].state.pinned.length"), 1)
+        self.assertEqual(self.run_script("return Main.panes[0].state.registered.length"), 1)
+        self.assertIn("registered 1.00 MiB", self.element("h3 + .state").find_element(By.XPATH, "preceding-sibling::h3[1]").text)
+        self.assertIn("registered, at the end, a line in the map below", self.element("body").text)
         self.assertIn("5 older events are missing", self.element(".figures").text)
         self.press(Keys.LEFT)
         self.run_script("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

@@ -77,6 +77,8 @@ static struct xseg_reason begin_reason(const struct xseg_explaining *look,
     reason.pool = xseg_pool_of(extent);
     reason.is_small = arena->is_small;
     reason.is_expandable = xseg_extent_is_expandable(extent);
+    reason.is_single_page =
+        xseg_pool_is_single(arena->pool) && !arena->is_small && reason.is_expandable;
     reason.base = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     reason.bytes = bytes;
     reason.block_age_ms = UNKNOWN_AGE;
@@ -132,12 +134,14 @@ static void add_part(struct xseg_reason *reason, const struct xseg_part *part, u
     }
 }
 
-/* Whether a page continues the run of the page before: idle as long, or inside the same block. */
+/* Whether a page continues the run of the page before: idle as long, or inside the same block; and registered
+ * as well, or not. */
 static bool continues(const struct xseg_reason *run, const struct xseg_reason *page)
 {
     return (char *)run->base + run->bytes == page->base && run->kind == page->kind &&
            run->block == page->block && run->age_ms == page->age_ms &&
            run->live_blocks == page->live_blocks && run->live_blocks <= 1 &&
+           (run->registered_bytes == 0) == (page->registered_bytes == 0) &&
            (run->live_bytes == run->bytes || run->pending_bytes == run->bytes ||
             run->cached_bytes == run->bytes) &&
            (page->live_bytes == page->bytes || page->pending_bytes == page->bytes ||
@@ -153,6 +157,7 @@ static void put_reason(struct xseg_reasons *reasons, const struct xseg_reason *p
         run->live_bytes += page->live_bytes;
         run->pending_bytes += page->pending_bytes;
         run->cached_bytes += page->cached_bytes;
+        run->registered_bytes += page->registered_bytes;
         return;
     }
     XSEG_ASSERT(reasons->count < reasons->capacity);
@@ -184,20 +189,21 @@ static void add_parts(struct xseg_reason *reason, struct xseg_part *part, uint64
     }
 }
 
-/* Note that an idle page is pinned, by a registration or otherwise, or exported: these reasons go before the others of
+/* Note what is registered of a page, and that an idle one is pinned, by a registration or otherwise, or exported: these reasons go before the others of
  * idle memory. */
 static void note_held(const struct xseg_explaining *look, struct xseg_reason *page,
                       const struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
+    struct xseg_registrations *registrations = look->device->allocator->registrations;
     const uint64_t base = (uintptr_t)page->base;
 
+    page->registered_bytes = xseg_registrations_over(registrations, base, base + page->bytes);
     if (page->kind != XSEG_REASON_POLICY)
         return;
     if (xseg_segment_is_pinned(segment, first, count))
-        page->kind =
-            xseg_registrations_pin(look->device->allocator->registrations, base, base + page->bytes)
-                ? XSEG_REASON_REGISTERED
-                : XSEG_REASON_PINNED;
+        page->kind = xseg_registrations_pin(registrations, base, base + page->bytes)
+                         ? XSEG_REASON_REGISTERED
+                         : XSEG_REASON_PINNED;
     else if (xseg_segment_is_exported(segment, first, count))
         page->kind = XSEG_REASON_EXPORTED;
 }

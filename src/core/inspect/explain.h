@@ -3,7 +3,7 @@
  * Explain: for every page of a device, why it is not free.
  *
  * A page has one reason, the first of these that applies.  A block lies on it: a live one, a pending one, a
- * busy one.  Or idle memory is kept: by a pin, an export, the pool's holder, a capture, the stream's work, the
+ * busy one.  Or idle memory is kept: by a registration, a pin, an export, the pool's holder, a capture, the stream's work, the
  * floor of decay, the time of decay, or by policy alone.  So the reasons of a device add up to its reserved
  * bytes.
  *
@@ -39,6 +39,14 @@ struct xseg_explaining {
     bool asks;            /* the driver may be asked */
     uint64_t stranded;    /* so far; struct xseg_device has it, too */
 };
+
+/* What a live block has beyond what was asked for, since it is one page alone (single_page); bytes. */
+static inline uint64_t xseg_reason_single_page_rest(const struct xseg_reason *reason)
+{
+    return reason->is_single_page && reason->kind == XSEG_REASON_LIVE
+               ? reason->bytes - reason->block_requested
+               : 0;
+}
 
 /*
  * Add the reasons for all memory of a device.  No lock is held; the list is the caller's to free, also

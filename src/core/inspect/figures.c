@@ -55,6 +55,7 @@ static void add_row(void *self, const struct xseg_pool_figures *figures)
     row->pending = figures->pending;
     row->cached = figures->cached;
     row->reserved = figures->reserved;
+    row->registered = figures->registered;
     row->limit = figures->limit;
     row->recent_peak = figures->body == NULL ? XSEG_FIGURES_NONE
                                              : xseg_recent_peak_read(&figures->body->recent,

@@ -2,11 +2,10 @@
 /*
  * Figures: the few numbers about an allocator that the monitoring of a service needs.
  *
- * They are read while everything runs, with no lock and without the driver, so those of one device may be of slightly
- * different moments.  Reading changes nothing: any number of readers see the same.  Figures of pools are those of
+ * They are read while everything runs, without the driver, so those of one device may be of slightly different moments.  Reading changes nothing: any number of readers see the same.  Figures of pools are those of
  * pool_figures.h.
  *
- * Locking: none is taken and none need be held.
+ * Locking: as pool_figures.h.
  */
 #ifndef XSEG_CORE_FIGURES_H
 #define XSEG_CORE_FIGURES_H
@@ -22,7 +21,7 @@ struct xseg_figures_pool {
     int device;
     uint32_t number; /* of a private pool, from 1 on */
     char name[XSEG_POOL_NAME_MOST + 1];
-    uint64_t live, pending, cached, reserved; /* bytes */
+    uint64_t live, pending, cached, reserved, registered; /* bytes */
     uint64_t recent_peak; /* of `reserved`, see recent_peak.h; NONE where pools share figures */
     uint64_t limit;       /* on `reserved`, bytes; NONE: no limit */
 };

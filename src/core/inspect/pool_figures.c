@@ -2,9 +2,13 @@
 #include "src/core/inspect/pool_figures.h"
 
 #include "src/base/check.h"
+#include "src/core/device/allocator.h"
+#include "src/core/registration/registrations.h"
 
 /* The pools of a device, while they are sorted by row. */
 struct pools {
+    struct xseg_device *device;
+    uint64_t registered; /* bytes that rows do not have yet */
     size_t own;
     struct xseg_pool_body *guarded; /* or NULL */
     /* Private pools: how many have been met, and the last of these, by turns. */
@@ -24,6 +28,21 @@ static void add_arena(void *self, struct xseg_arena *arena)
     row->pending += xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE_BYTES).current;
     row->cached += xseg_arena_cached_bytes(arena);
     row->reserved += xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES);
+}
+
+/* What is registered of a pool, of what is left of the device's. */
+static uint64_t take_registered(struct pools *pools, const struct xseg_pool *pool)
+{
+    const struct xseg_device *device = pools->device;
+
+    if (pools->registered == 0)
+        return 0;
+    /* More may have been registered between two looks. */
+    const uint64_t bytes =
+        xseg_min(pools->registered, xseg_registrations_pool_bytes(device->allocator->registrations,
+                                                                  device->context.ordinal, pool));
+    pools->registered -= bytes;
+    return bytes;
 }
 
 static struct xseg_pool_figures read_pool(struct xseg_pool_body *body, enum xseg_pool_figures_of of,
@@ -59,6 +78,7 @@ static void note_private(struct pools *pools, struct xseg_pool_body *body)
     if (younger == NULL)
         return;
     xseg_pool_visit_arenas(younger, add_arena, &pools->others);
+    pools->others.registered += take_registered(pools, younger->pool);
     pools->others.count++;
 }
 
@@ -74,7 +94,7 @@ static void note_pool(struct pools *pools, struct xseg_pool_body *body)
         note_private(pools, body);
 }
 
-static void visit_pools(const struct pools *pools, xseg_pool_figures_visitor *visit, void *self)
+static void visit_pools(struct pools *pools, xseg_pool_figures_visitor *visit, void *self)
 {
     struct xseg_pool_figures row;
 
@@ -86,10 +106,12 @@ static void visit_pools(const struct pools *pools, xseg_pool_figures_visitor *vi
         struct xseg_pool_body *body = pools->last[(pools->count - age) % pools->own];
 
         row = read_pool(body, XSEG_POOL_FIGURES_PRIVATE, body->label);
+        row.registered = take_registered(pools, body->pool);
         visit(self, &row);
     }
     if (pools->others.count != 0)
         visit(self, &pools->others);
+    pools->ended.registered = pools->registered;
     if (pools->ended.reserved != 0 || pools->ended.live != 0)
         visit(self, &pools->ended);
 }
@@ -98,6 +120,9 @@ size_t xseg_pool_figures_visit(struct xseg_device *device, size_t own,
                                xseg_pool_figures_visitor *visit, void *self)
 {
     struct pools pools = {
+        .device = device,
+        .registered =
+            xseg_registrations_bytes(device->allocator->registrations, device->context.ordinal),
         .own = own,
         .others = {.of = XSEG_POOL_FIGURES_OTHERS, .label = "others", .limit = UINT64_MAX},
         .ended = {.of = XSEG_POOL_FIGURES_ENDED, .count = 1, .label = "ended", .limit = UINT64_MAX},
@@ -105,8 +130,9 @@ size_t xseg_pool_figures_visit(struct xseg_device *device, size_t own,
 
     XSEG_ASSERT(own <= XSEG_POOL_FIGURES_OWN);
     xseg_retire_begin_visit(device);
-    const struct xseg_pool_figures row =
+    struct xseg_pool_figures row =
         read_pool(&device->pool_body, XSEG_POOL_FIGURES_DEFAULT, "default");
+    row.registered = take_registered(&pools, NULL);
     visit(self, &row);
     /* A pool that is made meanwhile comes before these in the list, and is left out. */
     for (struct xseg_pool_body *body = atomic_load(&device->private_pools); body != NULL;

@@ -7,7 +7,7 @@
  * the pool that it belongs to: of a pool, `reserved` is live + pending + cached, where blocks that it has lent count as
  * its own.  The blocks of a paused pool are live without being reserved.
  *
- * Locking: none is taken and none need be held.
+ * Locking: REGISTRATIONS is taken for moments, once something was registered; none need be held.
  */
 #ifndef XSEG_CORE_POOL_FIGURES_H
 #define XSEG_CORE_POOL_FIGURES_H
@@ -35,6 +35,7 @@ struct xseg_pool_figures {
     uint32_t number;                          /* of a private pool, from 1 on; else 0 */
     const char *label;                        /* what the pool, or the row, is called */
     uint64_t live, pending, cached, reserved; /* bytes */
+    uint64_t registered;                      /* bytes, see xseg/stats.h */
     uint64_t limit;                           /* on `reserved`, bytes; UINT64_MAX: no limit */
     const struct xseg_pool_body *body;        /* for its peaks; NULL: of OTHERS and ENDED */
 };

@@ -62,10 +62,12 @@ static void add_row(void *self, const struct xseg_pool_figures *figures)
         .cached = figures->cached,
         .reserved = figures->reserved,
         .reserved_peak = peak_of(figures),
+        .registered = figures->registered,
         .limit = figures->limit,
     };
     memcpy(row->label, figures->label, strlen(figures->label));
     rows->device->cached += row->cached;
+    rows->device->registered += row->registered;
 }
 
 /* --- Devices. --- */

@@ -5,7 +5,7 @@
  * They are read without an arena's lock while everything runs: each figure is one that was there, but two of them may be
  * of slightly different moments.  Figures of pools are those of pool_figures.h.
  *
- * Locking: GROWTH is not taken; STATS is, for moments.
+ * Locking: GROWTH is not taken; STATS and REGISTRATIONS are, for moments.
  */
 #ifndef XSEG_CORE_PUBLISHED_H
 #define XSEG_CORE_PUBLISHED_H

@@ -34,6 +34,9 @@ static const struct family of_pools[] = {
     {"xseg_reserved_recent_peak_bytes", GAUGE, BYTES,
      offsetof(struct xseg_figures_pool, recent_peak),
      "Highest reserved memory of the last 60 to 65 seconds; not of other and ended."},
+    {"xseg_registered_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, registered),
+     "Memory that has entered registrations (xseg_register); what is registered twice counts "
+     "twice."},
     {"xseg_pool_limit_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, limit),
      "Limit on what the pool may reserve; absent without a limit."},
 };

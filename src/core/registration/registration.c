@@ -397,7 +397,8 @@ uint64_t xseg_registration_enter_all(struct xseg_registration_desk *desk,
 
 /* --- Questions. --- */
 
-uint64_t xseg_registration_bytes(const struct xseg_registration *registration)
+uint64_t xseg_registration_over(const struct xseg_registration *registration, uint64_t begin,
+                                uint64_t end)
 {
     uint64_t bytes = 0;
 
@@ -405,13 +406,8 @@ uint64_t xseg_registration_bytes(const struct xseg_registration *registration)
     {
         const struct xseg_registration_run *run = run_of(node);
 
-        bytes += run->end - run->begin;
+        if (run->begin < end && run->end > begin)
+            bytes += xseg_min(run->end, end) - xseg_max(run->begin, begin);
     }
     return bytes;
-}
-
-bool xseg_registration_has(const struct xseg_registration *registration, uint64_t begin,
-                           uint64_t end)
-{
-    return run_over(registration, begin, end) != NULL;
 }

@@ -92,11 +92,8 @@ void xseg_registration_leave(struct xseg_registration_desk *desk,
 void xseg_registration_leave_all(struct xseg_registration_desk *desk,
                                  struct xseg_registration *registration) XSEG_REQUIRES(desk->lock);
 
-/* Bytes of all runs. */
-uint64_t xseg_registration_bytes(const struct xseg_registration *registration);
-
-/* Whether a run has some of the bytes [begin, end). */
-bool xseg_registration_has(const struct xseg_registration *registration, uint64_t begin,
-                           uint64_t end);
+/* How many of the bytes [begin, end) are in runs. */
+uint64_t xseg_registration_over(const struct xseg_registration *registration, uint64_t begin,
+                                uint64_t end);
 
 #endif

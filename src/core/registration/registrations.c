@@ -149,9 +149,10 @@ static xseg_status observe(struct xseg_registrations *all)
     uint64_t id = 0;
 
     xseg_lock_take(&all->desk.lock);
-    if (!all->observes)
+    if (!atomic_load(&all->observes))
         status = xseg_observers_add(&all->allocator->observers, &observer, &id);
-    all->observes |= status == XSEG_OK;
+    if (status == XSEG_OK)
+        atomic_store(&all->observes, true);
     xseg_lock_give(&all->desk.lock);
     return status;
 }
@@ -276,19 +277,47 @@ xseg_status xseg_registrations_expect_none(struct xseg_registrations *all)
                      count, count == 1 ? " is" : "s are", id);
 }
 
-uint64_t xseg_registrations_bytes(struct xseg_registrations *all, int device,
-                                  const struct xseg_pool *pool)
+static uint64_t add_up(struct xseg_registrations *all, int device, bool of_all,
+                       const struct xseg_pool *pool)
 {
     uint64_t bytes = 0;
 
+    if (!atomic_load(&all->observes))
+        return 0;
     xseg_lock_take(&all->desk.lock);
     for (size_t at = 0; at < all->count; at++) {
         const struct xseg_registration *registration = all->range[at].registration;
 
         if (registration->device->context.ordinal == device &&
-            (pool == NULL || registration->pool == pool))
-            bytes += xseg_registration_bytes(registration);
+            (of_all || registration->pool == pool))
+            bytes += xseg_registration_over(registration, registration->begin, registration->end);
     }
+    xseg_lock_give(&all->desk.lock);
+    return bytes;
+}
+
+uint64_t xseg_registrations_bytes(struct xseg_registrations *all, int device)
+{
+    return add_up(all, device, true, NULL);
+}
+
+uint64_t xseg_registrations_pool_bytes(struct xseg_registrations *all, int device,
+                                       const struct xseg_pool *pool)
+{
+    return add_up(all, device, false, pool);
+}
+
+uint64_t xseg_registrations_over(struct xseg_registrations *all, uint64_t begin, uint64_t end)
+{
+    struct xseg_registration *registration = NULL;
+    uint64_t bytes = 0;
+
+    if (!atomic_load(&all->observes))
+        return 0;
+    xseg_lock_take(&all->desk.lock);
+    while ((registration =
+                next_over(all, registration == NULL ? 0 : registration->id, begin, end)) != NULL)
+        bytes += xseg_registration_over(registration, begin, end);
     xseg_lock_give(&all->desk.lock);
     return bytes;
 }
@@ -300,7 +329,7 @@ bool xseg_registrations_pin(struct xseg_registrations *all, uint64_t begin, uint
     xseg_lock_take(&all->desk.lock);
     for (size_t at = 0; at < all->count && !found; at++)
         found = all->range[at].registration->calls.pin &&
-                xseg_registration_has(all->range[at].registration, begin, end);
+                xseg_registration_over(all->range[at].registration, begin, end) != 0;
     xseg_lock_give(&all->desk.lock);
     return found;
 }

@@ -24,7 +24,7 @@ struct xseg_registrations {
     struct xseg_registration_range *range; /* [capacity], in the order of their ids */
     size_t count, capacity;
     uint64_t last_id;
-    bool observes;            /* the observer was added */
+    atomic_bool observes;     /* the observer was added; read without the lock as well */
     struct xseg_list dmabufs; /* descriptors that pin; see dmabuf.h */
 };
 
@@ -41,9 +41,15 @@ xseg_status xseg_registrations_remove(struct xseg_registrations *all, uint64_t i
 /* Whether nothing is registered: XSEG_OK, XSEG_ERR_BUSY.  No lock is held. */
 xseg_status xseg_registrations_expect_none(struct xseg_registrations *all);
 
-/* Bytes of the runs of a device, or of a pool of it as users see it; what overlaps counts for each registration. */
-uint64_t xseg_registrations_bytes(struct xseg_registrations *all, int device,
-                                  const struct xseg_pool *pool);
+/* Bytes of the runs of a device; what overlaps counts for each registration.  No lock is taken before the first one. */
+uint64_t xseg_registrations_bytes(struct xseg_registrations *all, int device);
+
+/* The same of a pool of the device, as users see it; NULL: of the default pool. */
+uint64_t xseg_registrations_pool_bytes(struct xseg_registrations *all, int device,
+                                       const struct xseg_pool *pool);
+
+/* How many of the bytes [begin, end) are in runs; what overlaps counts for each registration. */
+uint64_t xseg_registrations_over(struct xseg_registrations *all, uint64_t begin, uint64_t end);
 
 /* Whether a registration that pins has a run with some of the bytes [begin, end). */
 bool xseg_registrations_pin(struct xseg_registrations *all, uint64_t begin, uint64_t end);

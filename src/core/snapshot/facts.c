@@ -117,7 +117,17 @@ void xseg_snapshot_facts_write_pages(struct xseg_document *document,
         xseg_document_word(document, word_of(reason->kind));
         xseg_document_number(document, reason->live_bytes);
         xseg_document_number(document, reason->cached_bytes);
+        xseg_document_number(document, reason->registered_bytes);
         xseg_document_close(document);
     }
     xseg_document_close(document);
+}
+
+uint64_t xseg_snapshot_facts_single_page_rest(const struct xseg_reasons *reasons)
+{
+    uint64_t rest = 0;
+
+    for (size_t i = 0; i < reasons->count; i++)
+        rest += xseg_reason_single_page_rest(&reasons->list[i]);
+    return rest;
 }

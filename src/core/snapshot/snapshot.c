@@ -351,6 +351,8 @@ static void write_view(struct writing *writing, const struct view *view)
     put_number(document, XSEG_SNAPSHOT_RESERVED, view->reserved);
     put_number(document, XSEG_SNAPSHOT_PAGE_CACHE, view->page_cache);
     put_number(document, XSEG_SNAPSHOT_STUCK, view->stuck);
+    put_number(document, XSEG_SNAPSHOT_SINGLE_PAGE_REST,
+               xseg_snapshot_facts_single_page_rest(&view->reasons));
     put_number(document, XSEG_SNAPSHOT_LOST, view->reading.lost);
     put_number(document, XSEG_SNAPSHOT_LEFT_OUT,
                view->reading.left_out + view->reading.count - view->trace.events);

@@ -72,7 +72,8 @@
                                         each(PINNED, "pinned") each(CAPTURE, "capture")            \
                                             each(FLOOR, "floor") each(POLICY, "policy")            \
                                                 each(EXPORTED, "exported")                         \
-                                                    each(REGISTERED, "registered")
+                                                    each(REGISTERED, "registered")                 \
+                                                        each(SINGLE_PAGE_REST, "single_page_rest")
 
 #define XSEG_SNAPSHOT_WORD(name, text) XSEG_SNAPSHOT_##name,
 enum xseg_snapshot_word { XSEG_SNAPSHOT_WORDS(XSEG_SNAPSHOT_WORD) XSEG_SNAPSHOT_WORD_COUNT };

@@ -150,6 +150,11 @@ static void print_reasons(FILE *out, const struct blame *blame)
             printable_print(out, recording_text(blame->recording, reason->reason));
         (void)fputc('\n', out);
     }
+    if (blame->device->single_page_rest > 0)
+        (void)fprintf(out,
+                      "\nbeyond what was asked for, in live blocks of one page each (single_page), "
+                      "at the end: %s\n",
+                      amount_bytes(blame->device->single_page_rest).text);
 }
 
 bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, uint32_t rows)
@@ -240,7 +245,7 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
 
     return json_pack(
         "{s:o, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I}, s:o, "
-        "s:o}",
+        "s:I, s:o}",
         "file", printable_json(blame->recording->name), "device", blame->device->number, "by",
         words[by], "events", (json_int_t)blame->device->event_count, "duration_us",
         (json_int_t)(blame->is_moment ? 0 : blame->duration_us), "lost",
@@ -249,7 +254,8 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
         sum_json(sums->live), "stranded", sum_json(sums->stranded), "pending",
         sum_json(sums->pending + sums->beside), "idle", sum_json(sums->idle), "peak", "event",
         (json_int_t)sums->peak.event, "reserved", (json_int_t)sums->peak.reserved, "live",
-        (json_int_t)sums->peak.live, "idle_at_end", reasons_json(blame), "sites",
+        (json_int_t)sums->peak.live, "idle_at_end", reasons_json(blame), "single_page_rest",
+        (json_int_t)blame->device->single_page_rest, "sites",
         sites_json(blame));
 }
 

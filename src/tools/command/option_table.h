@@ -70,7 +70,7 @@ enum option_takes {
     OPTION_TAKES_OUTPUT  /* a file to write; `-` is standard output */
 };
 
-#define OPTION_WORDS 8
+#define OPTION_WORDS 10u
 
 struct option_row {
     const char *name; /* without its dashes */

@@ -136,6 +136,7 @@ json_t *explained_json(const struct explained *explained)
         {"registered", sums->registered},
         {"reserved", sums->reserved},
         {"live_itself", sums->live_itself},
+        {"single_page_rest", sums->single_page_rest},
     };
     json_t *object = json_object();
 

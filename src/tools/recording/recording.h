@@ -87,6 +87,7 @@ struct recording_segment {
 /* Why memory is reserved; of xseg's own snapshots. */
 struct recording_page {
     uint64_t address, bytes, live, cached;
+    uint64_t registered; /* 0 in older files */
     uint32_t reason; /* text */
 };
 
@@ -99,6 +100,7 @@ struct recording_device {
     struct recording_page *pages; /* [page_count] */
     size_t page_count;
     uint64_t lost, left_out; /* events before the first, if the snapshot says so */
+    uint64_t single_page_rest; /* bytes of live blocks beyond what was asked for, because of single_page */
 };
 
 struct recording {

@@ -233,12 +233,15 @@ static bool read_pages(struct reading *reading, const struct pickle_value *list,
         const struct pickle_value *item = pickle_item(reading->pickle, list, device->page_count);
         struct recording_page *page = &device->pages[device->page_count];
         uint64_t *const numbers[] = {&page->address, &page->bytes, NULL, &page->live,
-                                     &page->cached};
+                                     &page->cached, &page->registered};
         const char *reason;
+        size_t there;
 
         if (item->kind != PICKLE_LIST || pickle_count(item) < 5)
-            return reading_bad(reading, "a page is no list of five");
-        for (size_t i = 0; i < 5; i++)
+            return reading_bad(reading, "a page is no list of five or more");
+        there = pickle_count(item) < 6 ? 5 : 6;
+        page->registered = 0;
+        for (size_t i = 0; i < there; i++)
             if (numbers[i] && !pickle_number(pickle_item(reading->pickle, item, i), numbers[i]))
                 return reading_bad(reading, "a page has something that is no number");
         reason = pickle_string(reading->pickle, pickle_item(reading->pickle, item, 2));
@@ -309,6 +312,7 @@ static bool read_own(struct reading *reading, const struct pickle_value *own)
             !(device = get_device(reading, number)) ||
             !reading_want(reading, value, READING_LOST, &device->lost) ||
             !reading_want(reading, value, READING_LEFT_OUT, &device->left_out) ||
+            !reading_want(reading, value, READING_SINGLE_PAGE_REST, &device->single_page_rest) ||
             !read_causes(reading, reading_list(reading, value, READING_CAUSES), device) ||
             (!device->pages &&
              !read_pages(reading, reading_list(reading, value, READING_PAGES), device)))

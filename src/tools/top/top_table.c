@@ -31,6 +31,8 @@ static uint64_t value_of(const struct top_row *row, enum top_by by)
         return pool ? pool->cached : device->cached;
     case TOP_BY_PEAK:
         return pool ? pool->reserved_peak : device->reserved_peak;
+    case TOP_BY_REGISTERED:
+        return pool ? pool->registered : device->registered;
     case TOP_BY_OOMS:
         return pool ? 0 : device->ooms;
     case TOP_BY_REJECTED:
@@ -161,14 +163,14 @@ void top_table_summary(const struct top_table *table, const struct publishers *p
 
 void top_table_head(char line[TOP_LINE], enum top_by by, int *from, int *length)
 {
-    static const char *const names[TOP_BYS] = {"RESERVED", "LIVE", "PENDING",  "CACHED",
-                                               "PEAK",     "OOMS", "REJECTED", "PID"};
+    static const char *const names[TOP_BYS] = {"RESERVED",   "LIVE", "PENDING",  "CACHED", "PEAK",
+                                               "REGISTERED", "OOMS", "REJECTED", "PID"};
     const char *at;
 
     (void)snprintf(line, TOP_LINE,
-                   "%8s  %-15s  %6s  %-16s  %11s  %11s  %11s  %11s  %11s  %5s  %8s  %6s", "PID",
-                   "COMMAND", "DEVICE", "POOL", "LIVE", "PENDING", "CACHED", "RESERVED", "PEAK",
-                   "OOMS", "REJECTED", "AGE");
+                   "%8s  %-15s  %6s  %-16s  %11s  %11s  %11s  %11s  %11s  %11s  %5s  %8s  %6s",
+                   "PID", "COMMAND", "DEVICE", "POOL", "LIVE", "PENDING", "CACHED", "RESERVED",
+                   "PEAK", "REGISTERED", "OOMS", "REJECTED", "AGE");
     at = strstr(line, names[by]);
     *from = (int)(at - line);
     *length = (int)strlen(names[by]);
@@ -198,8 +200,8 @@ static void format_amounts(char *text, size_t room, const uint64_t *amounts, siz
 static void format_device(const struct top_row *row, char line[TOP_LINE])
 {
     const struct xseg_published_device *device = row->device;
-    const uint64_t amounts[] = {device->live, device->pending, device->cached, device->reserved,
-                                device->reserved_peak};
+    const uint64_t amounts[] = {device->live,     device->pending,       device->cached,
+                                device->reserved, device->reserved_peak, device->registered};
     char columns[96], age[16];
 
     format_amounts(columns, sizeof(columns), amounts, sizeof(amounts) / sizeof(amounts[0]));
@@ -212,8 +214,8 @@ static void format_device(const struct top_row *row, char line[TOP_LINE])
 
 static void format_pool(const struct xseg_published_pool *pool, char line[TOP_LINE])
 {
-    const uint64_t amounts[] = {pool->live, pool->pending, pool->cached, pool->reserved,
-                                pool->reserved_peak};
+    const uint64_t amounts[] = {pool->live,     pool->pending,       pool->cached,
+                                pool->reserved, pool->reserved_peak, pool->registered};
     char columns[96], label[XSEG_PUBLISHED_LABEL + 16];
 
     format_amounts(columns, sizeof(columns), amounts, sizeof(amounts) / sizeof(amounts[0]));
@@ -248,11 +250,12 @@ static json_t *pool_json(const struct xseg_published_pool *pool)
 {
     static const char *const kinds[] = {"default", "private", "guarded", "ended", "others"};
 
-    return json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "kind", kinds[pool->kind],
-                     "label", printable_json(pool->label), "count", (json_int_t)pool->count, "live",
-                     number(pool->live), "pending", number(pool->pending), "cached",
-                     number(pool->cached), "reserved", number(pool->reserved), "reserved_peak",
-                     number(pool->reserved_peak), "limit", number(pool->limit));
+    return json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kind",
+                     kinds[pool->kind], "label", printable_json(pool->label), "count",
+                     (json_int_t)pool->count, "live", number(pool->live), "pending",
+                     number(pool->pending), "cached", number(pool->cached), "reserved",
+                     number(pool->reserved), "reserved_peak", number(pool->reserved_peak),
+                     "registered", number(pool->registered), "limit", number(pool->limit));
 }
 
 static json_t *device_json(const struct publisher *publisher,
@@ -265,14 +268,15 @@ static json_t *device_json(const struct publisher *publisher,
         if (frame->pools[i].ordinal == device->ordinal)
             output_json_add(&pools, pool_json(&frame->pools[i]));
     return json_pack(
-        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "device", (json_int_t)device->ordinal, "live", number(device->live), "pending",
         number(device->pending), "cached", number(device->cached), "reserved",
         number(device->reserved), "live_peak", number(device->live_peak), "reserved_peak",
-        number(device->reserved_peak), "page_cache", number(device->page_cache), "stuck",
-        number(device->stuck), "paused", number(device->paused), "limit", number(device->limit),
-        "total", number(device->total), "ooms", number(device->ooms), "rejections",
-        number(device->rejections), "retries", number(device->retries), "pools", pools);
+        number(device->reserved_peak), "registered", number(device->registered), "page_cache",
+        number(device->page_cache), "stuck", number(device->stuck), "paused",
+        number(device->paused), "limit", number(device->limit), "total", number(device->total),
+        "ooms", number(device->ooms), "rejections", number(device->rejections), "retries",
+        number(device->retries), "pools", pools);
 }
 
 static json_t *publisher_json(const struct publisher *publisher)

@@ -19,6 +19,7 @@ enum top_by {
     TOP_BY_PENDING,
     TOP_BY_CACHED,
     TOP_BY_PEAK,
+    TOP_BY_REGISTERED,
     TOP_BY_OOMS,
     TOP_BY_REJECTED,
     TOP_BY_PID, /* the smallest first */

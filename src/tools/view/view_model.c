@@ -203,6 +203,7 @@ static void add_ooms(struct model *model)
         view_columns_add(&model->columns, device->pages[i].address);
         view_columns_add(&model->columns, device->pages[i].bytes);
         view_columns_add(&model->columns, device->pages[i].reason);
+        view_columns_add(&model->columns, device->pages[i].registered);
     }
 }
 

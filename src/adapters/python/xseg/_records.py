@@ -118,6 +118,8 @@ class Reason(NamedTuple):
     age_ms: Optional[int]
     block_age_ms: Optional[int]
     lender: int
+    registered_bytes: int
+    is_single_page: bool
 
 
 class Explained(NamedTuple):
@@ -139,6 +141,7 @@ class Explained(NamedTuple):
     stuck: int
     exported: int
     registered: int
+    single_page_rest: int
     reasons: List[Reason]
 
 

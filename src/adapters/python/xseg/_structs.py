@@ -55,6 +55,7 @@ XSEG_REASON_REGISTERED = 11
 XSEG_POOL_NAME_MOST = 63
 XSEG_POOL_NO_SPLIT = 0
 XSEG_POOL_USE_ON_OOM = 1
+XSEG_POOL_SINGLE_PAGE = 2
 XSEG_KEEP_NOTHING = 0
 XSEG_KEEP_HOST = 1
 XSEG_KEEP_FILE = 2
@@ -288,6 +289,8 @@ class xseg_reason(Structure):
         ("age_ms", c_uint64),
         ("block_age_ms", c_uint64),
         ("lender", c_void_p),
+        ("registered_bytes", c_uint64),
+        ("is_single_page", c_bool),
     ]
 
 
@@ -310,6 +313,7 @@ class xseg_explained(Structure):
         ("stuck", c_uint64),
         ("exported", c_uint64),
         ("registered", c_uint64),
+        ("single_page_rest", c_uint64),
     ]
 
 

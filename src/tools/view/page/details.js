@@ -36,7 +36,7 @@ const Details = (() => {
   function reason(pane, address) {
     if (pane.cursor !== pane.model.n) return "";
     const page = pane.model.pages.find((one) => one.address <= address && address < one.address + one.bytes);
-    return page ? `\npage ${Text.hex(page.address)}: ${page.reason}` : "";
+    return page ? `\npage ${Text.hex(page.address)}: ${page.reason}${page.registered > 0 ? `, registered ${Text.bytes(page.registered)}` : ""}` : "";
   }
 
   function moment(pane) {
@@ -47,6 +47,7 @@ const Details = (() => {
       `cached ${Text.bytes(state.cached)}, of it stranded ${Text.bytes(state.stranded)}` +
       (model.summed ? `; blocks that the page does not have, up to ${Text.bytes(model.summed[Math.min(state.moment, model.n)])}, count as cached` : "") +
       Array.from(state.reasons, ([reason, bytes]) => `; pages kept: ${reason} ${Text.bytes(bytes)}`).join("") +
+      (state.registeredBytes > 0 ? `; registered ${Text.bytes(state.registeredBytes)}` : "") +
       (oom ? `; out of memory: ${Text.bytes(oom.bytes)} asked for, ${Text.bytes(oom.left)} left` : "");
   }
 

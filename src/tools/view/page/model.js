@@ -156,7 +156,7 @@ const Model = (() => {
     model.lives = readLives(reader, facts.lives, n + 1);
     model.spans = readSpans(reader, facts.spans);
     model.ooms = Array.from({ length: facts.ooms }, () => ({ moment: reader.next(), bytes: reader.next(), left: reader.next() }));
-    model.pages = Array.from({ length: facts.pages }, () => ({ address: reader.next(), bytes: reader.next(), reason: model.texts[reader.next()] }));
+    model.pages = Array.from({ length: facts.pages }, () => ({ address: reader.next(), bytes: reader.next(), reason: model.texts[reader.next()], registered: reader.next() }));
     if (reader.at !== reader.bytes.length) throw new Error("the page's data does not end where it should");
     model.events = readEvents(model);
     model.hasTime = model.time[n + 1] > model.time[0];

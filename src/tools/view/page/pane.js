@@ -10,6 +10,7 @@ const Pane = (() => {
     stranded: "stranded: cached, a block on its page",
     cached: "cached, on free pages",
     pinned: "pinned, at the end, in the map below",
+    registered: "registered, at the end, a line in the map below",
   };
 
   function make(parent, tag, properties = {}) {
@@ -89,8 +90,9 @@ const Pane = (() => {
         item.dataset.band = band;
       }
       this.pagesLegend.replaceChildren();
-      for (const name of [...Pages.CLASSES, "pinned"]) {
+      for (const name of [...Pages.CLASSES, "pinned", "registered"]) {
         if (name === "pinned" && !this.model.pages.some((page) => page.reason === "pinned")) continue;
+        if (name === "registered" && !this.model.pages.some((page) => page.registered > 0)) continue;
         const item = make(this.pagesLegend, "li");
         this.swatch(item, name === "hole" ? Colors.theme("empty") : Colors.PAGES[name]);
         item.append(PAGE_NAMES[name]);

@@ -3,6 +3,7 @@
 const State = (() => {
   const ROWS = 6;
   const GAP = 4;
+  const LINE = 0.15; // of a row's height: the line beneath what is registered
   const { rounded } = Pages;
 
   function order(numbers) {
@@ -83,18 +84,24 @@ const State = (() => {
       state.cached = state.reserved - blocks;
     }
 
-    // Why pages without blocks stay, as the allocator explained it when the file was written: of the end alone.
+    // Why pages without blocks stay, and which are registered, as the allocator explained it when the file was written: of
+    // the end alone.
     explain(state) {
       const { pages, spans } = this.model;
       state.reasons = new Map();
       state.pinned = [];
+      state.registered = [];
+      state.registeredBytes = 0;
       if (state.moment !== this.model.n) return;
       for (const page of pages) {
-        if (page.reason === "live" || page.reason === "pending") continue;
-        state.reasons.set(page.reason, (state.reasons.get(page.reason) || 0) + page.bytes);
-        const span = state.spans.findIndex((i) => spans.address[i] <= page.address && page.address < spans.address[i] + spans.bytes[i]);
-        if (span < 0 || page.reason !== "pinned") continue;
-        state.pinned.push({ offset: state.spanOffset[span] + page.address - spans.address[state.spans[span]], bytes: page.bytes });
+        state.registeredBytes += page.registered;
+        if (page.reason !== "live" && page.reason !== "pending")
+          state.reasons.set(page.reason, (state.reasons.get(page.reason) || 0) + page.bytes);
+        const lists = [page.reason === "pinned" ? state.pinned : null, page.registered > 0 ? state.registered : null].filter(Boolean);
+        const span = lists.length > 0 ? state.spans.findIndex((i) => spans.address[i] <= page.address && page.address < spans.address[i] + spans.bytes[i]) : -1;
+        if (span < 0) continue;
+        for (const list of lists)
+          list.push({ offset: state.spanOffset[span] + page.address - spans.address[state.spans[span]], bytes: page.bytes });
       }
     }
 
@@ -119,13 +126,14 @@ const State = (() => {
     const { from, to } = pane.stateView;
     const rowHeight = height / ROWS - GAP;
     const perRow = (to - from) / ROWS;
-    const rect = (offset, bytes) => {
+    // A rectangle of full height, or of a part of it at the lower end.
+    const rect = (offset, bytes, part = 1) => {
       const start = Math.max(0, offset - from);
       const end = Math.min(to - from, offset + bytes - from);
       for (let row = Math.floor(start / perRow); row < ROWS && row * perRow < end; row++) {
         const x = ((Math.max(start, row * perRow) - row * perRow) / perRow) * width;
         const behind = ((Math.min(end, (row + 1) * perRow) - row * perRow) / perRow) * width;
-        context.fillRect(x, row * (rowHeight + GAP), Math.max(0.4, behind - x - (behind - x > 4 ? 0.5 : 0)), rowHeight);
+        context.fillRect(x, row * (rowHeight + GAP) + (1 - part) * rowHeight, Math.max(0.4, behind - x - (behind - x > 4 ? 0.5 : 0)), part * rowHeight);
       }
     };
     context.clearRect(0, 0, width, height);
@@ -135,6 +143,8 @@ const State = (() => {
     context.fillStyle = Colors.PAGES.pinned;
     for (const page of state.pinned) rect(page.offset, page.bytes);
     drawBlocks(context, pane, rect, from, to);
+    context.fillStyle = Colors.PAGES.registered;
+    for (const page of state.registered) rect(page.offset, page.bytes, LINE);
     drawBorders(context, pane, perRow, rowHeight, width);
     if (pane.chosen >= 0) outline(context, pane, rect, model);
   }
