@@ -6,6 +6,7 @@ registered.py DRIVER; each test runs one function of this file in a process of i
 import ctypes
 import os
 import sys
+import threading
 import unittest
 
 if len(sys.argv) == 2 and sys.argv[1].startswith("case:"):
@@ -21,6 +22,7 @@ VARIABLES = {
     "two_devices": {"XSEG_SIM_DEVICES": "2"},
     "contents": {"XSEG_SIM_BYTES": "1"},
     "variable": {"XSEG_TORCH_REGISTERED": "kv_.*|weights"},
+    "label": {"XSEG_TORCH_REGISTERED": "kv_.*|weights"},
     "saver": {"XSEG_TORCH_REGISTERED": "weights.*"},
     "bad_expression": {"XSEG_TORCH_REGISTERED": "kv_(cache"},
     "empty_expression": {"XSEG_TORCH_REGISTERED": ""},
@@ -146,6 +148,58 @@ def case_variable():
     enter(xseg.torch.registered("weights"))
     enter(xseg.torch.registered("another"))
     expect_refusal(xseg.ArgumentError, ["'weights2'"], lambda: enter(xseg.torch.registered("weights2")))
+
+
+def case_label():
+    """So are labels, in the thread that has set one, outside of tags; the label ends with its thread."""
+    set_label = getattr(torch.cuda.memory, "_set_memory_metadata", None)
+    if set_label is None:
+        return
+    set_label("kv_cache")
+    labelled = byte_tensor(100)
+    expect_one(labelled, 100)
+    elsewhere = []
+    other = threading.Thread(target=lambda: (elsewhere.append(byte_tensor(100)), set_label("weights"),
+                                             elsewhere.append(byte_tensor(60))))
+    other.start()
+    other.join()
+    expect_plain(elsewhere[0])
+    expect_one(elsewhere[1], 60)
+    with xseg.torch.tag("plain"):
+        tagged = byte_tensor(100)
+        set_label("weights")
+        with xseg.torch.suspended():
+            suspended = byte_tensor(100)
+    expect_plain(tagged)
+    expect_plain(suspended)
+    expect_one(byte_tensor(80), 80)
+    set_label("something else")
+    expect_plain(byte_tensor(140))
+    expect(sorted(name for name, _ in xseg.torch.tags()) == ["kv_cache", "plain", "weights"], xseg.torch.tags())
+
+
+def case_mem_pool():
+    """A MemPool of single pages: what register_mem_pool() gives NCCL, its segments, are one piece each."""
+    memory, plain = torch.cuda.MemPool(), torch.cuda.MemPool()
+    xseg.torch.pool(memory).set_single_page()
+    with torch.cuda.use_mem_pool(memory):
+        inside = [byte_tensor(200), byte_tensor(60)]
+    with torch.cuda.use_mem_pool(plain):
+        outside = byte_tensor(200)
+    expect_one(inside[0], 200)
+    expect_one(inside[1], 60)
+    expect_plain(outside)
+    simulator = ctypes.CDLL("libcuda.so.1")
+    for pool, are_accepted in ((memory, True), (plain, False)):
+        segments = [(each["address"], each["total_size"]) for each in pool.snapshot()]
+        expect(sum(size for _, size in segments) == (260 if are_accepted else 200) * MIB, segments)
+        for address, size in segments:
+            number = ctypes.c_uint64()
+            status = simulator.xseg_sim_register(ctypes.c_uint64(address), ctypes.c_uint64(size), 0, ctypes.byref(number))
+            expect((status == 0) == are_accepted, (status, address, size))
+            if status == 0:
+                expect(simulator.xseg_sim_unregister(number) == 0, "it is deregistered")
+    expect_refusal(xseg.BusyError, ["something was allocated"], lambda: xseg.torch.pool(plain).set_single_page())
 
 
 def case_saver():

@@ -191,6 +191,12 @@ XSEG_API int xseg_torch_tag_leave(char *text, size_t bytes)
     return guarded(text, bytes, [] { leave_tag(get_open()); });
 }
 
+/** pool: that of a tag, which the thread's label stands for; NULL: of none */
+XSEG_API int xseg_torch_tag_label(struct xseg_pool *pool, char *text, size_t bytes)
+{
+    return guarded(text, bytes, [&] { label_tag(get_open(), pool); });
+}
+
 XSEG_API int xseg_torch_tag_suspend(bool is_suspended, char *text, size_t bytes)
 {
     return guarded(text, bytes, [&] { suspend_tags(is_suspended); });

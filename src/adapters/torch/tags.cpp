@@ -33,11 +33,21 @@ Tags &tags()
 }
 
 struct Entry {
-    const Tag *tag; /* nullptr: the tags before it are suspended */
+    Tag *tag;       /* nullptr: the tags before it are suspended */
     uint64_t order; /* among the routes that are begun */
+    bool is_label;  /* by label_tag(): the first, if any is */
 };
 
 thread_local std::vector<Entry> entered; /* by this thread, the innermost last */
+
+/* A label has no end of its own, so it ends with its thread. */
+struct LabelEnd {
+    bool is_needed = false;
+
+    ~LabelEnd();
+};
+
+thread_local LabelEnd label_end;
 
 /* The tag of a device that the calling thread is in; nullptr: none. */
 const Entry *innermost(DeviceIndex device)
@@ -82,10 +92,8 @@ struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::
  * that were begun behind it are asked first, and leave the request to a tag that this thread entered later than they
  * began: so the innermost counts.
  */
-void enter_tag(Allocator *allocator, struct xseg_pool *pool)
+static Tag *hold(Allocator *allocator, struct xseg_pool *pool)
 {
-    refuse_fork(allocator);
-    Held<std::mutex> lock(tags().mutex);
     Tag *tag = tags().by_pool.at(pool).get();
     if (tag->entered == 0) {
         begin_route(allocator, tag->device, tag->id,
@@ -96,30 +104,73 @@ void enter_tag(Allocator *allocator, struct xseg_pool *pool)
                     Route::TAG);
     }
     tag->entered++;
-    entered.push_back({tag, next_order()});
+    return tag;
 }
 
-void leave_tag(Allocator *allocator)
+static void let_go(Allocator *allocator, Tag *tag)
 {
-    TORCH_CHECK(!entered.empty() && entered.back().tag != nullptr,
-                "xseg: this thread is in no tag, or its tags are suspended: leave xseg.torch.suspended() first");
-    if (allocator->is_forked()) {
-        entered.pop_back();
-        return;
-    }
-    Held<std::mutex> lock(tags().mutex);
-    Tag *tag = tags().by_pool.at(entered.back().tag->pool).get();
-    entered.pop_back();
     if (--tag->entered == 0) {
         allocator->endAllocateToPool(tag->device, tag->id);
         allocator->releasePool(tag->device, tag->id);
     }
 }
 
+void enter_tag(Allocator *allocator, struct xseg_pool *pool)
+{
+    refuse_fork(allocator);
+    Held<std::mutex> lock(tags().mutex);
+    entered.push_back({hold(allocator, pool), next_order(), false});
+}
+
+void leave_tag(Allocator *allocator)
+{
+    TORCH_CHECK(!entered.empty() && entered.back().tag != nullptr && !entered.back().is_label,
+                "xseg: this thread is in no tag, or its tags are suspended: leave xseg.torch.suspended() first");
+    if (allocator->is_forked()) {
+        entered.pop_back();
+        return;
+    }
+    Held<std::mutex> lock(tags().mutex);
+    Tag *tag = entered.back().tag;
+    entered.pop_back();
+    let_go(allocator, tag);
+}
+
+void label_tag(Allocator *allocator, struct xseg_pool *pool)
+{
+    Held<std::mutex> lock(tags().mutex);
+    bool has_label = !entered.empty() && entered.front().is_label;
+    if (allocator->is_forked()) {
+        TORCH_CHECK(pool == nullptr, "xseg: tags of the parent process cannot be used in a forked child");
+    } else if (pool != nullptr) {
+        Tag *tag = hold(allocator, pool);
+        entered.insert(entered.begin() + has_label, {tag, next_order(), true});
+        label_end.is_needed = true;
+    }
+    if (has_label) {
+        Tag *tag = entered.front().tag;
+        entered.erase(entered.begin());
+        if (!allocator->is_forked()) {
+            let_go(allocator, tag);
+        }
+    }
+}
+
+LabelEnd::~LabelEnd()
+{
+    try {
+        if (is_needed && installed() != nullptr) {
+            label_tag(installed(), nullptr);
+        }
+    } catch (const std::exception &refusal) {
+        TORCH_WARN("xseg: the label of a thread that ends: ", refusal.what());
+    }
+}
+
 void suspend_tags(bool is_suspended)
 {
     if (is_suspended) {
-        entered.push_back({nullptr, 0});
+        entered.push_back({nullptr, 0, false});
     } else {
         TORCH_CHECK(!entered.empty() && entered.back().tag == nullptr, "xseg: tags of this thread are not suspended");
         entered.pop_back();

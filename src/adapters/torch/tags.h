@@ -24,6 +24,12 @@ void enter_tag(Allocator *allocator, struct xseg_pool *pool);
 /** Leave the tag that the calling thread entered last. */
 void leave_tag(Allocator *allocator);
 
+/**
+ * From now on, until the next call or its end, the calling thread allocates from a tag's pool where it is in no tag by
+ * enter_tag(); nullptr: from no tag's.
+ */
+void label_tag(Allocator *allocator, struct xseg_pool *pool);
+
 /** When the calling thread entered the tag of a device that it is in, by next_order(); 0: it is in none. */
 uint64_t tag_order(DeviceIndex device);
 

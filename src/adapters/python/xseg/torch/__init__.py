@@ -80,6 +80,7 @@ def _declare(adapter: ctypes.CDLL) -> ctypes.CDLL:
                                        ctypes.POINTER(ctypes.c_void_p), *text)
     adapter.xseg_torch_tag_enter.argtypes = (ctypes.c_void_p, *text)
     adapter.xseg_torch_tag_leave.argtypes = text
+    adapter.xseg_torch_tag_label.argtypes = (ctypes.c_void_p, *text)
     adapter.xseg_torch_tag_suspend.argtypes = (ctypes.c_bool, *text)
     return adapter
 
@@ -120,7 +121,7 @@ def _follow_settings() -> None:
 
 
 def _registered_names() -> Optional["re.Pattern[str]"]:
-    """What the environment says of which tags are registered; None: none."""
+    """What the environment says of which tags and labels are registered; None: none."""
     text = os.environ.get("XSEG_TORCH_REGISTERED")
     if not text:
         return None
@@ -196,6 +197,25 @@ def _tag_pool(name: str, device: int, is_registered: bool) -> Pool:
             if is_registered:
                 _registered.add(name)
         return found
+
+
+def _set_metadata(set_metadata: Callable[[str], None], text: str) -> None:
+    """PyTorch's function; a label that XSEG_TORCH_REGISTERED matches is a registered tag beside."""
+    set_metadata(text)
+    assert _REGISTERED_NAMES is not None
+    found = _tag_pool(text, torch.cuda.current_device(), True).handle if _REGISTERED_NAMES.fullmatch(text) else None
+    if found or torch.cuda.is_initialized():
+        _call(RuntimeError, "xseg_torch_tag_label", found)
+
+
+def _follow_labels() -> None:
+    name = "_cuda_setMemoryMetadata"
+    set_metadata = getattr(torch._C, name, None)  # pylint: disable=protected-access
+    if _REGISTERED_NAMES is not None and set_metadata is not None:
+        setattr(torch._C, name, functools.partial(_set_metadata, set_metadata))  # pylint: disable=protected-access
+
+
+_follow_labels()
 
 
 @contextlib.contextmanager
