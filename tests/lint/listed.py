@@ -8,7 +8,7 @@ import re
 
 import tree
 
-SUITES = ("unit", "api", "fault", "model", "stress", "fuzz", "tool", "gpu", "python", "torch")
+SUITES = ("unit", "api", "fault", "model", "stress", "fuzz", "tool", "gpu", "python", "torch", "clients")
 
 
 def check(root):

@@ -194,6 +194,33 @@ static void a_context_lives_from_first_retain_to_last_release(void **state)
     ASSERT_CU(cuDevicePrimaryCtxRetain(NULL, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
+static void contexts_have_numbers_and_flags(void **state)
+{
+    CUcontext context = NULL;
+    unsigned long long first = 0, other = 0, again = 0;
+    unsigned flags = 9;
+
+    (void)state;
+    ASSERT_OK(cuDevicePrimaryCtxRetain(&context, 1));
+    ASSERT_OK(cuCtxGetId(context, &first));
+    ASSERT_OK(cuCtxGetId(NULL, &other)); /* of the current one, which is device 0's */
+    assert_int_not_equal(first, other);
+    ASSERT_OK(cuCtxGetFlags(&flags));
+    assert_int_equal(flags, 0);
+    ASSERT_OK(cuCtxSetFlags(0x80)); /* CU_CTX_SYNC_MEMOPS */
+    ASSERT_OK(cuCtxGetFlags(&flags));
+    assert_int_equal(flags, 0x80);
+    ASSERT_CU(cuCtxSetFlags(1u << 30), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuCtxGetFlags(NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuCtxGetId(context, NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuDevicePrimaryCtxRelease(1));
+    ASSERT_OK(cuDevicePrimaryCtxRetain(&context, 1));
+    ASSERT_OK(cuCtxGetId(context, &again));
+    assert_int_not_equal(again, first);
+    assert_int_not_equal(again, other);
+    ASSERT_OK(cuDevicePrimaryCtxRelease(1));
+}
+
 static void what_belongs_to_a_context_ends_with_it(void **state)
 {
     CUdeviceptr allocation = 0, range = reserve(GRANULE);
@@ -301,6 +328,7 @@ int main(void)
         cmocka_unit_test_setup(the_stack_of_contexts, fresh),
         cmocka_unit_test_setup(the_stack_of_contexts_ends_somewhere, fresh),
         cmocka_unit_test_setup(a_context_lives_from_first_retain_to_last_release, fresh),
+        cmocka_unit_test_setup(contexts_have_numbers_and_flags, fresh),
         cmocka_unit_test_setup(what_belongs_to_a_context_ends_with_it, fresh),
         cmocka_unit_test_setup(many_allocations_end_with_their_context, fresh),
         cmocka_unit_test_setup(handles_of_an_earlier_machine_find_nothing, fresh),

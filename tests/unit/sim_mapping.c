@@ -1218,6 +1218,32 @@ static void several_attributes_at_once(void **state)
     ASSERT_CU(cuPointerGetAttributes(1, NULL, data, address), CUDA_ERROR_INVALID_VALUE);
 }
 
+static void copies_can_be_made_to_wait(void **state)
+{
+    const unsigned on = 1;
+    unsigned found = 9;
+    CUdeviceptr address = 0, base = 0;
+
+    (void)state;
+    ASSERT_OK(cuMemAlloc(&address, 100));
+    ASSERT_OK(cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
+    assert_int_equal(found, 0);
+    ASSERT_OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address + 50));
+    ASSERT_OK(cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
+    assert_int_equal(found, 1);
+    ASSERT_CU(cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address),
+              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_MAPPED, address),
+              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, 5),
+              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuMemAddressReserve(&base, 2 * MIB, 0, 0, 0));
+    ASSERT_CU(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, base),
+              CUDA_ERROR_NOT_SUPPORTED);
+    ASSERT_OK(cuMemAddressFree(base, 2 * MIB));
+    ASSERT_OK(cuMemFree(address));
+}
+
 static void a_handle_tells_its_properties(void **state)
 {
     CUmemAllocationProp prop = on_device(1), found;
@@ -1571,6 +1597,7 @@ int main(void)
         cmocka_unit_test_setup(mapped_memory_needs_access_rights_of_its_own, fresh),
         cmocka_unit_test_setup(rights_of_an_idle_device_can_go, fresh),
         cmocka_unit_test_setup(addresses_can_be_asked_about, fresh),
+        cmocka_unit_test_setup(copies_can_be_made_to_wait, fresh),
         cmocka_unit_test_setup(several_attributes_at_once, fresh),
         cmocka_unit_test_setup(a_handle_tells_its_properties, fresh),
         cmocka_unit_test_setup(an_import_is_the_same_memory, with_bytes),

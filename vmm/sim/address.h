@@ -31,6 +31,7 @@ struct sim_range {
     uint64_t mapped; /* granules that are covered */
     struct sim_origin origin;
     struct sim_store store; /* of an allocation */
+    bool syncs;             /* of an allocation: copies of it wait for their end (SYNC_MEMOPS) */
     /* Of an allocation of another process: whose, its number there, and how often it was opened. */
     bool is_foreign;
     int process;

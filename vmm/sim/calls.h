@@ -55,6 +55,9 @@ enum sim_checks {
     X(CTX_SET_CURRENT, "cuCtxSetCurrent", cuCtxSetCurrent, 4000, SIM_PLAIN)                                                 \
     X(CTX_GET_DEVICE, "cuCtxGetDevice", cuCtxGetDevice, 2000, SIM_CURRENT)                                                  \
     X(CTX_GET_DEVICE_V2, "cuCtxGetDevice", cuCtxGetDevice_v2, 13000, SIM_PLAIN)                                             \
+    X(CTX_GET_ID, "cuCtxGetId", cuCtxGetId, 12000, SIM_PLAIN)                                                               \
+    X(CTX_GET_FLAGS, "cuCtxGetFlags", cuCtxGetFlags, 7000, SIM_CURRENT)                                                     \
+    X(CTX_SET_FLAGS, "cuCtxSetFlags", cuCtxSetFlags, 12010, SIM_CURRENT)                                                    \
     X(CTX_SYNCHRONIZE, "cuCtxSynchronize", cuCtxSynchronize, 2000, SIM_CURRENT)                                             \
     X(CTX_SYNCHRONIZE_V2, "cuCtxSynchronize", cuCtxSynchronize_v2, 13000, SIM_PLAIN)                                        \
     X(CTX_GET_PRIORITIES, "cuCtxGetStreamPriorityRange", cuCtxGetStreamPriorityRange, 5050, SIM_CURRENT)                    \
@@ -76,6 +79,7 @@ enum sim_checks {
     X(CTX_DISABLE_PEER, "cuCtxDisablePeerAccess", cuCtxDisablePeerAccess, 4000, SIM_CURRENT)                                \
     X(POINTER_GET_ATTRIBUTE, "cuPointerGetAttribute", cuPointerGetAttribute, 4000, SIM_PLAIN)                               \
     X(POINTER_GET_ATTRIBUTES, "cuPointerGetAttributes", cuPointerGetAttributes, 7000, SIM_PLAIN)                            \
+    X(POINTER_SET_ATTRIBUTE, "cuPointerSetAttribute", cuPointerSetAttribute, 6000, SIM_PLAIN)                               \
     X(MEM_GET_ADDRESS_RANGE, "cuMemGetAddressRange", cuMemGetAddressRange_v2, 3020, SIM_CURRENT)                            \
     X(MEM_GET_PROPERTIES, "cuMemGetAllocationPropertiesFromHandle", cuMemGetAllocationPropertiesFromHandle, 10020, SIM_VMM) \
     X(MEM_EXPORT, "cuMemExportToShareableHandle", cuMemExportToShareableHandle, 10020, SIM_VMM)                             \

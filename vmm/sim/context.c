@@ -26,6 +26,9 @@ CUresult sim_context_device(CUcontext context, unsigned *device)
     return CUDA_SUCCESS;
 }
 
+/* CU_CTX_FLAGS_MASK of CUDA 12 */
+#define FLAGS_KNOWN 0xffu
+
 CUresult sim_context_current(unsigned *device)
 {
     const struct sim_thread *thread = sim_thread();
@@ -44,6 +47,7 @@ void sim_context_destroy(unsigned device)
     sim_allocations_end(device);
     sim_machine.device[device].active = false;
     sim_machine.device[device].peers = 0;
+    sim_machine.device[device].flags = 0;
     for (unsigned i = 0; i < sim_machine.devices; i++)
         sim_machine.device[i].peers &= ~((uint64_t)1 << device);
 }
@@ -64,6 +68,8 @@ static CUresult retain(CUcontext *out, CUdevice device)
         return CUDA_ERROR_INVALID_VALUE;
     if (ordinal_of(device, &ordinal) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
+    if (!sim_machine.device[ordinal].active)
+        sim_machine.device[ordinal].context_number++;
     sim_machine.device[ordinal].retained++;
     sim_machine.device[ordinal].active = true;
     *out = sim_context_handle(ordinal);
@@ -185,6 +191,42 @@ static CUresult get_device(CUdevice *out, CUcontext context)
     return result;
 }
 
+static CUresult get_flags(unsigned *out)
+{
+    unsigned device;
+
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    (void)sim_context_current(&device);
+    *out = sim_machine.device[device].flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_flags(unsigned flags)
+{
+    unsigned device;
+
+    if ((flags & ~FLAGS_KNOWN) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    (void)sim_context_current(&device);
+    sim_machine.device[device].flags = flags;
+    return CUDA_SUCCESS;
+}
+
+/* Numbers of contexts never come again. */
+static CUresult get_id(CUcontext context, unsigned long long *id)
+{
+    unsigned device;
+    CUresult result;
+
+    if (id == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = named_or_current(context, &device);
+    if (result == CUDA_SUCCESS)
+        *id = sim_machine.device[device].context_number * SIM_DEVICES_MAX + device;
+    return result;
+}
+
 static CUresult synchronize(CUcontext context)
 {
     unsigned device;
@@ -212,5 +254,8 @@ SIM_ENTRY(CTX_SET_CURRENT, cuCtxSetCurrent, (CUcontext ctx), set_current(ctx));
 SIM_ENTRY(CTX_GET_DEVICE, cuCtxGetDevice, (CUdevice *device), get_device(device, NULL));
 SIM_ENTRY(CTX_GET_DEVICE_V2, cuCtxGetDevice_v2, (CUdevice *device, CUcontext ctx),
           get_device(device, ctx));
+SIM_ENTRY(CTX_GET_ID, cuCtxGetId, (CUcontext ctx, unsigned long long *ctxId), get_id(ctx, ctxId));
+SIM_ENTRY(CTX_GET_FLAGS, cuCtxGetFlags, (unsigned int *flags), get_flags(flags));
+SIM_ENTRY(CTX_SET_FLAGS, cuCtxSetFlags, (unsigned int flags), set_flags(flags));
 SIM_ENTRY(CTX_SYNCHRONIZE, cuCtxSynchronize, (void), synchronize(NULL));
 SIM_ENTRY(CTX_SYNCHRONIZE_V2, cuCtxSynchronize_v2, (CUcontext ctx), synchronize(ctx));

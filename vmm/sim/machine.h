@@ -62,6 +62,8 @@ struct sim_device {
     /* The primary context. */
     unsigned retained;
     bool active;
+    uint64_t context_number; /* rises with each context of the device */
+    unsigned flags;          /* of the context; nothing depends on them */
     struct sim_stream *legacy;   /* the legacy default stream, made when first needed */
     struct sim_stream *streams;  /* all that are alive */
     struct sim_stream *departed; /* destroyed, with work still unfinished */

@@ -89,7 +89,7 @@ static bool ask_memory(const struct place *place, int attribute, struct answer *
         *answer = answer_of(place->address, sizeof(CUdeviceptr));
         return true;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        *answer = answer_of(0, sizeof(unsigned));
+        *answer = answer_of(place->range->syncs, sizeof(unsigned));
         return true;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         *answer = answer_of(mapping != NULL ? mapping->origin.number : place->range->origin.number,
@@ -249,6 +249,21 @@ static CUresult get_attributes(unsigned count, const CUpointer_attribute *attrib
     return CUDA_SUCCESS;
 }
 
+/* The one attribute that can be set; mapped memory cannot have it.  Copies wait in any case here. */
+static CUresult set_attribute(const void *value, CUpointer_attribute attribute, uint64_t address)
+{
+    struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+    unsigned syncs;
+
+    if (value == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || range == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (range->granule != NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    memcpy(&syncs, value, sizeof(syncs));
+    range->syncs = syncs != 0;
+    return CUDA_SUCCESS;
+}
+
 CUresult sim_pointer_range(uint64_t address, uint64_t *base, uint64_t *bytes)
 {
     struct place place;
@@ -282,6 +297,9 @@ SIM_ENTRY_AT(POINTER_GET_ATTRIBUTES, cuPointerGetAttributes,
              (unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
               CUdeviceptr ptr),
              ptr, 0, get_attributes(numAttributes, attributes, data, ptr));
+SIM_ENTRY_AT(POINTER_SET_ATTRIBUTE, cuPointerSetAttribute,
+             (const void *value, CUpointer_attribute attribute, CUdeviceptr ptr), ptr, 0,
+             set_attribute(value, attribute, ptr));
 SIM_ENTRY_AT(MEM_GET_ADDRESS_RANGE, cuMemGetAddressRange_v2,
              (CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr), dptr, 0,
              get_range(pbase, psize, dptr));

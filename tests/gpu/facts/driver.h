@@ -66,6 +66,7 @@
     X(MemGetHandleForAddressRange, 11070)     \
     X(PointerGetAttribute, 4000)              \
     X(PointerGetAttributes, 7000)             \
+    X(PointerSetAttribute, 6000)              \
     X(MemHostAlloc, 2020)                     \
     X(MemFreeHost, 2000)                      \
     X(MemcpyDtoH, 3020)                       \

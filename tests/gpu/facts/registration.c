@@ -225,6 +225,23 @@ static void an_allocation_has_a_descriptor(void)
     ASSERT_OK(cu.MemFree(address));
 }
 
+static void mapped_memory_cannot_have_waiting_copies(void)
+{
+    const unsigned on = 1;
+    CUdeviceptr address = 0, base = reserve(GRANULE);
+    unsigned found = 0;
+
+    ASSERT_OK(cu.MemAlloc(&address, GRANULE));
+    ASSERT_OK(cu.PointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
+    ASSERT_OK(cu.PointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
+    ASSERT_EQUAL(found, 1);
+    back_plainly(base, GRANULE);
+    ASSERT_EQUAL(cu.PointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, base),
+                 CUDA_ERROR_NOT_SUPPORTED);
+    PUT(base, 1);
+    ASSERT_OK(cu.MemFree(address));
+}
+
 static const struct fact facts[] = {
     FACT("FACT-RDMA-1", an_address_range_is_one_mapping, VMM),
     FACT("FACT-RDMA-2", memory_is_made_for_rdma, VMM | RDMA),
@@ -238,6 +255,7 @@ static const struct fact facts[] = {
     FACT("FACT-RDMA-10", memory_that_was_not_made_for_it_has_no_descriptor, VMM | DMA_BUFS),
     FACT("FACT-RDMA-11", an_open_descriptor_keeps_the_memory, VMM | RDMA | DMA_BUFS),
     FACT("FACT-RDMA-12", an_allocation_has_a_descriptor, DMA_BUFS),
+    FACT("FACT-RDMA-13", mapped_memory_cannot_have_waiting_copies, VMM),
 };
 
 const struct fact_group facts_of_registration = GROUP(facts);

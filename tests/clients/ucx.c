@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * UCX on memory of xseg, with the simulated driver in the place of libcuda.so.1: what UCX sees of a block, whether it
+ * registers it, and whether bytes arrive.  It is compiled by ucx.py, beside UCX's headers.
+ */
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ucp/api/ucp.h>
+#include <uct/api/uct.h>
+
+#include "xseg/xseg.h"
+
+#define MIB  ((size_t)1 << 20)
+#define SENT (3 * MIB + 17)
+
+static _Noreturn void fail(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    (void)fputc('\n', stderr);
+    exit(1);
+}
+
+#define EXPECT(condition)                                          \
+    do {                                                           \
+        if (!(condition))                                          \
+            fail("%s:%d: not so: %s", __FILE__, __LINE__, #condition); \
+    } while (0)
+
+static void expect_ucs(ucs_status_t status, const char *call)
+{
+    if (status != UCS_OK)
+        fail("%s: %s", call, ucs_status_string(status));
+}
+
+static void expect_xseg(xseg_status status)
+{
+    char text[1024] = "";
+
+    if (status == XSEG_OK)
+        return;
+    (void)xseg_error_text(text, sizeof(text));
+    fail("xseg: %s", text);
+}
+
+/* --- The driver, whose header is not needed for these. --- */
+
+static int (*memset_device)(unsigned long long at, unsigned char value, size_t bytes);
+static int (*read_device)(void *to, unsigned long long from, size_t bytes);
+
+static void *driver_function(const char *name)
+{
+    void *found = dlsym(RTLD_DEFAULT, name);
+
+    if (found == NULL)
+        fail("the driver has no %s", name);
+    return found;
+}
+
+/* UCX looks at the current context of a thread. */
+static void set_context(void)
+{
+    int (*init)(unsigned), (*retain)(void **, int), (*set)(void *);
+    void *context = NULL, *found;
+
+    found = driver_function("cuInit");
+    memcpy(&init, &found, sizeof(init));
+    found = driver_function("cuDevicePrimaryCtxRetain");
+    memcpy(&retain, &found, sizeof(retain));
+    found = driver_function("cuCtxSetCurrent");
+    memcpy(&set, &found, sizeof(set));
+    found = driver_function("cuMemsetD8_v2");
+    memcpy(&memset_device, &found, sizeof(memset_device));
+    found = driver_function("cuMemcpyDtoH_v2");
+    memcpy(&read_device, &found, sizeof(read_device));
+    EXPECT(init(0) == 0 && retain(&context, 0) == 0 && set(context) == 0);
+}
+
+/* --- What UCX sees. --- */
+
+static uct_md_h open_domain(void)
+{
+    uct_component_h *components;
+    uct_md_config_t *config;
+    uct_md_h domain = NULL;
+    unsigned count;
+
+    expect_ucs(uct_query_components(&components, &count), "uct_query_components");
+    for (unsigned i = 0; i < count && domain == NULL; i++) {
+        uct_component_attr_t attributes = {.field_mask = UCT_COMPONENT_ATTR_FIELD_NAME};
+
+        expect_ucs(uct_component_query(components[i], &attributes), "uct_component_query");
+        if (strcmp(attributes.name, "cuda_cpy") != 0)
+            continue;
+        expect_ucs(uct_md_config_read(components[i], NULL, NULL, &config), "uct_md_config_read");
+        expect_ucs(uct_md_open(components[i], "cuda_cpy", config, &domain), "uct_md_open");
+        uct_config_release(config);
+    }
+    uct_release_component_list(components);
+    if (domain == NULL)
+        fail("UCX has no component cuda_cpy: its module for CUDA was not loaded");
+    return domain;
+}
+
+/* What is asked before memory is registered with a network card. */
+static uct_md_mem_attr_t ask(uct_md_h domain, const void *block, size_t bytes)
+{
+    uct_md_mem_attr_t seen = {
+        .field_mask = UCT_MD_MEM_ATTR_FIELD_MEM_TYPE | UCT_MD_MEM_ATTR_FIELD_BASE_ADDRESS |
+                      UCT_MD_MEM_ATTR_FIELD_ALLOC_LENGTH | UCT_MD_MEM_ATTR_FIELD_DMABUF_FD |
+                      UCT_MD_MEM_ATTR_FIELD_DMABUF_OFFSET,
+        .dmabuf_fd = UCT_DMABUF_FD_INVALID,
+    };
+
+    expect_ucs(uct_md_mem_query(domain, block, bytes, &seen), "uct_md_mem_query");
+    EXPECT(seen.mem_type == UCS_MEMORY_TYPE_CUDA);
+    (void)printf("ucx sees %zu MiB from byte %td on, %s\n", seen.alloc_length / MIB,
+                 (const char *)seen.base_address - (const char *)block,
+                 seen.dmabuf_fd == UCT_DMABUF_FD_INVALID ? "no dma-buf" : "a dma-buf");
+    if (seen.dmabuf_fd != UCT_DMABUF_FD_INVALID)
+        (void)close(seen.dmabuf_fd);
+    return seen;
+}
+
+/* --- Registering, and sending. --- */
+
+static void map(ucp_context_h context, void *block, size_t bytes)
+{
+    const ucp_mem_map_params_t params = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+        .address = block,
+        .length = bytes,
+        .memory_type = UCS_MEMORY_TYPE_CUDA,
+    };
+    ucp_mem_attr_t seen = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH};
+    ucp_mem_h memory;
+    void *key;
+    size_t key_bytes;
+
+    expect_ucs(ucp_mem_map(context, &params, &memory), "ucp_mem_map");
+    expect_ucs(ucp_mem_query(memory, &seen), "ucp_mem_query");
+    EXPECT((char *)seen.address <= (char *)block &&
+           (char *)seen.address + seen.length >= (char *)block + bytes);
+    expect_ucs(ucp_rkey_pack(context, memory, &key, &key_bytes), "ucp_rkey_pack");
+    (void)printf("ucx registers %zu MiB, with a key of %zu bytes\n", seen.length / MIB, key_bytes);
+    ucp_rkey_buffer_release(key);
+    expect_ucs(ucp_mem_unmap(context, memory), "ucp_mem_unmap");
+}
+
+static void wait_for(ucp_worker_h worker, void *request, const char *call)
+{
+    if (request == NULL)
+        return;
+    if (UCS_PTR_IS_ERR(request))
+        fail("%s: %s", call, ucs_status_string(UCS_PTR_STATUS(request)));
+    while (ucp_request_check_status(request) == UCS_INPROGRESS)
+        (void)ucp_worker_progress(worker);
+    expect_ucs(ucp_request_check_status(request), call);
+    ucp_request_free(request);
+}
+
+/* From one block to the other, by a worker that is connected to itself. */
+static void transfer(ucp_context_h context, char *from, char *to)
+{
+    const ucp_worker_params_t one = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+                                     .thread_mode = UCS_THREAD_MODE_SINGLE};
+    const ucp_request_param_t none = {.op_attr_mask = 0};
+    ucp_ep_params_t where = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS};
+    ucp_worker_h worker;
+    ucp_address_t *address;
+    ucp_ep_h end;
+    size_t length;
+    unsigned char *seen = malloc(SENT);
+
+    EXPECT(seen != NULL);
+    expect_ucs(ucp_worker_create(context, &one, &worker), "ucp_worker_create");
+    expect_ucs(ucp_worker_get_address(worker, &address, &length), "ucp_worker_get_address");
+    where.address = address;
+    expect_ucs(ucp_ep_create(worker, &where, &end), "ucp_ep_create");
+    EXPECT(memset_device((uintptr_t)from, 0x5a, SENT) == 0);
+    EXPECT(memset_device((uintptr_t)to, 0, SENT) == 0);
+    void *received = ucp_tag_recv_nbx(worker, to, SENT, 7, UINT64_MAX, &none);
+    void *sent = ucp_tag_send_nbx(end, from, SENT, 7, &none);
+    wait_for(worker, sent, "ucp_tag_send_nbx");
+    wait_for(worker, received, "ucp_tag_recv_nbx");
+    EXPECT(read_device(seen, (uintptr_t)to, SENT) == 0);
+    for (size_t i = 0; i < SENT; i++)
+        EXPECT(seen[i] == 0x5a);
+    (void)printf("ucx sends %zu bytes\n", (size_t)SENT);
+    wait_for(worker, ucp_ep_close_nbx(end, &none), "ucp_ep_close_nbx");
+    ucp_worker_release_address(worker, address);
+    ucp_worker_destroy(worker);
+    free(seen);
+}
+
+/* --- The programme. --- */
+
+static void *allocate(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *block = NULL;
+
+    request.bytes = bytes;
+    request.pool = pool;
+    expect_xseg(xseg_alloc_with(allocator, &request, &block));
+    return block;
+}
+
+int main(void)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    const ucp_params_t features = {.field_mask = UCP_PARAM_FIELD_FEATURES,
+                                   .features = UCP_FEATURE_TAG | UCP_FEATURE_RMA};
+    struct xseg_allocator *allocator = NULL;
+    struct xseg_pool *pool = NULL;
+    uct_md_mem_attr_t seen;
+    ucp_context_h context;
+
+    set_context();
+    expect_xseg(xseg_open("expandable_segments:True", NULL, &allocator));
+    options.rdma = options.single_page = options.exportable = true;
+    expect_xseg(xseg_pool_create(allocator, 0, &options, &pool));
+    char *const pages = allocate(allocator, NULL, 200 * MIB);
+    char *const piece = allocate(allocator, pool, 200 * MIB);
+    const uct_md_h domain = open_domain();
+
+    /* Pages of 20 MiB that were not made for network cards: a page is all that UCX sees. */
+    seen = ask(domain, pages, 200 * MIB);
+    EXPECT(seen.alloc_length < 200 * MIB && seen.dmabuf_fd == UCT_DMABUF_FD_INVALID);
+    seen = ask(domain, piece, 200 * MIB);
+    EXPECT(seen.base_address == piece && seen.alloc_length == 200 * MIB);
+    EXPECT(seen.dmabuf_fd != UCT_DMABUF_FD_INVALID && seen.dmabuf_offset == 0);
+    uct_md_close(domain);
+
+    expect_ucs(ucp_init(&features, NULL, &context), "ucp_init");
+    map(context, piece, 200 * MIB);
+    transfer(context, piece, pages);
+    transfer(context, pages + 100 * MIB, piece + 100 * MIB);
+    ucp_cleanup(context);
+    expect_xseg(xseg_free(allocator, pages));
+    expect_xseg(xseg_free(allocator, piece));
+    expect_xseg(xseg_pool_release(pool));
+    expect_xseg(xseg_close(allocator));
+    return 0;
+}

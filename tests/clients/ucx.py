@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""UCX's wheel on memory of xseg, on the simulated driver: ucx.py ROOT LIBXSEG SIMULATOR COMPILER...
+
+.ci/setup --ucx fetches the wheel into .deps/ucx.  ucx.c says what is looked at; it is compiled here, and so is a stand-in
+for NVIDIA's management library, which UCX's module for CUDA needs to be loaded.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT, LIBRARY, SIMULATOR = map(pathlib.Path, sys.argv[1:4])
+COMPILER = sys.argv[4:]
+SKIPPED = 77
+# What ucx.c prints, and ucx_info of the module for CUDA.
+EXPECTED = ["ucx sees 20 MiB from byte 0 on, no dma-buf", "ucx sees 200 MiB from byte 0 on, a dma-buf", "ucx registers 200 MiB, with a key",
+            "ucx sends 3145745 bytes"]
+DOMAINS = ["# Memory domain: cuda_cpy", "# Memory domain: cuda_ipc", "cuda (access,alloc,reg,detect,dmabuf)"]
+
+
+def fail(*lines):
+    """End with what was not as expected."""
+    print(*lines, sep="\n", file=sys.stderr)
+    sys.exit(1)
+
+
+def run(command, **variables):
+    """What a command prints on both streams; it has to succeed."""
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                          stdin=subprocess.DEVNULL, timeout=120, env={**os.environ, **variables})
+    if done.returncode != 0:
+        fail(" ".join(map(str, command)), f"status {done.returncode}", done.stdout)
+    return done.stdout
+
+
+def expect(text, wanted):
+    """Each of these stands in a text."""
+    missing = [words for words in wanted if words not in text]
+    if missing:
+        fail("not said:", *missing, "but:", text)
+
+
+def main():
+    ucx = ROOT / ".deps/ucx" / sys.implementation.cache_tag / "libucx"
+    if not ucx.exists():
+        print("UCX is not there; .ci/setup --ucx fetches it")
+        sys.exit(SKIPPED)
+    if re.search(rb"__[at]san_init", SIMULATOR.read_bytes()):
+        print("UCX's programmes cannot load a library that is built with a sanitizer")
+        sys.exit(SKIPPED)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "libcuda.so.1").symlink_to(SIMULATOR)
+        run([*COMPILER, "-shared", "-fPIC", "-D_GNU_SOURCE", "-w", f"-I{ROOT}", "-Wl,-soname,libnvidia-ml.so.1",
+             ROOT / "tests/support/cudart/nvml.c", "-o", folder / "libnvidia-ml.so.1", "-ldl"])
+        run([*COMPILER, "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", "-isystem", ucx / "include",
+             ROOT / "tests/clients/ucx.c", "-o", folder / "ucx", f"-L{ucx / 'lib'}", "-lucp", "-luct", "-lucs", LIBRARY,
+             "-Wl,--no-as-needed", folder / "libcuda.so.1", "-ldl"])
+        variables = {"LD_LIBRARY_PATH": f"{folder}:{ucx / 'lib'}:{LIBRARY.parent}", "UCX_MODULE_DIR": str(ucx / "lib/ucx"),
+                     "XSEG_DRIVER": str(folder / "libcuda.so.1"), "XSEG_SIM_BYTES": "1"}
+        (ucx / "bin/ucx_info").chmod(0o755)
+        expect(run([ucx / "bin/ucx_info", "-d"], **variables), DOMAINS)
+        said = run([folder / "ucx"], **variables)
+        expect(said, EXPECTED)
+        if " WARN " in said or " ERROR " in said:
+            fail("UCX complains:", said)
+
+
+if __name__ == "__main__":
+    main()
