@@ -71,13 +71,24 @@ static bool add_rest(void *context, const struct xseg_reason *reason)
     return true;
 }
 
+static bool add_single(void *context, const struct xseg_mapping *mapping)
+{
+    uint64_t *bytes = context;
+
+    if (mapping->is_single_page) {
+        assert_int_equal(mapping->page_bytes, mapping->bytes);
+        *bytes += mapping->bytes;
+    }
+    return true;
+}
+
 /* Of live blocks alone, and not of small ones and those of other pools. */
 static void what_it_costs_is_explained(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_explained sums = XSEG_EXPLAINED_INIT;
-    uint64_t rest = 0;
+    uint64_t rest = 0, single = 0;
 
     (void)state;
     char *const other = scene_alloc(allocator, 3 * MIB, NULL);
@@ -88,6 +99,8 @@ static void what_it_costs_is_explained(void **state)
     assert_int_equal(xseg_explain(allocator, NULL, add_rest, &rest, &sums), XSEG_OK);
     assert_int_equal(sums.single_page_rest, MIB - 100);
     assert_int_equal(rest, MIB - 100);
+    assert_int_equal(xseg_mappings(allocator, NULL, add_single, &single), XSEG_OK);
+    assert_int_equal(single, (6 + 32) * MIB);
     scene_free(allocator, other);
     scene_free(allocator, small);
     scene_free(allocator, block);

@@ -446,6 +446,24 @@ def case_trace_tracker():
     return [tracked(programme), tracked(capture)]
 
 
+def case_single_pages_are_segments():
+    """Of a MemPool of single pages on xseg, each is told as a segment, which NCCL's hooks register; parts of one they leave."""
+    METHODS.track()
+    if torch.cuda.get_allocator_backend() != "xseg" or not IS_EXPANDABLE:
+        return
+    import xseg.torch
+    pool = torch.cuda.MemPool()
+    xseg.torch.pool(pool).set_single_page()
+    METHODS.library.methods_listen(True)
+    with torch.cuda.use_mem_pool(pool):
+        byte_tensor(30)
+    del pool
+    torch.cuda.empty_cache()
+    METHODS.library.methods_listen(False)
+    told = [(ACTIONS[entry[0]], entry[3]) for entry in METHODS.heard() if ACTIONS[entry[0]].startswith("segment")]
+    expect(told == [("segment_alloc", 30 << 20), ("segment_free", 30 << 20)], told)
+
+
 class Mirror:
     """What a tracker that keeps account of a device believes: where memory is, and which blocks are in use."""
 

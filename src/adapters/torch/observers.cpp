@@ -144,14 +144,20 @@ void tell_mapping(void *context, const struct xseg_mapping *mapping, TraceEntry:
                     mapping->bytes, mapping->stream, id_of_pool(mapping->pool)));
 }
 
+/* Those who register memory, as NCCL's hooks do, look at whole segments alone; a single page is one. */
+bool is_part(const struct xseg_mapping *mapping)
+{
+    return mapping->is_expandable && !mapping->is_single_page;
+}
+
 void came(void *context, const struct xseg_mapping *mapping)
 {
-    tell_mapping(context, mapping, mapping->is_expandable ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC);
+    tell_mapping(context, mapping, is_part(mapping) ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC);
 }
 
 void leaving(void *context, const struct xseg_mapping *mapping)
 {
-    tell_mapping(context, mapping, mapping->is_expandable ? TraceEntry::SEGMENT_UNMAP : TraceEntry::SEGMENT_FREE);
+    tell_mapping(context, mapping, is_part(mapping) ? TraceEntry::SEGMENT_UNMAP : TraceEntry::SEGMENT_FREE);
 }
 
 void track(struct xseg_allocator *library, AllocatorTraceTracker *tracker)

@@ -355,6 +355,7 @@ class xseg_mapping(Structure):
         ("is_expandable", c_bool),
         ("is_pinned", c_bool),
         ("is_exported", c_bool),
+        ("is_single_page", c_bool),
     ]
 
 
