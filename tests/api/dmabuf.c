@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/process.h"
 #include "tests/support/scene.h"
 
 #define NOT_SUPPORTED 801
@@ -227,6 +228,87 @@ static void memory_without_rdma_is_refused_with_the_reason(void **state)
     scene_close(allocator);
 }
 
+/* --- Two processes. --- */
+
+/* Give out two descriptors, one of which pins, have them registered, and wait to be killed. */
+static void give_out(int socket, const struct xseg_sim_settings *settings)
+{
+    struct xseg_allocator *allocator = NULL;
+    void *block = NULL;
+    uint64_t offset, id;
+    int fd[2];
+    char order;
+
+    if (read(socket, &order, 1) != 1 || xseg_sim_reset(settings) != XSEG_OK ||
+        scene_try_open(EXPANDABLE, &allocator) != XSEG_OK ||
+        xseg_alloc(allocator, 0, 100 * MIB, NULL, &block) != XSEG_OK)
+        _exit(1);
+    for (unsigned i = 0; i < 2; i++)
+        if (xseg_dmabuf(allocator, block, 100 * MIB, i == 0 ? XSEG_DMABUF_PIN : 0, &fd[i],
+                        &offset) != XSEG_OK ||
+            xseg_sim_register_descriptor(fd[i], offset, 100 * MIB, &id) != XSEG_OK)
+            _exit(2);
+    if (write(socket, "y", 1) != 1)
+        _exit(3);
+    (void)read(socket, &order, 1); /* until the test ends, should it not be killed */
+    _exit(4);
+}
+
+static void a_process_that_dies_with_descriptors_leaves_nothing(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct process process = {0};
+    struct xseg_allocator *own = NULL;
+    void *block = NULL;
+    int result = 0;
+
+    (void)state;
+    settings.memory_bytes = 1 * GIB;
+    if (!process_start(&process, &settings, give_out))
+        return;
+    assert_int_equal(write(process.socket, "g", 1), 1);
+    assert_true(process_answer(&process));
+    assert_int_equal(scene_try_open(NULL, &own), XSEG_OK);
+    assert_int_equal(xseg_alloc(own, 0, 1000 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(kill(process.pid, SIGKILL), 0);
+    assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
+    assert_true(WIFSIGNALED(result));
+    assert_int_equal(xseg_alloc(own, 0, 1000 * MIB, NULL, &block), XSEG_OK);
+    (void)close(process.socket);
+    assert_int_equal(xseg_free(own, block), XSEG_OK);
+    assert_int_equal(xseg_close(own), XSEG_OK);
+    settings.shared = NULL;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+}
+
+static void a_forked_child_has_descriptors_and_no_calls(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(EXPANDABLE);
+    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    uint64_t offset = 0;
+    int fd = -1, other = -1, result = 0;
+
+    (void)state;
+    assert_int_equal(xseg_dmabuf(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset),
+                     XSEG_OK);
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(fcntl(fd, F_GETFD) == FD_CLOEXEC &&
+                      xseg_dmabuf(allocator, block, MIB, 0, &other, &offset) == XSEG_ERR_FORKED &&
+                      xseg_dmabuf_close(allocator, fd) == XSEG_ERR_FORKED
+                  ? 0
+                  : 1);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    scene_free(allocator, block);
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -235,6 +317,8 @@ int main(void)
         cmocka_unit_test(a_pin_keeps_the_pages_until_the_close),
         cmocka_unit_test(bad_input_is_refused_with_the_page_that_is_the_reason),
         cmocka_unit_test(memory_without_rdma_is_refused_with_the_reason),
+        cmocka_unit_test(a_process_that_dies_with_descriptors_leaves_nothing),
+        cmocka_unit_test(a_forked_child_has_descriptors_and_no_calls),
     };
 
     return cmocka_run_group_tests_name("dmabuf", tests, NULL, NULL);

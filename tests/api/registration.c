@@ -5,6 +5,8 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/scene.h"
 
@@ -398,6 +400,34 @@ static void a_registration_holds_its_addresses(void **state)
 
 /* --- Bad input, and the end. --- */
 
+/* The functions are the parent's: nothing of the child's is registered. */
+static void a_forked_child_is_refused(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
+    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    const uint64_t id = add(&seen, block, 40 * MIB, true);
+    const struct xseg_registrar registrar = registrar_of(&seen, false);
+    uint64_t other = 0;
+    int result = 0;
+
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(xseg_register(allocator, block, MIB, &registrar, &other) == XSEG_ERR_FORKED &&
+                      xseg_unregister(allocator, id) == XSEG_ERR_FORKED && seen.entered == 1 &&
+                      seen.left == 0
+                  ? 0
+                  : 1);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    scene_free(allocator, block);
+    scene_empty_cache(allocator);
+    assert_int_equal(seen.in, 1);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    scene_close(allocator);
+}
+
 static void bad_input_is_refused_in_words(void **state)
 {
     struct seen seen;
@@ -443,6 +473,7 @@ int main(void)
         cmocka_unit_test(its_functions_may_move_memory),
         cmocka_unit_test(what_enters_again_stays_meanwhile),
         cmocka_unit_test(a_registration_holds_its_addresses),
+        cmocka_unit_test(a_forked_child_is_refused),
         cmocka_unit_test(bad_input_is_refused_in_words),
     };
 

@@ -29,9 +29,9 @@ static _Noreturn void fail(const char *format, ...)
     exit(1);
 }
 
-#define EXPECT(condition)                                          \
-    do {                                                           \
-        if (!(condition))                                          \
+#define EXPECT(condition)                                              \
+    do {                                                               \
+        if (!(condition))                                              \
             fail("%s:%d: not so: %s", __FILE__, __LINE__, #condition); \
     } while (0)
 
