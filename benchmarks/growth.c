@@ -2,7 +2,8 @@
 /*
  * What does a request take for which memory has to be mapped first?  Host time is measured, the stand-in
  * driver's own work included; driver calls are counted; what they would cost on a GPU is modelled.  Then again beside 300
- * ranges of other memory that is registered (xseg/registration.h), all of which each growth and shrink looks at.
+ * ranges of other memory that is registered (xseg/registration.h), all of which each growth and shrink looks at; at last
+ * with memory that comes beneath a registered range, by functions that do nothing.
  */
 #include <stdio.h>
 
@@ -85,5 +86,9 @@ int main(int argc, char **argv)
         if (measure_fits("growth", name, bytes))
             (void)measure_steps(&(struct measure){"growth", name, 1, grow, &bytes});
     }
+    /* What comes behind a page that is in use lies in the range. */
+    (void)subject_register(subject_alloc(REGISTERED_BYTES, 0), (size_t)1 << 30);
+    (void)measure_steps(
+        &(struct measure){"growth", "2 MiB, in a registered range", 1, grow, &(size_t){2 << 20}});
     return 0;
 }
