@@ -15,8 +15,7 @@ NAMES = (
     "backend",
     "capture_shortage",
     "children",
-    "metadata max_entries segment_frames",
-    "pool_ids pool_statistics",
+    "metadata max_entries segment_frames pool_ids pool_statistics",
     "uninitialised",
 )
 # What the string begins with, of a line by its first name.
