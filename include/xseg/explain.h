@@ -82,8 +82,7 @@ struct xseg_reason {
     struct xseg_pool *lender;
     /* Of `bytes`, what has entered a registration (registration.h); twice, if two registrations have it. */
     uint64_t registered_bytes;
-    bool
-        is_single_page; /* `block` has all of this memory, since its pool has single_page (pool.h) */
+    bool is_single_page; /* `block` has all of it, since its pool has single_page (pool.h) */
 };
 
 /** A summary in bytes.  Set struct_bytes before the call. */
@@ -96,8 +95,8 @@ struct xseg_explained {
     uint64_t stuck;       /* not reserved: what the driver would not take back */
     uint64_t exported;    /* by kind */
     uint64_t registered;  /* by kind */
-    uint64_t
-        single_page_rest; /* of `live_itself`, what blocks have beyond what was asked for because of single_page */
+    /* Of `live_itself`, what blocks of pools with single_page have beyond what was asked for. */
+    uint64_t single_page_rest;
 };
 /* clang-format off */
 #define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}

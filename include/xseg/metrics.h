@@ -2,9 +2,9 @@
 /*
  * Metrics: what an allocator holds and does, for Prometheus and what reads its formats (docs/metrics.md has each metric).
  *
- * Reading changes nothing: it takes no lock that an allocation takes, calls no driver, and any number of readers see the same.
- * What changes while it is read may be told as of slightly different moments.  Devices that have not been opened have no metrics; of the
- * private pools of a device the 128 oldest have metrics of their own, and the others share theirs.
+ * Reading changes nothing: it takes no lock that an allocation takes, calls no driver, and any number of readers see the
+ * same.  What changes while it is read may be told as of slightly different moments.  Devices that have not been opened
+ * have no metrics; of the private pools of a device the 128 oldest have metrics of their own, and the others share theirs.
  *
  * Threads: any; readable while everything runs.  Fork and errors: as in allocator.h.
  */
@@ -31,8 +31,9 @@ enum xseg_metrics_format {
  *                next call some more
  *
  * Returns: XSEG_OK, also when the text does not fit; XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    no driver call; a lock for moments, once something was registered (registration.h).  Some 300 bytes of host memory for each pool that is listed meanwhile, given back before it returns; the
- *          time of a few reads of each pool and stream
+ * Cost:    no driver call; a lock for moments, once something was registered (registration.h).  Some 300 bytes of host
+ *          memory for each pool that is listed meanwhile, given back before it returns; the time of a few reads of each
+ *          pool and stream
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_metrics(struct xseg_allocator *allocator,
                                                  enum xseg_metrics_format format, char *text,

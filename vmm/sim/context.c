@@ -197,9 +197,10 @@ static CUresult get_flags(unsigned *out)
 
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    (void)sim_context_current(&device);
-    *out = sim_machine.device[device].flags;
-    return CUDA_SUCCESS;
+    const CUresult result = sim_context_current(&device);
+    if (result == CUDA_SUCCESS)
+        *out = sim_machine.device[device].flags;
+    return result;
 }
 
 static CUresult set_flags(unsigned flags)
@@ -208,9 +209,10 @@ static CUresult set_flags(unsigned flags)
 
     if ((flags & ~FLAGS_KNOWN) != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    (void)sim_context_current(&device);
-    sim_machine.device[device].flags = flags;
-    return CUDA_SUCCESS;
+    const CUresult result = sim_context_current(&device);
+    if (result == CUDA_SUCCESS)
+        sim_machine.device[device].flags = flags;
+    return result;
 }
 
 /* Numbers of contexts never come again. */

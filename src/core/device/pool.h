@@ -58,8 +58,7 @@ struct xseg_pool {
     _Atomic(struct xseg_pool_body *) body; /* never NULL */
     atomic_uint holders;                   /* 0: retired.  The default pool is always held. */
     atomic_bool no_split, lends;           /* as its options say, or xseg_pool_set() */
-    atomic_bool
-        is_single; /* a large block is one page (single_page); fixed from the first arena on */
+    atomic_bool is_single; /* single_page; fixed from the first arena on */
     /* The members from here on are fixed, so that they can be read after the pool has ended. */
     bool is_private : 1;
     bool is_guarded : 1;     /* the device's own, for blocks with a segment each: guarded.h */

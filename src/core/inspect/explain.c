@@ -189,8 +189,8 @@ static void add_parts(struct xseg_reason *reason, struct xseg_part *part, uint64
     }
 }
 
-/* Note what is registered of a page, and that an idle one is pinned, by a registration or otherwise, or exported: these reasons go before the others of
- * idle memory. */
+/* Note what is registered of a page, and that an idle one is pinned, by a registration or otherwise, or exported: these
+ * reasons go before the others of idle memory. */
 static void note_held(const struct xseg_explaining *look, struct xseg_reason *page,
                       const struct xseg_segment *segment, uint32_t first, uint32_t count)
 {

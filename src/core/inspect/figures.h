@@ -2,8 +2,8 @@
 /*
  * Figures: the few numbers about an allocator that the monitoring of a service needs.
  *
- * They are read while everything runs, without the driver, so those of one device may be of slightly different moments.  Reading changes nothing: any number of readers see the same.  Figures of pools are those of
- * pool_figures.h.
+ * They are read while everything runs, without the driver, so those of one device may be of slightly different moments.
+ * Reading changes nothing: any number of readers see the same.  Figures of pools are those of pool_figures.h.
  *
  * Locking: as pool_figures.h.
  */
