@@ -87,14 +87,18 @@ xseg_status xseg_register(struct xseg_allocator *allocator, const void *address,
     XSEG_ENTRY_REQUIRE(registrar->enter != NULL && registrar->leave != NULL,
                        "xseg_register: registrar->%s is NULL: give both functions",
                        registrar->enter == NULL ? "enter" : "leave");
-    const xseg_status status = check_range("xseg_register", address, bytes);
-    return status == XSEG_OK ? xseg_registrations_add(allocator->registrations, (uintptr_t)address,
-                                                      bytes, registrar, id)
-                             : status;
+    xseg_status status = check_range("xseg_register", address, bytes);
+    if (status == XSEG_OK)
+        status = xseg_registrations_add(allocator->registrations, (uintptr_t)address, bytes,
+                                        registrar, id);
+    xseg_allocator_end_call(allocator);
+    return status;
 }
 
 xseg_status xseg_unregister(struct xseg_allocator *allocator, uint64_t id)
 {
     XSEG_ENTRY(allocator);
-    return xseg_registrations_remove(allocator->registrations, id);
+    const xseg_status status = xseg_registrations_remove(allocator->registrations, id);
+    xseg_allocator_end_call(allocator);
+    return status;
 }

@@ -2,7 +2,7 @@
 /*
  * Metrics: what an allocator holds and does, for Prometheus and what reads its formats (docs/metrics.md has each metric).
  *
- * Reading changes nothing: it takes no lock that an allocation takes, calls no driver, and any number of readers see the
+ * Reading changes nothing: it takes no lock that a hit takes, calls no driver, and any number of readers see the
  * same.  What changes while it is read may be told as of slightly different moments.  Devices that have not been opened
  * have no metrics; of the private pools of a device the 128 oldest have metrics of their own, and the others share theirs.
  *

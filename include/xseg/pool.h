@@ -153,7 +153,7 @@ enum xseg_pool_setting { XSEG_POOL_NO_SPLIT, XSEG_POOL_USE_ON_OOM, XSEG_POOL_SIN
  * @param on  as in struct xseg_pool_options
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, no such setting, nobody holds the pool any more, or single_page of a pool
- *          with own functions), XSEG_ERR_BUSY (single_page, and something was allocated from the pool before),
+ *          with own functions), XSEG_ERR_BUSY (single_page, and the pool has had a request before),
  *          XSEG_ERR_FORKED
  * Threads: any; a request under way in another thread may still see the option as it was
  * Cost:    no driver call.

@@ -20,7 +20,7 @@
     X("LIBRARY", "Python", "libxseg.so that the package xseg loads instead of its own")          \
     X("TORCH", "Python", "1: `xseg.torch` is imported right after torch")                        \
     X("TORCH_REGISTERED", "Python",                                                              \
-      "regular expression: a tag or a label that it matches is `xseg.torch.registered`")         \
+      "regular expression: tags and labels that it matches are `xseg.torch.registered` ones")    \
     X("SIM_ADDRESSES_MB", "simulator", "addresses that can be reserved in all")                  \
     X("SIM_ADDRESS_RANGE", "simulator", "whether cuMemGetAddressRange knows mapped memory")      \
     X("SIM_BATCH", "simulator", "whether one call may cover several mappings")                   \

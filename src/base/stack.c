@@ -45,6 +45,7 @@ bool xseg_stack_prepare(void)
         if (walk == NULL)
             walk = backtrace;
         (void)walk(frames, OWN_FRAMES);
+        (void)backtrace(frames, OWN_FRAMES); /* it opens a library at first */
         atomic_store_explicit(&unwinder, walk, memory_order_release);
     }
     return walk != backtrace;

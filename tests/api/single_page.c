@@ -143,7 +143,7 @@ static void a_pool_can_be_set_to_it_before_its_first_block(void **state)
     scene_free(allocator, block);
     scene_empty_cache(allocator);
     scene_expect_error(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, false), XSEG_ERR_BUSY,
-                       "something was allocated");
+                       "has had a request");
     char *const next = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(next, 30 * MIB);
     scene_free(allocator, next);

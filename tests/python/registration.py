@@ -68,6 +68,38 @@ class Registrations(unittest.TestCase):
         self.assertEqual(self.registrar.there, {})
         block.free()
 
+    def test_it_may_be_dropped_within_its_own_function(self):
+        block = self.allocator.allocate(20 * MIB)
+        kept = []
+
+        def drop(*_):
+            kept.clear()
+            gc.collect()
+
+        kept.append(self.allocator.register(block.pointer, 100 * MIB, lambda *_: None, drop))
+        with self.allocator.allocate(60 * MIB):
+            pass
+        self.allocator.trim()
+        self.assertEqual(kept, [])
+        # The functions are there as long as the library may call them; now it ends, with another one or with the allocator.
+        self.assertEqual(self.allocator.statistics().registered_bytes, 20 * MIB)
+        self.register(block.pointer, 20 * MIB).end()
+        self.assertEqual(self.allocator.statistics().registered_bytes, 0)
+        block.free()
+
+    def test_a_forked_child_leaves_it_alone(self):
+        block = self.allocator.allocate(20 * MIB)
+        one, file = self.register(block.pointer, 20 * MIB), self.allocator.dmabuf(block.pointer, MIB, pin=True)
+        child = os.fork()
+        if child == 0:
+            del one, file
+            gc.collect()
+            os._exit(len(self.registrar.there) != 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        one.end()
+        file.close()
+        block.free()
+
     def test_what_enter_raises_is_the_cause(self):
         block = self.allocator.allocate(20 * MIB)
         self.registrar.refuses = True

@@ -3,7 +3,8 @@
  * A process that publishes, for tests of `xseg top`: it does what it reads, a line at a time, and answers each line.
  *
  *     open CONFIG         alloc DEVICE MIB      pool NAME MIB
- *     tick                refuse DEVICE         fork (answers the child's number; the child waits until it is killed)
+ *     tick                refuse DEVICE         register DEVICE MIB
+ *     fork (answers the child's number; the child waits until it is killed)
  */
 #include <signal.h>
 #include <stdio.h>
@@ -26,6 +27,32 @@ static xseg_status make_pool(const char *name, size_t bytes)
     status = xseg_pool_create(allocator, 0, &options, &request.pool);
     request.bytes = bytes;
     return status == XSEG_OK ? xseg_alloc_with(allocator, &request, &ptr) : status;
+}
+
+static bool enter(void *context, struct xseg_registered *run)
+{
+    (void)context;
+    (void)run;
+    return true;
+}
+
+static void leave(void *context, const struct xseg_registered *run)
+{
+    (void)context;
+    (void)run;
+}
+
+/* Register the first bytes of a new block. */
+static xseg_status register_some(int device, size_t bytes)
+{
+    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    void *ptr = NULL;
+    uint64_t id;
+    const xseg_status status = xseg_alloc(allocator, device, bytes, NULL, &ptr);
+
+    registrar.enter = enter;
+    registrar.leave = leave;
+    return status == XSEG_OK ? xseg_register(allocator, ptr, bytes, &registrar, &id) : status;
 }
 
 static xseg_status refuse(int device)
@@ -63,6 +90,8 @@ static long serve(const char *line)
         return xseg_alloc(allocator, device, mib << 20, NULL, &ptr) == XSEG_OK ? 0 : -1;
     if (sscanf(line, "pool %127s %lu", word, &mib) == 2)
         return make_pool(word, mib << 20) == XSEG_OK ? 0 : -1;
+    if (sscanf(line, "register %d %lu", &device, &mib) == 2)
+        return register_some(device, mib << 20) == XSEG_OK ? 0 : -1;
     if (strcmp(line, "tick") == 0)
         return xseg_tick(allocator, 0) == XSEG_OK ? 0 : -1;
     if (sscanf(line, "refuse %d", &device) == 1)

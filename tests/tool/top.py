@@ -114,6 +114,19 @@ class Once(Case):
         self.assertEqual([line.split()[0] for line in lines[4:]], ["default", '"kv"'])
         self.assertEqual({len(line) for line in lines[2:4]}, {len(lines[2])})
 
+    def test_registered(self):
+        one = self.publisher(devices=2)
+        one.do("alloc 0 40")
+        one.do("register 0 20")
+        one.do("register 1 30")
+        found = look(one.pid)[0]["devices"]
+        self.assertEqual([(device["registered"], device["pools"][0]["registered"]) for device in found],
+                         [(20 * MIB, 20 * MIB), (30 * MIB, 30 * MIB)])
+        lines = top("--once", "--sort", "registered", "--pid", one.pid).stdout.splitlines()
+        self.assertEqual([line.split()[2] for line in lines[3:]], ["1", "0"])
+        at = lines[2].index("REGISTERED") + len("REGISTERED")
+        self.assertEqual([line[:at].rsplit("  ", 1)[1] for line in lines[3:]], ["30.00 MiB", "20.00 MiB"])
+
     def test_rejections(self):
         one = self.publisher("publish:True,throw_on_cudamalloc_oom:True", devices=2)
         one.do("alloc 0 40")

@@ -109,7 +109,7 @@ static CUresult get_state(CUdevice device, unsigned *flags, int *active)
         return CUDA_ERROR_INVALID_VALUE;
     if (ordinal_of(device, &ordinal) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
-    *flags = 0;
+    *flags = sim_machine.device[ordinal].flags;
     *active = sim_machine.device[ordinal].active;
     return CUDA_SUCCESS;
 }

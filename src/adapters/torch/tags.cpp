@@ -138,21 +138,23 @@ void leave_tag(Allocator *allocator)
 
 void label_tag(Allocator *allocator, struct xseg_pool *pool)
 {
-    Held<std::mutex> lock(tags().mutex);
     bool has_label = !entered.empty() && entered.front().is_label;
+    if (pool != nullptr) {
+        refuse_fork(allocator);
+    }
     if (allocator->is_forked()) {
-        TORCH_CHECK(pool == nullptr, "xseg: tags of the parent process cannot be used in a forked child");
-    } else if (pool != nullptr) {
-        Tag *tag = hold(allocator, pool);
-        entered.insert(entered.begin() + has_label, {tag, next_order(), true});
+        entered.erase(entered.begin(), entered.begin() + has_label);
+        return;
+    }
+    Held<std::mutex> lock(tags().mutex);
+    if (pool != nullptr) {
+        entered.insert(entered.begin() + has_label, {hold(allocator, pool), next_order(), true});
         label_end.is_needed = true;
     }
     if (has_label) {
         Tag *tag = entered.front().tag;
         entered.erase(entered.begin());
-        if (!allocator->is_forked()) {
-            let_go(allocator, tag);
-        }
+        let_go(allocator, tag);
     }
 }
 

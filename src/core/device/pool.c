@@ -101,13 +101,16 @@ xseg_status xseg_pool_set_single(struct xseg_pool *pool, bool is_single)
 
     /* Arenas are added under the same lock. */
     xseg_lock_take(&device->table_lock);
-    const bool is_new = atomic_load(&pool->body->arenas) == NULL;
+    const bool is_over = xseg_retire_is_over(pool);
+    const bool is_new = !is_over && atomic_load(&pool->body->arenas) == NULL;
     if (is_new)
         atomic_store_explicit(&pool->is_single, is_single, memory_order_relaxed);
     xseg_lock_give(&device->table_lock);
+    if (is_over)
+        return xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more");
     return is_new ? XSEG_OK
                   : xseg_fail(XSEG_ERR_BUSY,
-                              "something was allocated from pool %s: set single_page before",
+                              "pool %s has had a request: set single_page before the first one",
                               xseg_pool_label(pool));
 }
 

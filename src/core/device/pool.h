@@ -58,7 +58,7 @@ struct xseg_pool {
     _Atomic(struct xseg_pool_body *) body; /* never NULL */
     atomic_uint holders;                   /* 0: retired.  The default pool is always held. */
     atomic_bool no_split, lends;           /* as its options say, or xseg_pool_set() */
-    atomic_bool is_single; /* single_page; fixed from the first arena on */
+    atomic_bool is_single;                 /* single_page; fixed from the first arena on */
     /* The members from here on are fixed, so that they can be read after the pool has ended. */
     bool is_private : 1;
     bool is_guarded : 1;     /* the device's own, for blocks with a segment each: guarded.h */
@@ -144,7 +144,8 @@ static inline bool xseg_pool_is_single(const struct xseg_pool *pool)
     return atomic_load_explicit(&pool->is_single, memory_order_relaxed);
 }
 
-/* Set that of a pool that has no arena yet: XSEG_OK, XSEG_ERR_BUSY.  No lock is held. */
+/* Set that of a pool that has no arena yet: XSEG_OK, XSEG_ERR_BUSY, XSEG_ERR_ARGUMENT (nobody holds it any more).  No
+ * lock is held. */
 xseg_status xseg_pool_set_single(struct xseg_pool *pool, bool is_single);
 
 /* The properties of new pages of the pool, of enum xseg_page_property: what it was made for, as far as the device has
@@ -172,6 +173,17 @@ static inline struct xseg_pool *xseg_pool_of(const struct xseg_extent *extent)
     return !arena->pool->is_private || arena->is_guarded
                ? NULL
                : (struct xseg_pool *)(uintptr_t)extent->segment.owner;
+}
+
+/* Whether a segment is one page, since its pool has single_page. */
+static inline bool xseg_pool_is_single_page(const struct xseg_extent *extent)
+{
+    const struct xseg_segment *segment = &extent->segment;
+    const struct xseg_arena *arena = extent->arena;
+    const struct xseg_pool *pool = xseg_pool_of(extent);
+
+    return pool != NULL && xseg_pool_is_single(pool) && !arena->is_small &&
+           xseg_segment_is_expandable(segment) && segment->page_bytes == segment->bytes;
 }
 
 /* The limit of the pool's own options on reserved bytes. */

@@ -53,8 +53,12 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     need->bytes = xseg_size_round(request->config, request->bytes);
     need->alignment = xseg_max(request->alignment, XSEG_SIZE_QUANTUM);
     need->is_small = xseg_size_is_small(need->bytes);
+    status = xseg_pool_arena(pool, stream, need->is_small, arena);
+    if (status != XSEG_OK)
+        return status == XSEG_ERR_ARGUMENT && request->pool == NULL ? XSEG_OK : status;
     need->expandable = request->config->expandable_segments && device->context.has_vmm &&
                        !xseg_pool_has_own_memory(pool);
+    /* Fixed since the pool has an arena. */
     need->is_single = xseg_pool_is_single(pool) && !need->is_small && need->expandable;
     need->no_split = need->is_single || xseg_pool_is_whole(pool);
     /* A single page has its alignment from the address at which it is mapped. */
@@ -67,8 +71,7 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
                                    xseg_round_up(need->span, XSEG_SIZE_SEGMENT_STEP));
     XSEG_ASSERT(need->bytes >= need->requested && need->span >= need->bytes);
     XSEG_ASSERT(need->segment_bytes >= need->span);
-    status = xseg_pool_arena(pool, stream, need->is_small, arena);
-    return status == XSEG_ERR_ARGUMENT && request->pool == NULL ? XSEG_OK : status;
+    return XSEG_OK;
 }
 
 /*

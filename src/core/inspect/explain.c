@@ -77,8 +77,7 @@ static struct xseg_reason begin_reason(const struct xseg_explaining *look,
     reason.pool = xseg_pool_of(extent);
     reason.is_small = arena->is_small;
     reason.is_expandable = xseg_extent_is_expandable(extent);
-    reason.is_single_page =
-        xseg_pool_is_single(arena->pool) && !arena->is_small && reason.is_expandable;
+    reason.is_single_page = xseg_pool_is_single_page(extent);
     reason.base = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     reason.bytes = bytes;
     reason.block_age_ms = UNKNOWN_AGE;
@@ -192,12 +191,14 @@ static void add_parts(struct xseg_reason *reason, struct xseg_part *part, uint64
 /* Note what is registered of a page, and that an idle one is pinned, by a registration or otherwise, or exported: these
  * reasons go before the others of idle memory. */
 static void note_held(const struct xseg_explaining *look, struct xseg_reason *page,
-                      const struct xseg_segment *segment, uint32_t first, uint32_t count)
+                      const struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
     struct xseg_registrations *registrations = look->device->allocator->registrations;
+    const struct xseg_segment *segment = &extent->segment;
     const uint64_t base = (uintptr_t)page->base;
 
-    page->registered_bytes = xseg_registrations_over(registrations, base, base + page->bytes);
+    if (extent->registered != 0)
+        page->registered_bytes = xseg_registrations_over(registrations, base, base + page->bytes);
     if (page->kind != XSEG_REASON_POLICY)
         return;
     if (xseg_segment_is_pinned(segment, first, count))
@@ -234,7 +235,7 @@ static void look_at_pages(struct xseg_explaining *look, const struct xseg_extent
             begin_reason(look, extent, base, bytes, page_since(segment, at, count));
 
         add_parts(&page, &part, base, base + bytes);
-        note_held(look, &page, segment, at, count);
+        note_held(look, &page, extent, at, count);
         note_age(look, extent, &page);
         put_reason(look->reasons, &page, look->reasons->count > first);
     }
@@ -253,7 +254,7 @@ static void look_at_segment(struct xseg_explaining *look, const struct xseg_exte
         begin_reason(look, extent, segment->base, segment->bytes, segment->since[0]);
 
     add_parts(&whole, &part, segment->base, segment->base + segment->bytes);
-    note_held(look, &whole, segment, 0, 1);
+    note_held(look, &whole, extent, 0, 1);
     note_age(look, extent, &whole);
     put_reason(look->reasons, &whole, false);
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "src/core/inspect/published.h"
+#include "src/core/registration/registrations.h"
 
 /* How old figures may get while calls come, if reading them takes next to nothing. */
 #define AGE_NS 10000000u
@@ -57,10 +58,11 @@ static uint64_t read_start(void)
     return at != NULL ? strtoull(at, NULL, 10) : 0;
 }
 
-/* How often memory has come and gone, and been refused. */
+/* How often memory has come and gone, been refused, and been registered. */
 static uint64_t count_changes(struct xseg_allocator *allocator)
 {
-    uint64_t changes = 0;
+    uint64_t changes =
+        atomic_load_explicit(&allocator->registrations->changes, memory_order_relaxed);
 
     for (int i = 0; i < allocator->device_count; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(allocator, i);

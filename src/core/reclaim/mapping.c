@@ -20,15 +20,6 @@ static uint64_t generation_at(const struct xseg_segment *segment, uint32_t granu
     return atomic_load_explicit(&segment->generation[granule], memory_order_relaxed);
 }
 
-static bool is_single_page(const struct xseg_extent *extent)
-{
-    const struct xseg_segment *segment = &extent->segment;
-    const struct xseg_pool *pool = xseg_pool_of(extent);
-
-    return pool != NULL && xseg_pool_is_single(pool) && xseg_segment_is_expandable(segment) &&
-           segment->page_bytes == segment->bytes;
-}
-
 static struct xseg_mapping begin(const struct xseg_extent *extent, uint32_t granule)
 {
     const struct xseg_segment *segment = &extent->segment;
@@ -46,7 +37,7 @@ static struct xseg_mapping begin(const struct xseg_extent *extent, uint32_t gran
         .stream = xseg_arena_stream(arena)->handle,
         .pool = xseg_pool_of(extent),
         .is_expandable = xseg_segment_is_expandable(segment),
-        .is_single_page = is_single_page(extent),
+        .is_single_page = xseg_pool_is_single_page(extent),
     };
 }
 

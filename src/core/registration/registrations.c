@@ -80,6 +80,7 @@ static bool put(struct xseg_registrations *all, struct xseg_registration *made)
         made->id = ++all->last_id;
         made->users = 1;
         made->is_worked = true;
+        atomic_fetch_add(&all->changes, 1);
         all->range[all->count++] = (struct xseg_registration_range){made->begin, made->end, made};
         made->extent->registered++;
     }
@@ -97,6 +98,7 @@ static void take_out(struct xseg_registrations *all, struct xseg_registration *r
     XSEG_ASSERT(xseg_list_is_empty(&registration->runs));
     const size_t at = place_of(all, registration->id);
     XSEG_ASSERT(at < all->count);
+    atomic_fetch_add(&all->changes, 1);
     memmove(&all->range[at], &all->range[at + 1], (--all->count - at) * sizeof(all->range[0]));
     xseg_registration_stop(&all->desk, registration);
     while (registration->users != 0)
@@ -309,15 +311,12 @@ uint64_t xseg_registrations_pool_bytes(struct xseg_registrations *all, int devic
 
 uint64_t xseg_registrations_over(struct xseg_registrations *all, uint64_t begin, uint64_t end)
 {
-    struct xseg_registration *registration = NULL;
     uint64_t bytes = 0;
 
-    if (!atomic_load(&all->observes))
-        return 0;
     xseg_lock_take(&all->desk.lock);
-    while ((registration =
-                next_over(all, registration == NULL ? 0 : registration->id, begin, end)) != NULL)
-        bytes += xseg_registration_over(registration, begin, end);
+    for (size_t at = 0; at < all->count; at++)
+        if (all->range[at].begin < end && all->range[at].end > begin)
+            bytes += xseg_registration_over(all->range[at].registration, begin, end);
     xseg_lock_give(&all->desk.lock);
     return bytes;
 }

@@ -24,6 +24,7 @@ struct xseg_registrations {
     struct xseg_registration_range *range; /* [capacity], in the order of their ids */
     size_t count, capacity;
     uint64_t last_id;
+    atomic_uint_fast64_t changes; /* registrations that began or ended */
     atomic_bool observes;     /* the observer was added; read without the lock as well */
     struct xseg_list dmabufs; /* descriptors that pin; see dmabuf.h */
 };

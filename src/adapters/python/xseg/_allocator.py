@@ -12,7 +12,7 @@ from xseg import _library, _records, _structs
 from xseg._block import Block, allocate
 from xseg._errors import BusyError
 from xseg._pool import Pool
-from xseg._registration import Dmabuf, Enter, Leave, Registration, register
+from xseg._registration import Dmabuf, Enter, Leave, Registration, end_left, register
 from xseg._streams import Handle, handle
 
 LOG = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
@@ -77,6 +77,7 @@ class Allocator:
         Threads: no other call on this allocator may be under way.  Cost: waits for streams of cached memory.
         """
         if self.handle:
+            end_left(self.handle)
             _library.call("xseg_close", self.handle)
             self.handle = 0
 
@@ -252,7 +253,7 @@ class Allocator:
         """What this allocator holds and does, as a page that Prometheus scrapes: docs/metrics.md has each metric.
 
         In Prometheus's text format 0.0.4 (text/plain; version=0.0.4), or in OpenMetrics 1.0
-        (application/openmetrics-text; version=1.0.0).  Reading changes nothing.  Cost: no driver call, no lock.
+        (application/openmetrics-text; version=1.0.0).  Reading changes nothing.  Cost: no driver call, no lock that a hit takes.
         """
         form = _structs.XSEG_METRICS_OPENMETRICS if openmetrics else _structs.XSEG_METRICS_PROMETHEUS
         text, needed = ctypes.create_string_buffer(4096), c_size_t()

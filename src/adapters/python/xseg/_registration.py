@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Memory that others register: two functions that follow it, and descriptors of it."""
+import atexit
 import ctypes
 import os
-import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Type
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple, Type
 
 from xseg import _library, _structs
+from xseg._errors import ForkedError
 
 if TYPE_CHECKING:
     from xseg._allocator import Allocator
@@ -15,6 +16,33 @@ if TYPE_CHECKING:
 Enter = Callable[[int, int], Any]
 #: Gets the address, the bytes, and what the enter function returned.
 Leave = Callable[[int, int, Any], None]
+
+
+# By the handle of the allocator and the number of the registration: what the library may call.
+_LIVE: Dict[Tuple[int, int], "_Calls"] = {}
+_LEFT: Set[Tuple[int, int]] = set()  # those that nobody refers to, and that could not end within their own functions
+
+
+def _end(key: Tuple[int, int]) -> int:
+    """End a registration; the status of xseg_unregister()."""
+    status = int(_library.load().xseg_unregister(*key))
+    if status in (0, _structs.XSEG_ERR_ARGUMENT):
+        _LIVE.pop(key, None)
+        _LEFT.discard(key)
+    return status
+
+
+def end_left(handle: int) -> None:
+    """End what of an allocator nobody refers to any more."""
+    for key in [each for each in _LEFT if each[0] == handle]:
+        _end(key)
+
+
+@atexit.register
+def _end_all() -> None:
+    """No function of Python is called once Python has ended."""
+    for key in list(_LIVE):
+        _end(key)
 
 
 class _Calls:
@@ -51,13 +79,17 @@ class Registration:
     def __init__(self, allocator: "Allocator", address: int, size: int, calls: _Calls) -> None:
         """Made by Allocator.register()."""
         number = ctypes.c_uint64()
-        self._number = 0
+        self._key = (0, 0)
+        end_left(allocator.handle)
         try:
             _library.call("xseg_register", allocator.handle, address, size, ctypes.byref(calls.registrar),
                           ctypes.byref(number))
         except Exception as error:
+            if isinstance(calls.refusal, (KeyboardInterrupt, SystemExit)):
+                raise calls.refusal
             raise error from calls.refusal
-        self._allocator, self._calls, self._number = allocator, calls, number.value
+        self._allocator, self._calls, self._key = allocator, calls, (allocator.handle, number.value)
+        _LIVE[self._key] = calls
 
     @property
     def refusal(self) -> Optional[BaseException]:
@@ -65,14 +97,10 @@ class Registration:
         return self._calls.refusal
 
     def end(self) -> None:
-        """`leave` is called for what is there; again: nothing happens."""
-        number, self._number = self._number, 0
-        if number and self._allocator.handle:
-            try:
-                _library.call("xseg_unregister", self._allocator.handle, number)
-            except Exception:
-                self._number = number
-                raise
+        """`leave` is called for what is there; again: nothing happens.  BusyError: within one of its own functions."""
+        if self._key in _LIVE and self._allocator.handle:
+            _library.call("xseg_unregister", *self._key)
+            _LIVE.pop(self._key, None)
 
     def __enter__(self) -> "Registration":
         return self
@@ -82,8 +110,9 @@ class Registration:
         self.end()
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
-            self.end()
+        """Nobody hears of a failure here, such as in a forked child."""
+        if self._key in _LIVE and self._allocator.handle and _end(self._key) == _structs.XSEG_ERR_BUSY:
+            _LEFT.add(self._key)
 
 
 def register(allocator: "Allocator", address: int, size: int, enter: Enter, leave: Leave, pin: bool) -> Registration:
@@ -113,13 +142,16 @@ class Dmabuf:
 
     def close(self) -> None:
         """Close the descriptor; again: nothing happens."""
-        file, self._file = self._file, -1
-        if file < 0:
+        if self._file < 0:
             return
-        if self._pins and self._allocator.handle:
-            _library.call("xseg_dmabuf_close", self._allocator.handle, file)
-        else:
-            os.close(file)
+        try:
+            if self._pins and self._allocator.handle:
+                _library.call("xseg_dmabuf_close", self._allocator.handle, self._file)
+            else:
+                os.close(self._file)
+        except ForkedError:
+            os.close(self._file)  # the pin is the parent's
+        self._file = -1
 
     def __enter__(self) -> "Dmabuf":
         return self
@@ -129,5 +161,4 @@ class Dmabuf:
         self.close()
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
-            self.close()
+        self.close()

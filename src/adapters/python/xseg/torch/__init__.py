@@ -32,7 +32,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Ty
 import torch
 from xseg import _library
 from xseg._allocator import Allocator
-from xseg._errors import ArgumentError, Error, PausedError
+from xseg._errors import ArgumentError, Error, PausedError, UnsupportedError
 from xseg._pool import Pool
 from xseg.torch import _build
 from xseg.torch._build import Refused
@@ -53,6 +53,11 @@ class _Borrowed(Allocator):
 
     def close(self) -> None:
         """Nothing: PyTorch goes on using it."""
+
+    def register(self, *_: Any, **__: Any) -> Any:
+        """UnsupportedError: PyTorch frees tensors while it holds Python's lock, for which such functions would wait."""
+        raise UnsupportedError("functions of Python cannot follow PyTorch's memory: register it under "
+                               "xseg.torch.registered() and pin() it, or call xseg_register() from C")
 
     def __del__(self) -> None:
         pass
@@ -201,11 +206,11 @@ def _tag_pool(name: str, device: int, is_registered: bool) -> Pool:
 
 def _set_metadata(set_metadata: Callable[[str], None], text: str) -> None:
     """PyTorch's function; a label that XSEG_TORCH_REGISTERED matches is a registered tag beside."""
-    set_metadata(text)
     assert _REGISTERED_NAMES is not None
     found = _tag_pool(text, torch.cuda.current_device(), True).handle if _REGISTERED_NAMES.fullmatch(text) else None
     if found or torch.cuda.is_initialized():
         _call(RuntimeError, "xseg_torch_tag_label", found)
+    set_metadata(text)
 
 
 def _follow_labels() -> None:
