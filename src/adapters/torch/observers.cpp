@@ -144,7 +144,7 @@ void tell_mapping(void *context, const struct xseg_mapping *mapping, TraceEntry:
                     mapping->bytes, mapping->stream, id_of_pool(mapping->pool)));
 }
 
-/* Those who register memory, as NCCL's hooks do, look at whole segments alone; a single page is one. */
+/* Trackers that register memory, such as NCCL's hooks, look at whole segments alone. A single page is one. */
 bool is_part(const struct xseg_mapping *mapping)
 {
     return mapping->is_expandable && !mapping->is_single_page;

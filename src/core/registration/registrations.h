@@ -45,7 +45,7 @@ xseg_status xseg_registrations_expect_none(struct xseg_registrations *all);
 /* Bytes of the runs of a device; what overlaps counts for each registration.  No lock is taken before the first one. */
 uint64_t xseg_registrations_bytes(struct xseg_registrations *all, int device);
 
-/* The same of a pool of the device, as users see it; NULL: of the default pool. */
+/* Bytes of the runs of one pool of a device, as users see it; NULL: of the default pool. */
 uint64_t xseg_registrations_pool_bytes(struct xseg_registrations *all, int device,
                                        const struct xseg_pool *pool);
 
