@@ -39,8 +39,8 @@ struct xseg_pool_body {
     /* As the pool was made.  What can be changed since lies elsewhere: `limit`, and members of the pool. */
     struct xseg_pool_options options;
     char label[XSEG_POOL_NAME_MOST + 3]; /* the pool's name in quotes, or its number; fixed */
-    uint32_t
-        number; /* of the users' pools, from 1 on; 0: the default pool, or one of the device's own */
+    /* Of the users' pools, from 1 on; 0: the default pool, or one of the device's own. */
+    _Atomic(uint32_t) number;
     atomic_uint_fast64_t limit; /* bytes that it may reserve; UINT64_MAX: no limit */
     atomic_bool is_captured;    /* a capture went to it, or took memory of it */
     _Atomic(struct xseg_arena *) arenas;
