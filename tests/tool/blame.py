@@ -409,6 +409,10 @@ class Limits(BlameTest):
         snapshot = small().snapshot()
         del snapshot["device_traces"][0][4]["addr"]
         self.refused("device 0, entry 5: `addr` is missing", self.file(snapshot))
+        snapshot = small().snapshot()
+        blocks = snapshot["segments"][0]["blocks"]
+        blocks[:] = [{**blocks[0], "frames": blocks}, dict(blocks[0])]
+        self.refused("segment 1: its blocks are the frames of a block, too", self.file(snapshot))
 
     def test_a_small_file_takes_little_memory(self):
         entries = [{"action": "alloc", "addr": BASE, "size": 512} for _ in range(1000)]

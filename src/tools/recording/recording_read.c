@@ -65,10 +65,14 @@ static bool read_blocks(struct reading *reading, const struct pickle_value *list
 
     segment->first = (uint32_t)out->block_count;
     segment->count = (uint32_t)reading_count(list);
-    for (size_t i = 0; i < segment->count; i++)
+    for (size_t i = 0; i < segment->count; i++) {
+        /* A stack that was read has no items any more. */
+        if (i >= reading_count(list))
+            return reading_bad(reading, "its blocks are the frames of a block, too");
         if (!read_block(reading, pickle_item(reading->pickle, list, i), &address,
                         &out->blocks[out->block_count++]))
             return false;
+    }
     return true;
 }
 
