@@ -70,7 +70,7 @@ struct xseg_statistics {
  * Read the statistics of a device, or of one pool of it.
  *
  * Of a pool there are the groups, the oversize counts, physical_bytes (its reserved bytes),
- * limit_bytes, address_bytes and paused_bytes; everything else is 0, and so are peaks but those of
+ * limit_bytes, address_bytes, paused_bytes and registered_bytes; everything else is 0, and so are peaks but those of
  * reserved_bytes, which are exact.  They can be read as long as the pool is held, has blocks, or has memory.  Of one
  * that has only cached memory left there are reserved_bytes and segment, which begin anew with that memory;
  * but of one that tells of its end (`gone` in struct xseg_pool_options) everything is there to the end.  What the pool has lent (use_on_oom) is reserved by it, but its holder, the default pool, has

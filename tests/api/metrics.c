@@ -3,6 +3,7 @@
  * Metrics: what they say is what the other reports say, a page is whole or not there, and reading changes nothing.
  * tests/python/metrics.py reads them with the parsers of others.
  */
+#include "tests/support/registrar.h"
 #include "tests/support/scene.h"
 
 #include <errno.h>
@@ -111,29 +112,14 @@ static void arguments_are_checked(void **state)
     scene_close(allocator);
 }
 
-static bool enter(void *context, struct xseg_registered *run)
-{
-    (void)context;
-    (void)run;
-    return true;
-}
-
-static void leave(void *context, const struct xseg_registered *run)
-{
-    (void)context;
-    (void)run;
-}
-
 static void what_is_registered_is_told_by_pool(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    const struct xseg_registrar registrar = registrar_of_nothing(false);
     struct xseg_pool *pool = scene_pool(allocator);
     uint64_t id = 0;
 
     (void)state;
-    registrar.enter = enter;
-    registrar.leave = leave;
     char *const own = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_int_equal(xseg_register(allocator, own, 30 * MIB, &registrar, &id), XSEG_OK);
     char *const page = read_page(allocator, XSEG_METRICS_PROMETHEUS);

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/support/registrar.h"
 #include "tests/support/scene.h"
 #include "xseg/metrics.h"
 #include "xseg/published.h"
@@ -125,30 +126,14 @@ static void expect_as_statistics(struct xseg_allocator *allocator)
     assert_int_equal(device->registered, stats.registered_bytes);
 }
 
-static bool enter(void *context, struct xseg_registered *run)
-{
-    (void)context;
-    (void)run;
-    return true;
-}
-
-static void leave(void *context, const struct xseg_registered *run)
-{
-    (void)context;
-    (void)run;
-}
-
 static void what_is_registered_is_told_by_pool(void **state)
 {
     struct xseg_allocator *allocator = scene_open("publish:True,expandable_segments:True");
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    const struct xseg_registrar registrar = registrar_of_nothing(true);
     struct xseg_pool *pool = scene_pool(allocator);
     uint64_t id[4];
 
     (void)state;
-    registrar.enter = enter;
-    registrar.leave = leave;
-    registrar.pin = true;
     char *const block = scene_alloc(allocator, 30 * MIB, NULL);
     char *const own = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_int_equal(xseg_register(allocator, block, 10 * MIB, &registrar, &id[0]), XSEG_OK);
@@ -260,13 +245,18 @@ static void pools_without_a_row_are_added_up(void **state)
     struct xseg_allocator *allocator = scene_open("publish:True");
     struct xseg_pool *pool[300];
     void *ptr[COUNT_OF(pool)];
-    uint64_t live = 0, reserved = 0;
+    const struct xseg_registrar registrar = registrar_of_nothing(false);
+    uint64_t live = 0, reserved = 0, id[2];
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         pool[i] = scene_pool(allocator);
         ptr[i] = scene_alloc_in(allocator, pool[i], 1024 * (i + 1), NULL);
     }
+    /* Of a pool with a row, and of one without. */
+    assert_int_equal(xseg_register(allocator, ptr[0], 1024, &registrar, &id[0]), XSEG_OK);
+    assert_int_equal(xseg_register(allocator, ptr[COUNT_OF(pool) - 1], 2048, &registrar, &id[1]),
+                     XSEG_OK);
     /* Two rows stay empty, for there are no guarded blocks and no ended pools. */
     const unsigned own = XSEG_PUBLISHED_POOLS - 4;
     const struct xseg_published_frame *frame = read_frame();
@@ -286,6 +276,11 @@ static void pools_without_a_row_are_added_up(void **state)
     assert_int_equal(others->kind, XSEG_PUBLISHED_OTHERS);
     assert_int_equal(others->count, COUNT_OF(pool) - own);
     assert_int_equal(others->reserved_peak, others->reserved);
+    assert_int_equal(others->registered, 2048);
+    assert_int_equal(frame->pools[1].registered, 1024);
+    assert_int_equal(frame->devices[0].registered, 3072);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(xseg_unregister(allocator, id[i]), XSEG_OK);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         scene_free(allocator, ptr[i]);
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/registrar.h"
 #include "xseg/xseg.h"
 
 static struct xseg_allocator *allocator;
@@ -29,29 +30,14 @@ static xseg_status make_pool(const char *name, size_t bytes)
     return status == XSEG_OK ? xseg_alloc_with(allocator, &request, &ptr) : status;
 }
 
-static bool enter(void *context, struct xseg_registered *run)
-{
-    (void)context;
-    (void)run;
-    return true;
-}
-
-static void leave(void *context, const struct xseg_registered *run)
-{
-    (void)context;
-    (void)run;
-}
-
 /* Register the first bytes of a new block. */
 static xseg_status register_some(int device, size_t bytes)
 {
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    const struct xseg_registrar registrar = registrar_of_nothing(false);
     void *ptr = NULL;
     uint64_t id;
     const xseg_status status = xseg_alloc(allocator, device, bytes, NULL, &ptr);
 
-    registrar.enter = enter;
-    registrar.leave = leave;
     return status == XSEG_OK ? xseg_register(allocator, ptr, bytes, &registrar, &id) : status;
 }
 

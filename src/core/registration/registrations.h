@@ -25,8 +25,8 @@ struct xseg_registrations {
     size_t count, capacity;
     uint64_t last_id;
     atomic_uint_fast64_t changes; /* registrations that began or ended */
-    atomic_bool observes;     /* the observer was added; read without the lock as well */
-    struct xseg_list dmabufs; /* descriptors that pin; see dmabuf.h */
+    atomic_bool observes;         /* the observer was added; read without the lock as well */
+    struct xseg_list dmabufs;     /* descriptors that pin; see dmabuf.h */
 };
 
 void xseg_registrations_init(struct xseg_registrations *all, struct xseg_allocator *allocator);
