@@ -20,7 +20,7 @@ ABIDW = ("abidw", "--no-show-locs", "--no-corpus-path", "--no-comp-dir-path", "-
 # What is changed in a copy of the tree: name, file, old text, new text, part of abidiff's report.
 # None: no difference may be found.
 CHANGES = [
-    ("the tree as it is", "src/xseg.map", "XSEG_0", "XSEG_0", None),
+    ("the tree as it is", "src/xseg.map", "XSEG_1", "XSEG_1", None),
     ("a member of another size", "include/xseg/allocator.h", "int device;          /* CUDA",
      "long device; /* CUDA", "struct xseg_request"),
     ("a member in the padding", "include/xseg/trim.h", "bool one_stream;        /*",
@@ -118,7 +118,7 @@ def changed(root, compiler, path, old, new, folder):
     (folder / path).write_text(text.replace(old, new, 1))
     library = folder / "libxseg.so"
     run(*compiler, "-std=c11", "-D_GNU_SOURCE", "-DXSEG_CHECKS=0", "-g", "-w", "-shared", "-fPIC",
-        "-fvisibility=hidden", f"-I{folder}", f"-I{folder / 'include'}", "-Wl,-soname,libxseg.so.0",
+        "-fvisibility=hidden", f"-I{folder}", f"-I{folder / 'include'}", "-Wl,-soname,libxseg.so.1",
         f"-Wl,--version-script={folder / 'src/xseg.map'}", "-o", library,
         *sorted((folder / "src").glob("*.c")))
     return describe(library, folder)

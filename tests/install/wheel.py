@@ -108,7 +108,7 @@ def has_every_file(place, wheel):
     package, headers = place.root / "src/adapters/python/xseg", place.root / "include/xseg"
     want = {f"xseg/{path.relative_to(package)}" for path in package.rglob("*.py")} | {"xseg/py.typed", "xseg/bin/xseg"}
     want |= {f"xseg/include/xseg/{path.name}" for path in headers.glob("*.h")}
-    want |= {"xseg/lib/libxseg.so.0", "xseg/lib/libxseg-sim.so.0", "xseg_torch.pth", "_xseg_torch_hook.py"}
+    want |= {"xseg/lib/libxseg.so.1", "xseg/lib/libxseg-sim.so.1", "xseg_torch.pth", "_xseg_torch_hook.py"}
     torch = place.root / "src/adapters/torch"
     want |= {f"xseg/torch/src/{path.relative_to(torch)}" for path in torch.rglob("*")
              if path.is_file() and path.name != "meson.build" and "__pycache__" not in path.parts}

@@ -19,7 +19,7 @@ def path() -> str:
     chosen = os.environ.get("XSEG_LIBRARY")
     if chosen:
         return chosen
-    own = HERE / "lib/libxseg.so.0"
+    own = HERE / "lib/libxseg.so.1"
     if not own.exists():
         raise ImportError(f"there is no {own}: install the wheel of xseg, or set XSEG_LIBRARY to a libxseg.so")
     return str(own)
@@ -41,7 +41,7 @@ def simulator() -> str:
 
     ImportError: there is none.
     """
-    found = pathlib.Path(path()).resolve().parent / "libxseg-sim.so.0"
+    found = pathlib.Path(path()).resolve().parent / "libxseg-sim.so.1"
     if not found.exists():
         raise ImportError(f"there is no {found}: this libxseg.so came without the simulated driver")
     return str(found)

@@ -8,7 +8,7 @@ from ctypes import (
     c_uint32, c_uint64, c_uint8, c_void_p,
 )
 
-VERSION = "0.1.0"
+VERSION = "1.0.0"
 
 XSEG_OK = 0
 XSEG_ERR_ARGUMENT = -1
