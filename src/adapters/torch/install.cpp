@@ -155,6 +155,12 @@ XSEG_API struct xseg_allocator *xseg_torch_library(void)
     return installed() == nullptr ? nullptr : installed()->library();
 }
 
+/** Whether PyTorch tells the adapter of new settings. */
+XSEG_API bool xseg_torch_hears_settings(void)
+{
+    return XSEG_TORCH_HAS_ALLOCATOR_CONFIG;
+}
+
 /** What a string of torch.cuda.memory._set_allocator_settings() asks for, where PyTorch does not tell the adapter. */
 XSEG_API int xseg_torch_settings(const char *settings, char *text, size_t bytes)
 {

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "src/base/align.h"
@@ -74,7 +75,7 @@ void xseg_history_contexts_visit(void (*visit)(void *self, uint32_t frames), voi
 static __attribute__((noinline)) struct xseg_history_context *
 number(struct xseg_history_context *context)
 {
-    context->thread = (uint32_t)gettid();
+    context->thread = (uint32_t)syscall(SYS_gettid); /* gettid() came with glibc 2.30 */
     return context;
 }
 

@@ -34,7 +34,7 @@ from xseg import _library
 from xseg._allocator import Allocator
 from xseg._errors import ArgumentError, Error, PausedError, UnsupportedError
 from xseg._pool import Pool
-from xseg.torch import _build
+from xseg.torch import _build, _compiled
 from xseg.torch._build import Refused
 
 __all__ = ["Refused", "allocator", "info", "pause", "paused", "pin", "pool", "registered", "resume", "suspended", "tag", "tags",
@@ -78,6 +78,8 @@ def _declare(adapter: ctypes.CDLL) -> ctypes.CDLL:
     adapter.xseg_torch_install.argtypes = text
     adapter.xseg_torch_library.restype = ctypes.c_void_p
     adapter.xseg_torch_library.argtypes = ()
+    adapter.xseg_torch_hears_settings.restype = ctypes.c_bool
+    adapter.xseg_torch_hears_settings.argtypes = ()
     adapter.xseg_torch_settings.argtypes = (ctypes.c_char_p, *text)
     adapter.xseg_torch_pool.restype = ctypes.c_void_p
     adapter.xseg_torch_pool.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
@@ -114,9 +116,8 @@ def _check_process() -> None:
 def _follow_settings() -> None:
     """Older versions do not tell an allocator of new settings, so their function is wrapped."""
     name = "_cuda_cudaCachingAllocator_set_allocator_settings"
-    include = _TORCH / "include"
     has_none = not hasattr(torch._C, name)  # pylint: disable=protected-access
-    if has_none or (include / "c10/core/AllocatorConfig.h").exists():
+    if has_none or _ADAPTER.xseg_torch_hears_settings():
         return
 
     def set_settings(settings: str) -> None:
@@ -141,7 +142,16 @@ def _registered_names() -> Optional["re.Pattern[str]"]:
 def _install() -> ctypes.CDLL:
     _check_process()
     is_cxx11 = bool(torch._C._GLIBCXX_USE_CXX11_ABI)  # pylint: disable=protected-access
+    compiled = _compiled.find(_TORCH, torch.__version__, is_cxx11)
+    if compiled is not None:
+        with contextlib.suppress(OSError):
+            return _declare(_build.open_adapter(compiled))
     return _declare(_build.load(_TORCH, torch.__version__, is_cxx11))
+
+
+def _uncovered() -> List[str]:
+    adapter = pathlib.Path(_ADAPTER._name)
+    return _compiled.about(adapter)["uncovered"] if adapter.parent.name == "compiled" else _build.uncovered(_TORCH / "include")
 
 
 _TORCH = pathlib.Path(torch.__file__).resolve().parent
@@ -161,7 +171,7 @@ def info() -> Dict[str, Any]:
         "library": _library.path(),
         "adapter": _ADAPTER._name,
         "torch": torch.__version__,
-        "uncovered": _build.uncovered(_TORCH / "include"),
+        "uncovered": _uncovered(),
     }
 
 

@@ -193,12 +193,17 @@ def locked(path: pathlib.Path) -> Iterator[None]:
         os.close(lock)
 
 
+def flags(include: pathlib.Path, is_cxx11: bool) -> List[str]:
+    """What a compiler is told for PyTorch's headers in `include`, and the C++ ABI that PyTorch was built with."""
+    interface = (include / "c10/cuda/CUDACachingAllocator.h").read_text(encoding="utf-8")
+    sizes = ["-DXSEG_TORCH_SEGMENT_SIZES"] if "struct StreamSegmentSize" in interface else []
+    return [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(is_cxx11)}", *sizes]
+
+
 def command(scratch: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> List[str]:
     """How the sources, which lie in `scratch` as in the source tree, are compiled."""
     own, cuda = headers(torch_folder)
-    interface = (own / "c10/cuda/CUDACachingAllocator.h").read_text(encoding="utf-8")
-    sizes = ["-DXSEG_TORCH_SEGMENT_SIZES"] if "struct StreamSegmentSize" in interface else []
-    return [*compiler(), *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(is_cxx11)}", *sizes, "-iquote", str(scratch),
+    return [*compiler(), *flags(own, is_cxx11), "-iquote", str(scratch),
             "-I", _library.include(), "-isystem", str(own), "-isystem", str(cuda),
             str(scratch / "src/adapters/torch/all.cpp"), "-o", str(scratch / "adapter.so"),
             "-L", str(torch_folder / "lib"), "-lc10", "-lc10_cuda", _library.path()]

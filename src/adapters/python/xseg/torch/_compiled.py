@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""The adapters that came compiled with the wheel, and which of them fits the PyTorch that is here.
+
+compiled/torch-MINOR-abiN.so is for the releases of one minor version of PyTorch, with one C++ ABI.  What a build calls
+itself is not enough: torch-MINOR-abiN.json has the table of virtual methods that the adapter was made for, and the
+PyTorch that is loaded has to have the same.
+"""
+import ctypes
+import json
+import pathlib
+import re
+from typing import Any, Dict, List, Optional
+
+HERE = pathlib.Path(__file__).resolve().parent
+# A class of PyTorch's that implements the interface and is exported.
+TABLE = "_ZTVN5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocatorE"
+BEFORE = 2  # words of a table before the first method: the offset to the top, and the type
+
+
+class _Place(ctypes.Structure):
+    """Dl_info of dlfcn.h."""
+
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
+
+
+class _Symbol(ctypes.Structure):
+    """Elf64_Sym of elf.h."""
+
+    _fields_ = [("name", ctypes.c_uint32), ("info", ctypes.c_ubyte), ("other", ctypes.c_ubyte), ("section", ctypes.c_uint16),
+                ("value", ctypes.c_uint64), ("size", ctypes.c_uint64)]
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.addressof(ctypes.c_char.in_dll(library, name))
+
+
+def _words(address: int) -> List[int]:
+    """The words of the variable at an address, as many as its symbol says."""
+    place, symbol, with_symbol = _Place(), ctypes.POINTER(_Symbol)(), 1
+    if not ctypes.CDLL(None).dladdr1(ctypes.c_void_p(address), ctypes.byref(place), ctypes.byref(symbol), with_symbol):
+        return []
+    return list((ctypes.c_uint64 * (symbol.contents.size // 8)).from_address(address))
+
+
+def _has_table(library: ctypes.CDLL, methods: List[str]) -> bool:
+    """Whether PyTorch's table has these methods at these places; "" is one that has no name there."""
+    try:
+        words = _words(_address(library, TABLE))[BEFORE:]
+        return len(words) == len(methods) and all(word == _address(library, name) for word, name in zip(words, methods) if name)
+    except (AttributeError, ValueError):  # no dladdr1(), or no such symbol
+        return False
+
+
+def about(adapter: pathlib.Path) -> Dict[str, Any]:
+    """What is known of an adapter: `methods`, and `uncovered`, the methods of PyTorch's that it does not have."""
+    found: Dict[str, Any] = json.loads(adapter.with_suffix(".json").read_text(encoding="utf-8"))
+    return found
+
+
+def find(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> Optional[pathlib.Path]:
+    """The adapter that fits, or None."""
+    release = re.fullmatch(r"(\d+\.\d+)\.\d+(\+[\w.]+)?", version)
+    adapter = HERE / f"compiled/torch-{release[1]}-abi{int(is_cxx11)}.so" if release else None
+    if adapter is None or not adapter.exists():
+        return None
+    try:
+        fits = _has_table(ctypes.CDLL(str(torch_folder / "lib/libtorch_cuda.so")), about(adapter)["methods"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return adapter if fits else None

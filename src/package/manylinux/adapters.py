@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""The adapters for PyTorch that a wheel has: one for each version in torch.json, compiled for one processor."""
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from concurrent import futures
+
+import toolchain
+import torch_headers
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+# What an adapter leaves to the libraries that are there by then: PyTorch's, those that they stand on, and this one.
+LATER = re.compile(r"_Z\w*3c10\w*|cuda[A-Z]\w*|xseg_\w+|_Unwind_Resume")
+
+
+def known():
+    """The versions: dictionaries of version, is_cxx11, methods."""
+    return json.loads(torch_headers.RECORD.read_text(encoding="utf-8"))
+
+
+def build_module():
+    """The module that builds an adapter where PyTorch is, without the package around it, which needs PyTorch."""
+    sys.path.insert(0, str(ROOT / "src/adapters/python"))
+    spec = importlib.util.spec_from_file_location("xseg_adapter_build", ROOT / "src/adapters/python/xseg/torch/_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def stubs(processor, folder):
+    """Empty libraries with the names of PyTorch's: at run time these are loaded already."""
+    folder.mkdir()
+    for name in ("c10", "c10_cuda"):
+        toolchain.run([*toolchain.compiler(processor), "-shared", "-nostdlib", "-x", "c", "/dev/null", f"-Wl,-soname,lib{name}.so",
+                       "-o", folder / f"lib{name}.so"])
+    return folder
+
+
+def check_symbols(path):
+    """What is left open has to be in LATER, or in a library of the system that has versions."""
+    said = subprocess.check_output(["readelf", "-W", "--dyn-syms", path], text=True)
+    left = [line.split()[7] for line in said.splitlines() if re.search(r"(GLOBAL|WEAK) +DEFAULT +UND \S", line)]
+    strange = [name for name in left if "@" not in name and not LATER.fullmatch(name)]
+    if strange:
+        raise toolchain.Missing(f"{path.name} needs what nobody has: {', '.join(strange)}")
+
+
+def build_one(build, each, processor, library, folder):
+    """One adapter, and what tells whether it fits."""
+    include = torch_headers.folder_of(each["version"]) / "include"
+    name = f"torch-{'.'.join(each['version'].split('.')[:2])}-abi{int(each['is_cxx11'])}"
+    made, compiled = folder / f"{name}.so", folder / f"{name}.o"
+    toolchain.run([*toolchain.cpp(processor), "-include", HERE / "old_libstdcxx.h", *build.flags(include, each["is_cxx11"]), "-c",
+                   f"-ffile-prefix-map={ROOT}=.", f"-ffile-prefix-map={include}=torch", "-iquote", ROOT, "-I", ROOT / "include",
+                   "-isystem", include, "-isystem", torch_headers.cuda_folder(), ROOT / "src/adapters/torch/all.cpp",
+                   "-o", compiled])
+    cpp_library = subprocess.check_output([*toolchain.cpp(processor), "-print-file-name=libstdc++.so"], text=True).strip()
+    toolchain.run([*toolchain.compiler(processor), "-shared", "-s", "-Wl,--gc-sections", "-Wl,-rpath,$ORIGIN/../../lib", compiled,
+                   f"-L{folder}/stubs", "-Wl,--no-as-needed", "-lc10", "-lc10_cuda", library, cpp_library, "-o", made])
+    compiled.unlink()
+    check_symbols(made)
+    about = {"methods": each["methods"], "uncovered": build.uncovered(include)}
+    made.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+def build_all(processor, library, folder, only=()):
+    """All adapters for a processor, or those for the minor versions in `only`, into a folder; `library` is libxseg.so for it."""
+    build, folder = build_module(), pathlib.Path(folder)
+    wanted = [each for each in known() if not only or ".".join(each["version"].split(".")[:2]) in only]
+    folder.mkdir(parents=True)
+    os.environ["XSEG_LIBRARY"] = str(library)
+    stubs(processor, folder / "stubs")
+    with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda each: build_one(build, each, processor, library, folder), wanted))
+    for path in (folder / "stubs").iterdir():
+        path.unlink()
+    (folder / "stubs").rmdir()

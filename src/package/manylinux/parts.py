@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: MIT
+"""The libraries that the tool links, zstd and jansson, from Debian's source packages, as archives for one processor."""
+import pathlib
+import re
+import shutil
+import subprocess
+import tarfile
+
+import toolchain
+
+#: By the name of the source package: licence, name of the library, and the folders of what is compiled.
+PARTS = {
+    "libzstd": ("BSD-3-Clause", "libzstd", ("lib/common", "lib/compress", "lib/decompress")),
+    "jansson": ("MIT", "jansson", ("src",)),
+}
+FLAGS = ("-O2", "-fPIC", "-DNDEBUG", "-ffunction-sections", "-DZSTD_DISABLE_ASM", "-DHAVE_CONFIG_H", "-w", "-pthread")
+JANSSON_HAS = ("HAVE_ATOMIC_BUILTINS", "HAVE_FCNTL_H", "HAVE_GETTIMEOFDAY", "HAVE_LOCALE_H", "HAVE_SCHED_H", "HAVE_SCHED_YIELD",
+               "HAVE_STDINT_H", "HAVE_STRTOLL", "HAVE_SYNC_BUILTINS", "HAVE_SYS_PARAM_H", "HAVE_SYS_STAT_H", "HAVE_SYS_TIME_H",
+               "HAVE_SYS_TYPES_H", "HAVE_UNISTD_H", "USE_URANDOM")
+PC = "Name: {library}\nDescription: {library}\nVersion: {version}\nLibs: -L{folder}/lib -l{link}\nCflags: -I{folder}/include\n"
+
+
+def fetch(folder):
+    """Debian's source packages of this machine's release, their signatures checked; by name the archive and its version."""
+    folder = pathlib.Path(folder)
+    for part in ("lists/partial", "sources"):
+        (folder / part).mkdir(parents=True)
+    for file in (pathlib.Path("/etc/apt/sources.list"), *pathlib.Path("/etc/apt/sources.list.d").iterdir()):
+        if file.suffix in (".list", ".sources") and file.exists():
+            text = re.sub(r"^(deb )(.*)", r"\1\2\ndeb-src \2", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            text = re.sub(r"^Types: *deb *$", "Types: deb-src", text, flags=re.MULTILINE)
+            (folder / "sources" / file.name).write_text(text, encoding="utf-8")
+    options = ["-q", "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={folder}/sources", "-o",
+               f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}", "-o", "APT::Sandbox::User=root"]
+    toolchain.run(["apt-get", *options, "update"], stdout=subprocess.DEVNULL)
+    found = {}
+    for name in PARTS:
+        toolchain.run(["apt-get", *options, "source", "--download-only", name], cwd=folder, stdout=subprocess.DEVNULL)
+        archive, = folder.glob(f"{name}_*.orig.tar.*[!c]")
+        found[name] = archive, re.search(r"_([\d.]+)", archive.name)[1].rstrip(".")
+    return found
+
+
+def configure_jansson(source):
+    """What its configure script finds on Linux with glibc."""
+    public = (source / "src/jansson_config.h.in").read_text(encoding="utf-8")
+    public = re.sub(r"@\w+@", "1", public.replace("@json_inline@", "inline"))
+    (source / "src/jansson_config.h").write_text(public, encoding="utf-8")
+    private = "".join(f"#define {name} 1\n" for name in JANSSON_HAS)
+    (source / "src/jansson_private_config.h").write_text(private, encoding="utf-8")
+
+
+def compile_part(source, name, processor, prefix):
+    """Compile one into an archive; its headers beside it."""
+    _, library, folders = PARTS[name]
+    objects = []
+    if name == "jansson":
+        configure_jansson(source)
+    for file in (file for folder in folders for file in sorted((source / folder).glob("*.c"))):
+        objects.append(file.with_suffix(".o"))
+        toolchain.run([*toolchain.compiler(processor), *FLAGS, f"-ffile-prefix-map={source}=.", f"-I{source / folders[0]}", "-c",
+                       file, "-o", objects[-1]])
+    toolchain.run([f"{processor}-linux-gnu-ar", "rcsD", prefix / f"lib/lib{library.removeprefix('lib')}.a", *objects])
+    for header in [*source.glob("lib/*.h"), *source.glob("src/jansson*.h")]:
+        shutil.copy(header, prefix / "include")
+
+
+def build(sources, processor, folder):
+    """Both into `folder`, as an installation that pkg-config knows; returns it."""
+    prefix = pathlib.Path(folder)
+    for part in ("include", "lib/pkgconfig", "licences"):
+        (prefix / part).mkdir(parents=True)
+    for name, (archive, version) in sources.items():
+        with tarfile.open(archive) as packed:
+            packed.extractall(prefix / "source")
+        source, = (prefix / "source").iterdir()
+        compile_part(source, name, processor, prefix)
+        library = PARTS[name][1]
+        (prefix / f"lib/pkgconfig/{library}.pc").write_text(
+            PC.format(library=library, version=version, folder=prefix, link=library.removeprefix("lib")), encoding="utf-8")
+        shutil.copy(source / "LICENSE", prefix / f"licences/{library}.txt")
+        shutil.rmtree(prefix / "source")
+    return prefix

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+"""Compilers for manylinux_2_28, of the processors that PyTorch has wheels for."""
+import pathlib
+import shutil
+import subprocess
+
+import ziglang
+
+HERE = pathlib.Path(__file__).resolve().parent
+ZIG = pathlib.Path(ziglang.__file__).resolve().parent
+PROCESSORS = ("x86_64", "aarch64")
+CROSS = """[binaries]
+c = {compiler}
+ar = '{processor}-linux-gnu-ar'
+pkg-config = 'pkg-config'
+[properties]
+needs_exe_wrapper = true
+pkg_config_libdir = '{parts}/lib/pkgconfig'
+[built-in options]
+c_link_args = ['-s', '-Wl,--gc-sections', '-Wl,-z,defs', '{libgcc}']
+[host_machine]
+system = 'linux'
+cpu_family = '{processor}'
+cpu = '{processor}'
+endian = 'little'
+"""
+
+
+class Missing(Exception):
+    """A tool is not here; the text says which, and how to get it."""
+
+
+def compiler(processor):
+    """The C compiler's command; it links objects of other languages, too."""
+    return [str(HERE / "cc"), str(ZIG), processor]
+
+
+def cpp(processor):
+    """The C++ compiler's command, which only compiles."""
+    return [f"{processor}-linux-gnu-g++"]
+
+
+def check(processor):
+    """Whether the machine has the compilers."""
+    for name in ("gcc", "g++"):
+        if not shutil.which(f"{processor}-linux-gnu-{name}"):
+            package = f"{name}-{processor.replace('_', '-')}-linux-gnu"
+            raise Missing(f"{processor}-linux-gnu-{name} is missing: run .ci/setup {package} as root, or install it")
+
+
+def cross_file(folder, processor, parts):
+    """Write Meson's description of the machine that is built for; `parts` is the folder of the libraries for it."""
+    path = pathlib.Path(folder, f"{processor}.ini")
+    libgcc = subprocess.check_output([*cpp(processor), "-print-libgcc-file-name"], text=True).strip()
+    path.write_text(CROSS.format(compiler=compiler(processor), processor=processor, parts=parts, libgcc=libgcc), encoding="utf-8")
+    return path
+
+
+def run(command, **more):
+    """A command that has to succeed."""
+    subprocess.run([str(word) for word in command], check=True, **more)
