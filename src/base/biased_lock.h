@@ -11,8 +11,8 @@
  * about to sleep, first makes all other threads pass a barrier.  After that the owner either sees that it has
  * lost the lock, or is seen to hold it.  A thread that gives the lock either sees the sleeper, or is seen to have
  * given it.  The barrier costs a few microseconds, once for each lock and before each sleep.  Where the
- * kernel has no such call, no biased lock has an owner, and a give is an exchange, too; where the kernel refuses
- * a later call, barrier.h has other ways.
+ * kernel has no such call, no biased lock has an owner, and a give passes a barrier of its own; where the kernel
+ * refuses a later call, barrier.h has other ways.  docs/internals/memory-order.md has the orderings of all this.
  *
  * ThreadSanitizer does not understand this protocol: with it a biased lock is one word that is exchanged.  A pthread
  * mutex would not do, since it looks at no more than 64 of them that a thread holds at a time.
@@ -104,12 +104,13 @@ static inline uintptr_t xseg_biased_lock_self(void)
 /* Take a lock as its owner; false if the calling thread is not the owner. */
 static inline bool xseg_biased_lock_take_own(struct xseg_biased_lock *lock, uintptr_t self)
 {
-    if (__builtin_expect(!xseg_word_is(&lock->owner, self), 0))
+    /* Only the thread itself writes this value.  An acquire would wait on ARM for the release of the last give. */
+    if (__builtin_expect(!xseg_word_is_in_place(&lock->owner, self), 0))
         return false;
     XSEG_ASSERT(atomic_load_explicit(&lock->held, memory_order_relaxed) == 0);
     atomic_store_explicit(&lock->held, 1, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst);
-    if (__builtin_expect(!xseg_word_is(&lock->owner, self), 0)) {
+    if (__builtin_expect(!xseg_word_is_in_place(&lock->owner, self), 0)) {
         atomic_store_explicit(&lock->held, 0, memory_order_release);
         return false;
     }
@@ -134,12 +135,11 @@ static inline void xseg_biased_lock_take_shared(struct xseg_biased_lock *lock, u
 static inline void xseg_biased_lock_give_shared(struct xseg_biased_lock *lock)
 {
     XSEG_ASSERT(atomic_load_explicit(&lock->taken, memory_order_relaxed) == 1);
-    if (__builtin_expect(lock->has_barrier, 1))
-        atomic_store_explicit(&lock->taken, 0, memory_order_release);
-    else
-        (void)atomic_exchange(&lock->taken, 0);
-    /* The processor may load `sleepers` before the store; the compiler must not. */
+    atomic_store_explicit(&lock->taken, 0, memory_order_release);
+    /* With a barrier the processor may load `sleepers` before the store; the compiler must not. */
     atomic_signal_fence(memory_order_seq_cst);
+    if (__builtin_expect(!lock->has_barrier, 0))
+        atomic_thread_fence(memory_order_seq_cst);
     if (__builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0))
         xseg_biased_lock_wake(lock);
 }

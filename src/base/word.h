@@ -55,6 +55,20 @@ static inline bool xseg_word_is(const atomic_uint_fast64_t *word, uint64_t value
 #endif
 }
 
+/* Whether it is a value.  The compiler keeps what is written before this before it, and what is behind it behind it;
+ * a processor may change both. */
+static inline bool xseg_word_is_in_place(const atomic_uint_fast64_t *word, uint64_t value)
+{
+#if XSEG_WORD_ASSEMBLY
+    return xseg_word_is(word, value);
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+    const bool is = atomic_load_explicit(word, memory_order_relaxed) == value;
+    atomic_signal_fence(memory_order_seq_cst);
+    return is;
+#endif
+}
+
 /* Whether it is a value; what is read behind this may be read earlier. */
 static inline bool xseg_word_is_just(const atomic_uint_fast64_t *word, uint64_t value)
 {
