@@ -54,7 +54,7 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     harvest->count = harvest->pending = harvest->used = 0;
-    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed)) {
+    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire)) {
         xseg_arena_lock(arena);
         XSEG_LIST_FOR(node, &arena->extents)
         {

@@ -39,7 +39,7 @@ static void visit_segments(struct move *move, visit *each)
     struct xseg_arena *arena =
         atomic_load_explicit(&move->pool->body->arenas, memory_order_acquire);
 
-    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed))
+    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire))
         XSEG_LIST_FOR(node, &arena->extents)
         {
             each(move, &XSEG_CONTAINER(node, struct xseg_extent, link)->segment);

@@ -101,7 +101,7 @@ void xseg_notice_pool(struct xseg_pool *pool, bool leaves)
     if (!xseg_notice_is_wanted(device))
         return;
     let_go(device, &kept);
-    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_relaxed))
+    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire))
         XSEG_LIST_FOR(node, &arena->extents)
         {
             const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);

@@ -183,9 +183,11 @@ static xseg_status add(struct xseg_streams *streams, xseg_stream handle, uint64_
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a stream");
     XSEG_ASSERT(xseg_list_is_empty(&stream->going));
     XSEG_ASSERT(stream->last == NULL);
-    stream->handle = handle;
+    /* A thread that found the entry as that of the last stream may take it for this one as soon as the handle is
+     * there. */
     stream->number = number;
     atomic_store(&stream->thread, NULL);
+    atomic_store_explicit(&stream->handle, handle, memory_order_release);
     link_in(atomic_load(&streams->table), stream);
     atomic_store_explicit(&stream->state, XSEG_STREAM_THERE, memory_order_release);
     *out = stream;

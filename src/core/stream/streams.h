@@ -123,11 +123,12 @@ static inline struct xseg_known_stream *xseg_streams_first(const struct xseg_str
 }
 
 /* Whether an entry is that of a handle whose stream is there.  The state is read first: an entry
- * that is there for the next stream has the handle of that stream. */
+ * that is there for the next stream has the handle of that stream.  Who reads a handle sees the number
+ * that was written before it. */
 static inline bool xseg_stream_is_of(const struct xseg_known_stream *stream, xseg_stream handle)
 {
     return xseg_stream_is_there(stream) &&
-           atomic_load_explicit(&stream->handle, memory_order_relaxed) == handle;
+           atomic_load_explicit(&stream->handle, memory_order_acquire) == handle;
 }
 
 /* The entry of a known stream, without asking the driver; else NULL, also for handles that need
@@ -141,7 +142,7 @@ static inline struct xseg_known_stream *xseg_streams_find_plain(struct xseg_stre
     if ((uintptr_t)handle - 1 < 2)
         return NULL;
     while (stream != NULL && !xseg_stream_is_of(stream, handle))
-        stream = atomic_load_explicit(&stream->next, memory_order_relaxed);
+        stream = atomic_load_explicit(&stream->next, memory_order_acquire);
     return stream;
 }
 
