@@ -67,7 +67,7 @@ void xseg_history_contexts_visit(void (*visit)(void *self, uint32_t frames), voi
             XSEG_CONTAINER(node, struct xseg_history_context, link);
 
         for (unsigned i = 0; i < XSEG_HISTORY_DEPTH; i++)
-            visit(self, atomic_load_explicit(&context->shown[i], memory_order_relaxed));
+            visit(self, atomic_load_explicit(&context->shown[i], memory_order_acquire));
     }
     (void)pthread_mutex_unlock(&contexts.lock);
 }
@@ -200,12 +200,13 @@ static inline __attribute__((always_inline)) uint32_t take_stack(struct xseg_his
                : xseg_stack_depot_add(depot, frames, xseg_stack_take(frames, XSEG_STACK_FRAMES));
 }
 
-/* Let others see the frames that this thread has gathered. */
+/* Let others see the frames that this thread has gathered.  Who sees them instead of those before also sees the events
+ * and blocks that name those before. */
 static void show(struct xseg_history_store *store, uint32_t frames)
 {
     (void)xseg_history_join_contexts();
     atomic_store_explicit(&here.shown[xseg_min(here.depth, XSEG_HISTORY_DEPTH - 1)], frames,
-                          memory_order_relaxed);
+                          memory_order_release);
     xseg_history_store_count_gather(store);
 }
 

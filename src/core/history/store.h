@@ -89,7 +89,7 @@ void xseg_history_store_follow(struct xseg_history_store *store, const struct xs
 
 static inline uint64_t xseg_history_store_settings(const struct xseg_history_store *store)
 {
-    return atomic_load_explicit(&store->settings, memory_order_relaxed);
+    return atomic_load_explicit(&store->settings, memory_order_acquire);
 }
 
 /* The depot of stacks; NULL while none was taken. */
