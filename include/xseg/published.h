@@ -8,6 +8,7 @@
  *
  * Two frames are written in turn: the frame of number `sequence % 2` is complete, and stays as it is until `sequence`
  * changes.  So a reader reads `sequence`, that frame, and `sequence` again; if it has changed, the reader starts over.
+ * Behind each of the first two reads it has an acquire fence: a processor may read later words earlier.
  *
  * Of the open devices, the XSEG_PUBLISHED_DEVICES with the lowest ordinals are published; further ones are left out.
  *

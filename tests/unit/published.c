@@ -208,6 +208,7 @@ static void *write_frames(void *self)
         const uint64_t next = memory->sequence + 1;
         struct xseg_published_frame *to = &memory->frames[next % 2];
 
+        atomic_thread_fence(memory_order_release);
         to->device_count = 1;
         to->devices[0].live = next;
         for (unsigned i = 0; i < XSEG_PUBLISHED_POOLS; i++)

@@ -82,6 +82,8 @@ static void put(struct xseg_allocator *allocator, struct xseg_published *publish
     const uint64_t next = published->sequence + 1;
     struct xseg_published_frame *frame = &published->frames[next % 2];
 
+    /* A reader that sees a part of this frame also sees that `sequence` has left the frame that was there. */
+    atomic_thread_fence(memory_order_release);
     frame->time_ns = read_clock();
     xseg_published_fill(allocator, frame);
     __atomic_store_n(&published->sequence, next, __ATOMIC_RELEASE);
@@ -160,9 +162,13 @@ static bool is_due(struct xseg_allocator *allocator)
 {
     struct xseg_publisher *publisher = allocator->publisher;
 
-    return atomic_load(&publisher->is_open) &&
-           (count_changes(allocator) != atomic_load(&publisher->changes) ||
-            read_clock() >= atomic_load(&publisher->due_ns));
+    if (!atomic_load(&publisher->is_open))
+        return false;
+    /* Either the thread that publishes sees what this one has changed, as it looks again, or this one sees that
+     * nobody publishes any more. */
+    atomic_thread_fence(memory_order_seq_cst);
+    return count_changes(allocator) != atomic_load(&publisher->changes) ||
+           read_clock() >= atomic_load(&publisher->due_ns);
 }
 
 void xseg_publisher_run(struct xseg_allocator *allocator)

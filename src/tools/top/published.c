@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/top/published.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -86,8 +87,11 @@ static ssize_t read_still(int file, void *bytes, size_t room)
     uint64_t before = 0, after = 0;
 
     for (unsigned i = 0; i < TRIES; i++) {
+        /* The kernel copies as any thread does, and a system call is no barrier. */
         const bool has_sequence = read_sequence(file, &before);
+        atomic_thread_fence(memory_order_acquire);
         const ssize_t count = pread(file, bytes, room, 0);
+        atomic_thread_fence(memory_order_acquire);
 
         if (!has_sequence || count < (ssize_t)HEAD_BYTES)
             return count < 0 ? 0 : count;
