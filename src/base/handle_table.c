@@ -55,11 +55,16 @@ static bool grow(struct xseg_handle_table *table, struct xseg_bump *memory)
     return true;
 }
 
+bool xseg_handle_table_reserve(struct xseg_handle_table *table, struct xseg_bump *memory)
+{
+    return table->used <= slots_of(table)->mask / 2 || grow(table, memory);
+}
+
 bool xseg_handle_table_add(struct xseg_handle_table *table, struct xseg_bump *memory, uint32_t hash,
                            uint32_t handle)
 {
     XSEG_ASSERT(handle != 0);
-    if (table->used > slots_of(table)->mask / 2 && !grow(table, memory))
+    if (!xseg_handle_table_reserve(table, memory))
         return false;
     put(slots_of(table), (uint64_t)hash << 32 | handle);
     table->used++;

@@ -10,7 +10,7 @@
  *   TABLE-1  used is the number of slots that are not empty, at most half of them.
  *   TABLE-2  from the slot that a handle's hash names to the handle no slot is empty.
  *
- * Locking: the owner's lock covers xseg_handle_table_add(); everything else takes none.  What was
+ * Locking: the owner's lock covers xseg_handle_table_reserve() and xseg_handle_table_add(); everything else takes none.  What was
  * written to a record before it was added is seen by who finds it.
  */
 #ifndef XSEG_BASE_HANDLE_TABLE_H
@@ -44,6 +44,9 @@ struct xseg_handle_search {
 
 /* Returns: false if the memory has no room */
 bool xseg_handle_table_init(struct xseg_handle_table *table, struct xseg_bump *memory);
+
+/* See to it that the next handle can be added.  Returns: false if the table has to grow and the memory has no room */
+bool xseg_handle_table_reserve(struct xseg_handle_table *table, struct xseg_bump *memory);
 
 /* Add a handle, not 0.  Returns: false if the table has to grow and the memory has no room */
 bool xseg_handle_table_add(struct xseg_handle_table *table, struct xseg_bump *memory, uint32_t hash,

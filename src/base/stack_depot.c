@@ -235,16 +235,20 @@ static void add_new(struct wanted *wanted)
     const struct xseg_stack_ground *ground = keep_ground(depot);
     struct stack *stack =
         ground != NULL ? xseg_bump_take(&depot->memory, sizeof(*stack) + bytes) : NULL;
-    if (stack == NULL || !number_stack(depot, stack))
+    if (stack == NULL || !xseg_handle_table_reserve(&depot->stacks, &depot->memory) ||
+        !number_stack(depot, stack))
         return;
     stack->taken = wanted->taken;
     stack->ground = ground;
     memcpy(stack->frames, wanted->frames, bytes);
-    if (!xseg_handle_table_add(&depot->stacks, &depot->memory, wanted->hash,
-                               xseg_bump_handle(&depot->memory, stack)))
-        return;
-    wanted->id = stack->id;
+    /* Whoever finds the stack may ask by its id at once. */
     atomic_store_explicit(&depot->count, stack->id, memory_order_release);
+    const bool is_added = xseg_handle_table_add(&depot->stacks, &depot->memory, wanted->hash,
+                                                xseg_bump_handle(&depot->memory, stack));
+
+    XSEG_ASSERT(is_added);
+    (void)is_added;
+    wanted->id = stack->id;
 }
 
 /* The loader is held: what is loaded is known, and stays. */
