@@ -51,12 +51,11 @@ XSEG_HIT_STEP cell_merging(struct xseg_arena *arena, struct xseg_chunk_map *chun
 XSEG_HIT_STEP cell(struct xseg_arena *arena, struct xseg_extent *extent, void *ptr)
     XSEG_RELEASES(arena->lock)
 {
+    /* An extent may have ended, or changed hands, before the lock was taken.  Its segment is another thread's then. */
+    if (__builtin_expect(extent->arena != arena || extent->first == NULL, 0))
+        return leave_arena(arena, ptr);
     const uint64_t offset = (uint64_t)(uintptr_t)ptr - extent->segment.base;
-
-    /* An extent may have ended, or changed hands, before the lock was taken. */
-    if (__builtin_expect(extent->arena != arena || extent->first == NULL ||
-                             offset >= extent->segment.bytes || offset % XSEG_SIZE_QUANTUM != 0,
-                         0))
+    if (__builtin_expect(offset >= extent->segment.bytes || offset % XSEG_SIZE_QUANTUM != 0, 0))
         return leave_arena(arena, ptr);
     XSEG_ASSERT(extent->has_cells);
     const uint64_t quantum = offset >> XSEG_CELLS_SHIFT, index = quantum % XSEG_CELLS_CHUNK;
