@@ -4,12 +4,15 @@
 wheel.py ROOT BUILD INSTRUMENTED COMPILER...; packs what is in the build folder.  Prints TAP.  Needs pip; the tag of a wheel
 that can be passed on needs auditwheel as well, from the network or a folder that pip knows.
 """
+import email
+import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 
@@ -112,11 +115,41 @@ def has_every_file(place, wheel):
     torch = place.root / "src/adapters/torch"
     want |= {f"xseg/torch/src/{path.relative_to(torch)}" for path in torch.rglob("*")
              if path.is_file() and path.name != "meson.build" and "__pycache__" not in path.parts}
-    more = {name for name in names if not re.match(r"xseg-[^/]*/|xseg/licenses/|xseg/lib/libxseg-[a-z]+\.so", name)}
+    more = {name for name in names if not re.match(r"xseg-[^/]*/|xseg/lib/libxseg-[a-z]+\.so", name)}
     expect(want <= names, f"missing {sorted(want - names)}")
     expect(more <= want, f"too much {sorted(more - want)}")
     expect(mode & 0o111, f"xseg/bin/xseg has mode {mode:o}")
     expect({line.split(",")[0] for line in record.splitlines()} == names, "RECORD names other files")
+
+
+def says_what_it_is(place, wheel):
+    """Metadata as the standards have them, licences, and a bill of materials."""
+    with zipfile.ZipFile(wheel) as archive:
+        about = {name.split("/", 1)[1]: archive.read(name).decode() for name in archive.namelist()
+                 if ".dist-info/" in name and not name.endswith("/")}
+    head = email.message_from_string(about["METADATA"])
+    readme = (place.root / "README.md").read_text(encoding="utf-8")
+    expect(head.get_payload().strip() == readme.strip(), "the readme is not the README")
+    expect(head["License-Expression"] == "MIT" and head["Description-Content-Type"] == "text/markdown", str(head.items()))
+    for name in head.get_all("License-File"):
+        expect(about[f"licenses/{name}"], f"{name} is empty")
+    bill = json.loads(about["sboms/xseg.cdx.json"])
+    expect(bill["bomFormat"] == "CycloneDX" and bill["metadata"]["component"]["version"] == head["Version"], str(bill))
+
+
+def comes_from_the_source_distribution(place, wheel):
+    """The source distribution has all that the wheel is made of: the same wheel comes of it, bit for bit."""
+    sys.path.insert(0, str(place.root / "src/adapters/python"))
+    import backend  # pylint: disable=import-outside-toplevel
+    with tarfile.open(place.scratch / backend.build_sdist(place.scratch)) as archive:
+        archive.extractall(place.scratch / "sdist")
+    folder, = (place.scratch / "sdist").iterdir()
+    expect((folder / "pyproject.toml").exists() and (folder / "tests/run").stat().st_mode & 0o111, "no pyproject.toml, or modes")
+    (place.scratch / "again").mkdir()
+    run(sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-build-isolation",
+        "--config-settings", f"builddir={place.build}", "--config-settings", "tag=linux", "-w", place.scratch / "again", folder)
+    made, = (place.scratch / "again").iterdir()
+    expect(made.read_bytes() == wheel.read_bytes(), "it makes another wheel")
 
 
 def is_typed_and_imports(place):
@@ -189,6 +222,8 @@ def cases(place):
     run(sys.executable, "-m", "venv", "--without-pip", place.scratch / "venv")
     wheel = place.plain("python")
     yield "the wheel has every file", lambda: has_every_file(place, wheel)
+    yield "the metadata", lambda: says_what_it_is(place, wheel)
+    yield "the source distribution", lambda: comes_from_the_source_distribution(place, wheel)
     place.install(wheel)
     yield "the package works", lambda: is_typed_and_imports(place)
     yield "the command works", lambda: has_its_command(place)

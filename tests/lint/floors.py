@@ -52,8 +52,9 @@ ADAPTER = re.compile(r"(src/adapters/[^/]+)/.*")
 ABOVE_HEADERS = {"include/xseg"}
 # Python of adapters: where it stands, the longest match, and the packages of others that it may import.
 PYTHON = "src/adapters/"
-PACKAGES = {"xseg", "xseg_sim", "_xseg_torch_hook"}
+PACKAGES = {"manylinux", "xseg", "xseg_sim", "_xseg_torch_hook"}
 HOOKS = {
+    "src/adapters/python/manylinux/": {"elftools", "ziglang"},
     "src/adapters/python/xseg/cupy.py": {"cupy"},
     "src/adapters/python/xseg/numba.py": {"numba"},
     "src/adapters/python/xseg/rmm.py": {"rmm"},

@@ -417,6 +417,24 @@ class Libraries(unittest.TestCase):
         with self.assertRaisesRegex(AssertionError, "install the wheel of xseg, or set XSEG_LIBRARY"):
             cases.said(program, XSEG_LIBRARY="")
 
+    def test_a_library_for_another_machine_is_told_from_one_that_is_broken(self):
+        own = pathlib.Path(os.environ["XSEG_LIBRARY"]).read_bytes()
+        with tempfile.TemporaryDirectory() as folder:
+            library = str(pathlib.Path(folder, "libxseg.so.1"))
+            load = "import os, xseg._library as library\n{before}\ntry: library.load()\nexcept ImportError as why: print(why)"
+            for machine_number, before, want in (
+                    (b"\xb7\0", "library.platform.machine = lambda: 'x86_64'",
+                     "it is for aarch64, and this is x86_64: install the wheel of xseg whose name ends in x86_64.whl"),
+                    (own[18:20], "os.confstr = lambda name: None", "it is for systems with glibc, and this one has another"),
+                    (own[18:20], "os.confstr = lambda name: 'glibc 2.27'",
+                     "it is for glibc 2.28 or newer, and this system has 2.27: use Debian 10, Ubuntu 20.04, RHEL 8 or newer"),
+                    (own[18:20], "", "file too short")):
+                pathlib.Path(library).write_bytes(own[:18] + machine_number + own[20:40])
+                with self.subTest(want):
+                    out, _ = cases.said(load.format(before=before), XSEG_LIBRARY=library)
+                    self.assertIn(f"{library} cannot be loaded: ", out)
+                    self.assertIn(want, out)
+
     def test_a_library_that_lacks_a_function_says_so_when_it_is_called(self):
         out, _ = cases.said("import xseg._library as library\n"
                             "try: library.call('xseg_tick', None, 0)\n"

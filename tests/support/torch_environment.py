@@ -26,8 +26,8 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path.insert(0, str(ROOT / "src/package/manylinux"))
-from torch_headers import SKIPPED, Absent, cache, cuda_folder, locked, pip  # noqa: E402 pylint: disable=wrong-import-position
+sys.path.insert(0, str(ROOT / "src/adapters/python"))
+from manylinux.torch_headers import SKIPPED, Absent, cache, cuda_folder, locked, pip  # noqa: E402 pylint: disable=wrong-import-position
 CUDART = HERE / "cudart"
 VERSION = "2.15.0"
 # What PyTorch imports.  Triton, which compiles kernels, and NVIDIA's libraries are left out.

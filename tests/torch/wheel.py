@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The wheel, installed in a virtual environment beside PyTorch, as a user has it: wheel.py DRIVER.
 
-README's first screen: XSEG_TORCH=1 in the environment, and the import.
+README's first screen: XSEG_TORCH=1 in the environment, and the import.  Then with an adapter that is compiled already, as the
+wheels of a release have one for each version of PyTorch, where there is no compiler and nothing can be written.
 """
+import json
 import os
 import pathlib
 import shutil
@@ -12,6 +14,9 @@ import tempfile
 
 import backends
 
+sys.path.insert(0, str(backends.ROOT / "src/adapters/python"))
+from manylinux import adapters, toolchain  # noqa: E402 pylint: disable=wrong-import-position
+
 BUILD = pathlib.Path(sys.argv[1]).parent
 VARIABLE = """
 import torch
@@ -19,6 +24,19 @@ print(torch.empty(1 << 20, dtype=torch.uint8, device="cuda").numel(), torch.cuda
 print(torch.cuda.memory_allocated(), __import__("xseg.torch").torch.info()["library"])
 """
 IMPORT = "import torch, xseg.torch\nprint(torch.cuda.get_allocator_backend())"
+VERSION = ("2.15",)
+# Neither a compiler nor a place to write to.
+BARE = "import os\nos.environ.update(PATH='/nonexistent', HOME='/nonexistent', XDG_CACHE_HOME='')\n"
+FITS = "import torch, xseg.torch\nprint(torch.cuda.get_allocator_backend(), xseg.torch.info()['adapter'])"
+OTHER = """
+import torch
+{before}
+try:
+    import xseg.torch
+except ImportError as refusal:
+    print(refusal)
+print(torch.cuda.get_allocator_backend())
+"""
 NEITHER = "import sys, torch\nprint(torch.cuda.get_allocator_backend(), 'xseg' in sys.modules)"
 
 
@@ -47,8 +65,29 @@ def installed(folder):
     return python
 
 
+def with_compiled(folder, python, run):
+    """The adapter that fits is taken; one that does not is none, and without a compiler a sentence says so."""
+    torch = pathlib.Path(called(python, "-c", "import importlib.util as u; print(u.find_spec('torch').origin)").strip()).parent
+    include = pathlib.Path(called(sys.executable, backends.ENVIRONMENT, "--offline", "include").strip())
+    package = pathlib.Path(called(python, "-c", "import xseg; print(xseg.__file__)").strip()).parent
+    made = package / "torch/compiled"
+    adapters.build_all(toolchain.NATIVE, package / "lib/libxseg.so.1", made, VERSION, lambda _: (torch / "include", include))
+    adapter, = made.glob("*.so")
+    said = called(*run, BARE + FITS)
+    print(said)
+    good = said == f"xseg {adapter}\n"
+    newer = called(*run, BARE + OTHER.format(before="torch.__version__ = '2.99.0'"))
+    about = json.loads(adapter.with_suffix(".json").read_text(encoding="utf-8"))
+    about["methods"][2], about["methods"][4] = about["methods"][4], about["methods"][2]
+    adapter.with_suffix(".json").write_text(json.dumps(about), encoding="utf-8")
+    for said in (newer, called(*run, BARE + OTHER.format(before=""))):
+        print(said)
+        good &= "no C++ compiler was found" in said and said.endswith("\nnative\n")
+    return good
+
+
 def main():
-    """The variable, the import, and neither."""
+    """The variable, the import, neither; and without a compiler."""
     backends.require(sys.argv[1])
     if "xseg" not in backends.BACKENDS or shutil.which("c++") is None:
         print("the adapter is not in this tree, or there is no C++ compiler")
@@ -63,6 +102,7 @@ def main():
         good = said.split()[:3] == [str(1 << 20), "xseg", "0"] and library.startswith(str(folder / "venv"))
         good &= called(*run, IMPORT) == "xseg\n"
         good &= called(*run, NEITHER) == "native False\n"
+        good &= with_compiled(folder, python, run)
     return 0 if good else 1
 
 

@@ -3,7 +3,7 @@
 
 Settings of pip and of build (`-C NAME=VALUE`):
 
-manylinux=PROCESSOR  x86_64 or aarch64: for glibc 2.28, with the adapters for PyTorch compiled, by src/package/manylinux
+manylinux=PROCESSOR  x86_64 or aarch64: for glibc 2.28, with the adapters for PyTorch compiled, by src/adapters/python/manylinux
 torch=2.9,2.15       of these only those for some versions of PyTorch
 builddir=FOLDER      a build folder that is set up already, of whatever kind, to pack from
 tag=linux            leave auditwheel out, for a wheel that stays on this machine
@@ -86,11 +86,9 @@ def version():
 
 
 def manylinux():
-    """The modules of src/package/manylinux that build for an old glibc: toolchain, parts, adapters."""
-    sys.path.insert(0, str(ROOT / "src/package/manylinux"))
-    import adapters  # pylint: disable=import-outside-toplevel
-    import parts  # pylint: disable=import-outside-toplevel
-    import toolchain  # pylint: disable=import-outside-toplevel
+    """The modules beside this file that build for an old glibc: toolchain, parts, adapters."""
+    sys.path.insert(0, str(HERE))
+    from manylinux import adapters, parts, toolchain  # pylint: disable=import-outside-toplevel
     return toolchain, parts, adapters
 
 

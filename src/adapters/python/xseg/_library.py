@@ -4,11 +4,14 @@ import ctypes
 import functools
 import os
 import pathlib
+import platform
 from typing import Any
 
 from xseg._errors import UnsupportedError, error
 
 HERE = pathlib.Path(__file__).resolve().parent
+MACHINES = {b"\x3e\0": "x86_64", b"\xb7\0": "aarch64"}  # e_machine of an ELF file
+OLDEST_GLIBC = (2, 28)  # of the wheels, manylinux_2_28
 
 
 def path() -> str:
@@ -47,6 +50,33 @@ def simulator() -> str:
     return str(found)
 
 
+def _glibc() -> str:
+    """The version of glibc; "" where the C library is another."""
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").replace("glibc ", "")
+    except (AttributeError, OSError, ValueError):
+        return ""
+
+
+def _why_not(where: str) -> str:
+    """Why a library is none for this machine, and which would be; "": nothing is known to be wrong."""
+    try:
+        with open(where, "rb") as file:
+            head = file.read(20)
+    except OSError:
+        return ""
+    built_for, here, version = MACHINES.get(head[18:20], ""), platform.machine(), _glibc()
+    if head[:4] == b"\x7fELF" and built_for and built_for != here:
+        return f"it is for {built_for}, and this is {here}: install the wheel of xseg whose name ends in {here}.whl"
+    if not version:
+        return ("it is for systems with glibc, and this one has another C library, such as musl: use an image with glibc "
+                "(Debian, Ubuntu, Fedora, RHEL)")
+    if tuple(map(int, version.split(".")[:2])) < OLDEST_GLIBC:
+        return (f"it is for glibc {'.'.join(map(str, OLDEST_GLIBC))} or newer, and this system has {version}: use Debian 10, "
+                "Ubuntu 20.04, RHEL 8 or newer")
+    return ""
+
+
 @functools.lru_cache(maxsize=None)
 def load() -> ctypes.CDLL:
     """libxseg.so, its functions declared.  It is loaded once and stays.
@@ -58,7 +88,7 @@ def load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(where)
     except OSError as refusal:
-        raise ImportError(f"{where} cannot be loaded: {refusal}") from refusal
+        raise ImportError(f"{where} cannot be loaded: {_why_not(where) or refusal}") from refusal
     for name, (result, arguments) in FUNCTIONS.items():
         try:
             function = getattr(library, name)

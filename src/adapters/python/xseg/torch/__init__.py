@@ -100,6 +100,7 @@ def _call(kind: type, name: str, *arguments: Any) -> None:
 
 def _check_process() -> None:
     """What can be seen before anything is built."""
+    _library.load()
     if torch.version.cuda is None:
         raise Refused(f"PyTorch {torch.__version__} was built without CUDA: install one that was built with it")
     if torch.cuda.is_initialized():

@@ -9,11 +9,10 @@ import subprocess
 import sys
 from concurrent import futures
 
-import toolchain
-import torch_headers
+from manylinux import toolchain, torch_headers
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
+ROOT = HERE.parents[3]
 # What an adapter leaves to the libraries that are there by then: PyTorch's, those that they stand on, and this one.
 LATER = re.compile(r"_Z\w*3c10\w*|cuda[A-Z]\w*|xseg_\w+|_Unwind_Resume")
 
@@ -44,21 +43,25 @@ def stubs(processor, folder):
 def check_symbols(path):
     """What is left open has to be in LATER, or in a library of the system that has versions."""
     said = subprocess.check_output(["readelf", "-W", "--dyn-syms", path], text=True)
-    left = [line.split()[7] for line in said.splitlines() if re.search(r"(GLOBAL|WEAK) +DEFAULT +UND \S", line)]
+    left = [line.split()[7] for line in said.splitlines() if re.search(r"GLOBAL +DEFAULT +UND \S", line)]
     strange = [name for name in left if "@" not in name and not LATER.fullmatch(name)]
     if strange:
         raise toolchain.Missing(f"{path.name} needs what nobody has: {', '.join(strange)}")
 
 
-def build_one(build, each, processor, library, folder):
+def fetched(version):
+    """The folders of a version's headers, and of the CUDA runtime's."""
+    return torch_headers.folder_of(version) / "include", torch_headers.cuda_folder()
+
+
+def build_one(build, each, processor, library, folder, headers):
     """One adapter, and what tells whether it fits."""
-    include = torch_headers.folder_of(each["version"]) / "include"
+    include, cuda = headers(each["version"])
     name = f"torch-{'.'.join(each['version'].split('.')[:2])}-abi{int(each['is_cxx11'])}"
     made, compiled = folder / f"{name}.so", folder / f"{name}.o"
     toolchain.run([*toolchain.cpp(processor), "-include", HERE / "old_libstdcxx.h", *build.flags(include, each["is_cxx11"]), "-c",
                    f"-ffile-prefix-map={ROOT}=.", f"-ffile-prefix-map={include}=torch", "-iquote", ROOT, "-I", ROOT / "include",
-                   "-isystem", include, "-isystem", torch_headers.cuda_folder(), ROOT / "src/adapters/torch/all.cpp",
-                   "-o", compiled])
+                   "-isystem", include, "-isystem", cuda, ROOT / "src/adapters/torch/all.cpp", "-o", compiled])
     cpp_library = subprocess.check_output([*toolchain.cpp(processor), "-print-file-name=libstdc++.so"], text=True).strip()
     toolchain.run([*toolchain.compiler(processor), "-shared", "-s", "-Wl,--gc-sections", "-Wl,-rpath,$ORIGIN/../../lib", compiled,
                    f"-L{folder}/stubs", "-Wl,--no-as-needed", "-lc10", "-lc10_cuda", library, cpp_library, "-o", made])
@@ -68,15 +71,18 @@ def build_one(build, each, processor, library, folder):
     made.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
-def build_all(processor, library, folder, only=()):
-    """All adapters for a processor, or those for the minor versions in `only`, into a folder; `library` is libxseg.so for it."""
+def build_all(processor, library, folder, only=(), headers=fetched):
+    """All adapters for a processor, or those for the minor versions in `only`, into a folder.
+
+    `library` is libxseg.so for that processor; `headers` says where a version's are.
+    """
     build, folder = build_module(), pathlib.Path(folder)
     wanted = [each for each in known() if not only or ".".join(each["version"].split(".")[:2]) in only]
     folder.mkdir(parents=True)
     os.environ["XSEG_LIBRARY"] = str(library)
     stubs(processor, folder / "stubs")
     with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda each: build_one(build, each, processor, library, folder), wanted))
+        list(pool.map(lambda each: build_one(build, each, processor, library, folder, headers), wanted))
     for path in (folder / "stubs").iterdir():
         path.unlink()
     (folder / "stubs").rmdir()

@@ -4,11 +4,10 @@ import pathlib
 import shutil
 import subprocess
 
-import ziglang
-
 HERE = pathlib.Path(__file__).resolve().parent
-ZIG = pathlib.Path(ziglang.__file__).resolve().parent
 PROCESSORS = ("x86_64", "aarch64")
+#: Instead of a processor: this machine, as it is.
+NATIVE = "native"
 CROSS = """[binaries]
 c = {compiler}
 ar = '{processor}-linux-gnu-ar'
@@ -32,12 +31,15 @@ class Missing(Exception):
 
 def compiler(processor):
     """The C compiler's command; it links objects of other languages, too."""
-    return [str(HERE / "cc"), str(ZIG), processor]
+    if processor == NATIVE:
+        return ["cc"]
+    import ziglang  # pylint: disable=import-outside-toplevel
+    return [str(HERE / "cc"), str(pathlib.Path(ziglang.__file__).resolve().parent), processor]
 
 
 def cpp(processor):
     """The C++ compiler's command, which only compiles."""
-    return [f"{processor}-linux-gnu-g++"]
+    return ["c++"] if processor == NATIVE else [f"{processor}-linux-gnu-g++"]
 
 
 def check(processor):

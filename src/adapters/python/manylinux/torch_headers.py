@@ -184,7 +184,7 @@ def main():
             if options.record:
                 record(version)
     except Absent as why:
-        print(f"torch_headers.py: {why}; run `python3 src/package/manylinux/torch_headers.py {' '.join(options.versions)}` with a "
+        print(f"torch_headers.py: {why}; run `python3 src/adapters/python/manylinux/torch_headers.py {' '.join(options.versions)}` with a "
               "network", file=sys.stderr)
         return SKIPPED
     return 0

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tarfile
 
-import toolchain
+from manylinux import toolchain
 
 #: By the name of the source package: licence, name of the library, and the folders of what is compiled.
 PARTS = {
