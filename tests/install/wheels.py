@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""The wheels of src/package/wheels: what they are made of, and their use in fresh roots, old and new.
+
+wheels.py [--made FOLDER]: those that are there already, else new ones.
+
+Takes twenty minutes, and a network.  `tests/campaign wheels` runs it.  Exits with 77, and a sentence, where something is missing.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+
+from fresh_root import Fresh, expect, missing, run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NEEDED = ("debootstrap", "chroot", "unshare", "qemu-aarch64-static", "readelf")
+PROCESSORS = {"x86_64": "X86-64", "aarch64": "AArch64"}
+MOST = {"the wheel": 12 << 20, "libxseg.so.1": 700 << 10}
+NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}  # what manylinux_2_28 has
+TAPE = "tests/data/tapes/expandable-mixed.tape.zst"
+OLD = """
+import xseg_sim, xseg
+with xseg.open() as allocator, allocator.allocate(1 << 20) as block:
+    print(allocator.statistics().allocated_bytes.all.current)
+"""
+TRAIN = """
+import time, torch
+import xseg.torch
+layer = torch.nn.Linear(64, 64).cuda()
+print(torch.cuda.get_allocator_backend(), torch.cuda.memory_allocated() > 0, xseg.torch.info()["adapter"].rsplit("/", 1)[1])
+"""
+# A root into which PyTorch is mounted as this machine has it, and in which nothing can be written.
+READ_ONLY = """
+mount --bind /proc "$0/proc" && mount --bind /dev "$0/dev"
+for folder in $2; do mkdir -p "$0$folder" && mount --bind -o ro "$folder" "$0$folder"; done
+mount --bind "$0" "$0" -o ro && mount -o remount,bind,ro "$0"
+exec chroot "$0" sh -ec "$1"
+"""
+
+
+def versions(path):
+    """The newest version of each kind that a library asks for."""
+    found = {}
+    for kind, number in re.findall(r"Name: (\w+)_([\d.]+) ", run("readelf", "-W", "-V", path)):
+        found[kind] = max(found.get(kind, ()), tuple(map(int, number.split("."))))
+    return found
+
+
+def is_made_right(wheel, processor, folder):
+    """Names, sizes, processors, and what the libraries ask of the system."""
+    expect(wheel.name.endswith(f"-py3-none-manylinux_2_28_{processor}.whl"), wheel.name)
+    expect(wheel.stat().st_size <= MOST["the wheel"], f"{wheel.name} has {wheel.stat().st_size} bytes")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    known = json.loads((ROOT / "src/adapters/python/manylinux/torch.json").read_text(encoding="utf-8"))
+    adapters = {f"torch-{'.'.join(each['version'].split('.')[:2])}-abi{int(each['is_cxx11'])}.so" for each in known}
+    found = {path.name for path in folder.glob("xseg/torch/compiled/*.so")}
+    expect(adapters == found, f"adapters {sorted(adapters ^ found)}")
+    size = (folder / "xseg/lib/libxseg.so.1").stat().st_size
+    expect(size <= MOST["libxseg.so.1"], f"libxseg.so.1 has {size} bytes")
+    libraries = [folder / "xseg/bin/xseg", *folder.rglob("*.so"), *folder.rglob("*.so.1")]
+    for path in libraries:
+        expect(PROCESSORS[processor] in run("readelf", "-h", path), f"{path.name} is for another processor")
+        asked = versions(path)
+        for kind, number in NEWEST.items():
+            expect(asked.get(kind, number) <= number, f"{path.name} asks for {kind} {asked.get(kind)}")
+    print(f"ok - {wheel.name}: {wheel.stat().st_size} bytes, libxseg.so.1 {size}, {len(found)} adapters", flush=True)
+
+
+def comes_of_the_sdist(made, scratch):
+    """The same wheel, bit for bit, from the source distribution in another folder."""
+    with tarfile.open(next(made.glob("*.tar.gz"))) as archive:
+        archive.extractall(scratch / "sdist")
+    tree, = (scratch / "sdist").iterdir()
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--config-settings", "manylinux=x86_64", "-w", scratch / "again", tree)
+    again, = (scratch / "again").iterdir()
+    expect(again.read_bytes() == (made / again.name).read_bytes(), f"{again.name} of the source distribution differs")
+    print("ok - from the source distribution", flush=True)
+
+
+def works_on_aarch64(folder):
+    """The tool replays a tape, emulated."""
+    if not pathlib.Path("/usr/aarch64-linux-gnu/lib").exists():
+        print("skipped - no libraries of aarch64: install g++-aarch64-linux-gnu")
+        return
+    (folder / "xseg/bin/xseg").chmod(0o755)
+    said = run("qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu", folder / "xseg/bin/xseg", "replay", "--check", ROOT / TAPE)
+    expect(re.search(r"(\d+) of \1 steps agree", said), said)
+    print("ok - on aarch64, emulated", flush=True)
+
+
+def works_in_an_old_root(made, scratch):
+    """Debian 11: glibc 2.31, Python 3.9."""
+    root = Fresh(scratch / "old")
+    root.make("bullseye", "python3", "python3-pip")
+    root.bring(made)
+    shutil.copy(ROOT / TAPE, root.folder / "packages/tape.zst")
+    (root.folder / "packages/old.py").write_text(OLD, encoding="utf-8")
+    root.do("pip3 install -q --no-index packages/xseg-*x86_64.whl packages/xseg_sim-*x86_64.whl")
+    expect(root.do("python3 packages/old.py") == f"{1 << 20}\n", "the package in Debian 11")
+    expect("steps agree" in root.do("xseg replay --check packages/tape.zst"), "the tool in Debian 11")
+    print("ok - in Debian 11", flush=True)
+
+
+def works_for_a_new_user(made, scratch):
+    """Debian 12 with Python and nothing else, PyTorch beside it, read-only: the variable is all."""
+    root = Fresh(scratch / "new")
+    root.make("bookworm", "python3")
+    site = root.folder / "usr/lib/python3/dist-packages"
+    for wheel in made.glob("xseg*x86_64.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+    environment = (sys.executable, ROOT / "tests/support/torch_environment.py")
+    simulator = site / "xseg/lib/libxseg-sim.so.1"
+    python = pathlib.Path(run(*environment, "python").strip())
+    if not (python.parent.parent / "lib/python3.11").exists():
+        print("skipped - PyTorch here is of another Python than Debian's")
+        return
+    (site / "pytorch.pth").write_text(str(python.parent.parent / "lib/python3.11/site-packages") + "\n", encoding="utf-8")
+    (root.folder / "train.py").write_text(TRAIN, encoding="utf-8")
+    variables = re.findall(r"^export (\w+)='(.*)'$", run(*environment, "--driver", simulator, "print"), re.MULTILINE)
+    mounts = {str(python.parent.parent), *(path for name, paths in variables if name == "LD_LIBRARY_PATH" for path in paths.split(":"))}
+    driver = pathlib.Path(dict(variables)["LD_LIBRARY_PATH"].split(":")[0], "libcuda.so.1")
+    (root.folder / str(simulator).lstrip("/")).parent.mkdir(parents=True, exist_ok=True)  # where libcuda.so.1 leads to
+    shutil.copy(driver, root.folder / str(simulator).lstrip("/"))
+    words = " ".join(f"{name}='{value}'" for name, value in variables if name != "CUDA_HOME")
+    said = run("unshare", "--mount", "sh", "-ec", READ_ONLY, root.folder,
+               f"! command -v cc && ! touch /tmp/file 2>/dev/null && HOME=/nonexistent XSEG_TORCH=1 {words} python3 /train.py",
+               " ".join(sorted(mounts)), env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+    expect(re.search(r"^xseg True torch-\d+\.\d+-abi1\.so$", said, re.MULTILINE), said)
+    print("ok - for a new user, without a compiler, in a read-only root", flush=True)
+
+
+def main():
+    """As the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--made", type=pathlib.Path)
+    options = parser.parse_args()
+    why = missing(NEEDED)
+    if why:
+        print(why)
+        return 77
+    with tempfile.TemporaryDirectory(prefix="xseg-wheels-") as folder:
+        scratch = pathlib.Path(folder)
+        made = options.made or scratch / "made"
+        if not options.made:
+            subprocess.run([ROOT / "src/package/wheels", made], check=True, stdin=subprocess.DEVNULL)
+        for processor in PROCESSORS:
+            wheel, = made.glob(f"xseg-*{processor}.whl")
+            is_made_right(wheel, processor, scratch / processor)
+        works_on_aarch64(scratch / "aarch64")
+        works_in_an_old_root(made, scratch)
+        works_for_a_new_user(made, scratch)
+        comes_of_the_sdist(made, scratch)
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.pop("SOURCE_DATE_EPOCH", None)
+    sys.exit(main())
