@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import pathlib
-import platform
 import re
 import shutil
 import subprocess
@@ -22,7 +21,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lint"))
 import symbols  # pylint: disable=wrong-import-position
 
-LEVEL = "glibc-hwcaps/x86-64-v3"
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 STANDARD = {"c": "-std=c11", "cc": "-std=c++17"}
 
@@ -73,7 +71,6 @@ class Installed:
         if destdir:
             self.prefix = destdir / self.prefix.relative_to("/")
         self.libdir = self.prefix / options["libdir"]
-        self.has_level = options["x86_64_v3"]
         self.includedir = self.prefix / options["includedir"]
         self.bindir = self.prefix / options["bindir"]
         self.datadir = self.prefix / options["datadir"]
@@ -118,8 +115,6 @@ def files_are_complete(tree, root, version, is_whole=True):
     want = {f"include/xseg/{path.name}" for path in (root / "include/xseg").glob("*.h")}
     for name in ("libxseg", "libxseg-sim") if is_whole else ("libxseg",):
         want |= {f"lib/{name}.so", f"lib/{name}.so.1", f"lib/{name}.so.{version}"}
-    if tree.has_level:
-        want |= {f"lib/{LEVEL}/libxseg.so{end}" for end in ("", ".0", f".{version}")}
     want |= {"lib/libxseg.a", "lib/libxseg-preload.so", "lib/libxseg-torch.so", "lib/pkgconfig/xseg.pc",
              "lib/cmake/xseg/xsegConfig.cmake", "lib/cmake/xseg/xsegConfigVersion.cmake"}
     if is_whole:
@@ -318,38 +313,6 @@ def options_follow_what_is_there(tree, source):
             expect(False, f"{options} without the packages")
 
 
-def can_have_level():
-    """Whether the option x86_64_v3 can be on here."""
-    return platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
-
-
-def library_for_level(tree):
-    """With the option x86_64_v3 a second library is installed, with the soname and symbols of the first."""
-    if not can_have_level():
-        raise Absent("the option x86_64_v3 is for x86-64 with glibc")
-    one, other = tree.libdir / "libxseg.so", tree.libdir / LEVEL / "libxseg.so"
-    said = run("readelf", "-d", other)
-    expect("soname: [libxseg.so.1]" in said and "NODELETE" in said, said)
-    differing = symbols.exported(one) ^ symbols.exported(other)
-    expect(not differing, f"only one of the two exports {sorted(differing)}")
-    code = [run("objdump", "--disassemble", "--no-show-raw-insn", library) for library in (one, other)]
-    expect(["shlx" in text for text in code] == [False, True], "not built for different processors")
-
-
-def the_loader_chooses(tree):
-    """A processor of the level x86-64-v3 gets the library that was built for it, another one the plain one."""
-    if not can_have_level():
-        raise Absent("the option x86_64_v3 is for x86-64 with glibc")
-    tool = tree.bindir / "xseg"
-    loader = re.search(r"interpreter: (\S+)\]", run("readelf", "-l", tool))[1]
-    if "x86-64-v3 (supported" not in run(loader, "--help"):
-        raise Absent("this processor, or this glibc, does not have the level x86-64-v3")
-    for options, folder in (([], tree.libdir / LEVEL), (["--glibc-hwcaps-mask", "x86-64-v2"], tree.libdir)):
-        loaded = run(loader, *options, "--list", tool)
-        found = re.search(r"libxseg\.so\.0 => (\S+)", loaded)
-        expect(found and pathlib.Path(found[1]).parent.resolve() == folder.resolve(), loaded)
-
-
 LIBRARY_ALONE = [f"-D{part}=disabled" for part in ("simulator", "tools", "benchmarks", "tests")]
 
 
@@ -359,8 +322,6 @@ def library_needs_no_package(tree, source):
     said = configure(tree, source, folder, "--wipe", *hide_packages(tree.scratch), *LIBRARY_ALONE)
     for name in ("zstd", "jansson", "cmocka"):
         expect(not re.search(rf"dependency \S*{name}\S* found: YES", said), f"{name}: {said}")
-    has_level = Installed(folder, None, tree.compilers, tree.scratch, tree.cuda).has_level
-    expect(not has_level, "the option x86_64_v3 is on by default")
 
 
 def library_alone(tree, folder, root, version):
@@ -368,7 +329,7 @@ def library_alone(tree, folder, root, version):
 
     Its objects are those that the folder has.
     """
-    run("meson", "configure", folder, *LIBRARY_ALONE, "-Dx86_64_v3=false", f"--prefix={prefix_of(tree, 'alone')}")
+    run("meson", "configure", folder, *LIBRARY_ALONE, f"--prefix={prefix_of(tree, 'alone')}")
     run("ninja", "-C", folder)
     alone = Installed(folder, None, tree.compilers, tree.scratch, tree.cuda)
     alone.install()
@@ -381,10 +342,9 @@ def library_alone(tree, folder, root, version):
 
 
 def configure_for_a_prefix(source, folder, like, scratch):
-    """Another build, of what is installed only, for a prefix and folders of its own; with both libraries."""
+    """Another build, of what is installed only, for a prefix and folders of its own."""
     configure(like, source, folder, "--buildtype=plain", "-Dsimulator=enabled", "-Dtools=enabled",
-              "-Dbenchmarks=disabled", "-Dtests=disabled",
-              f"-Dx86_64_v3={'true' if can_have_level() else 'false'}")
+              "-Dbenchmarks=disabled", "-Dtests=disabled")
     names = [os.path.relpath(name, folder)
              for target in json.loads(run("meson", "introspect", "--targets", folder))
              if target["installed"] for name in target["filename"]]
@@ -393,8 +353,6 @@ def configure_for_a_prefix(source, folder, like, scratch):
     tree.install()
     said = run(tree.bindir / "xseg", "--version")
     expect("plain build" in said and "commit unknown)" in said, said)
-    top = sorted(str(path.relative_to(folder)) for path in folder.rglob("*hwcaps*"))
-    expect(not top, f"the build folder has {top}")
     return tree
 
 
@@ -449,8 +407,6 @@ def cases(root, build, compilers, cuda, scratch):
     yield "configured for a prefix", lambda: other.update(tree=configure_for_a_prefix(
         source, scratch / "build", tree, scratch))
     yield "works in that prefix", lambda: works_where_it_was_put(other["tree"], root, version)
-    yield "the library for x86-64-v3", lambda: library_for_level(other["tree"])
-    yield "the loader takes it where the processor allows", lambda: the_loader_chooses(other["tree"])
     yield "works after that prefix was moved", \
         lambda: works_where_it_was_moved(other["tree"], scratch, version)
     yield "the library alone", lambda: library_alone(tree, scratch / "build", root, version)
