@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""python -m xseg: the command xseg that the wheel has."""
+"""python -m xseg: the command xseg that the wheel has, or the system's package."""
 import os
 import sys
 from typing import NoReturn
@@ -9,9 +9,10 @@ from xseg._library import HERE
 
 def main() -> NoReturn:
     """Become the command, with the arguments of this process."""
-    command = HERE / "bin/xseg"
+    own = HERE / "bin/xseg"
+    command = own if own.exists() else HERE.parents[3] / "bin/xseg"  # that is /usr/bin/xseg
     if not command.exists():
-        sys.exit(f"xseg: there is no {command}: install the wheel of xseg, or use the command of a build folder")
+        sys.exit(f"xseg: there is no {own}: install the wheel of xseg, or use the command of a build folder")
     try:
         os.execv(command, ["xseg", *sys.argv[1:]])
     except OSError as refusal:

@@ -5,6 +5,7 @@ import functools
 import os
 import pathlib
 import platform
+import sys
 from typing import Any
 
 from xseg._errors import UnsupportedError, error
@@ -15,28 +16,30 @@ OLDEST_GLIBC = (2, 28)  # of the wheels, manylinux_2_28
 
 
 def path() -> str:
-    """The path of libxseg.so: what the environment's XSEG_LIBRARY says, else the package's own.
+    """The path of libxseg.so: what the environment's XSEG_LIBRARY says, else the wheel's own, else the system's.
 
-    ImportError: the variable is not set, and the package was not installed from a wheel.
+    ImportError: the variable is not set, and the package came neither from a wheel nor from a package of the system.
     """
     chosen = os.environ.get("XSEG_LIBRARY")
     if chosen:
         return chosen
     own = HERE / "lib/libxseg.so.1"
-    if not own.exists():
-        raise ImportError(f"there is no {own}: install the wheel of xseg, or set XSEG_LIBRARY to a libxseg.so")
-    return str(own)
+    # Debian's package of this one is in /usr/lib/python3/dist-packages, the library in a folder of the processor's.
+    for found in (own, HERE.parents[2] / getattr(sys.implementation, "_multiarch", "") / "libxseg.so.1"):
+        if found.exists():
+            return str(found)
+    raise ImportError(f"there is no {own}: install the wheel of xseg, or set XSEG_LIBRARY to a libxseg.so")
 
 
 def include() -> str:
-    """The folder that has xseg/xseg.h: the package's own, else that of the source tree around it.
+    """The folder that has xseg/xseg.h: the wheel's own, else that of the source tree or of the system's /usr around it.
 
     ImportError: there is neither.
     """
     for folder in (HERE / "include", *(parent / "include" for parent in HERE.parents[:4])):
         if (folder / "xseg/xseg.h").exists():
             return str(folder)
-    raise ImportError(f"no headers of xseg are beside {HERE}: install the wheel of xseg")
+    raise ImportError(f"no headers of xseg are beside {HERE}: install the wheel of xseg, or the system's libxseg-dev")
 
 
 def simulator() -> str:
