@@ -66,7 +66,7 @@ class Installed:
                    for one in json.loads(run("meson", "introspect", "--buildoptions", build))}
         self.build, self.destdir, self.compilers, self.scratch = build, destdir, compilers, scratch
         self.cuda = cuda
-        self.c_args, self.checks = options["c_args"], options["checks"]
+        self.c_args, self.checks = options["c_args"], options.get("checks")  # of xseg itself, not of a project above it
         self.prefix = pathlib.Path(options["prefix"])
         if destdir:
             self.prefix = destdir / self.prefix.relative_to("/")
@@ -280,12 +280,12 @@ def prefix_of(tree, name):
     return tree.scratch / "prefix" / name
 
 
-def configure(tree, source, folder, *options):
-    """What meson says as it sets up another build for a prefix of its own."""
+def configure(tree, source, folder, *options, project=""):
+    """What meson says as it sets up another build for a prefix of its own; xseg may be a subproject of it."""
     compilers = {"CC": " ".join(tree.compilers["c"]), "CXX": " ".join(tree.compilers["cc"] or ["c++"])}
     return run("meson", "setup", folder, source, f"--prefix={prefix_of(tree, folder.name)}",
                "--libdir=lib", "--bindir=programs/here",
-               f"-Dc_args={[*tree.c_args, *tree.cuda]}", f"-Dchecks={tree.checks}", *options,
+               f"-Dc_args={[*tree.c_args, *tree.cuda]}", f"-D{project}checks={tree.checks}", *options,
                **compilers)
 
 
@@ -313,13 +313,14 @@ def options_follow_what_is_there(tree, source):
             expect(False, f"{options} without the packages")
 
 
-LIBRARY_ALONE = [f"-D{part}=disabled" for part in ("simulator", "tools", "benchmarks", "tests")]
+BESIDE = ("simulator", "tools", "benchmarks", "tests")
 
 
 def library_needs_no_package(tree, source):
     """Without tool, simulator, benchmarks and tests, none of their packages is looked for."""
     folder = tree.scratch / "hidden"
-    said = configure(tree, source, folder, "--wipe", *hide_packages(tree.scratch), *LIBRARY_ALONE)
+    said = configure(tree, source, folder, "--wipe", *hide_packages(tree.scratch),
+                     *(f"-D{part}=disabled" for part in BESIDE))
     for name in ("zstd", "jansson", "cmocka"):
         expect(not re.search(rf"dependency \S*{name}\S* found: YES", said), f"{name}: {said}")
 
@@ -329,7 +330,7 @@ def library_alone(tree, folder, root, version):
 
     Its objects are those that the folder has.
     """
-    run("meson", "configure", folder, *LIBRARY_ALONE, f"--prefix={prefix_of(tree, 'alone')}")
+    run("meson", "configure", folder, *(f"-Dxseg:{part}=disabled" for part in BESIDE), f"--prefix={prefix_of(tree, 'alone')}")
     run("ninja", "-C", folder)
     alone = Installed(folder, None, tree.compilers, tree.scratch, tree.cuda)
     alone.install()
@@ -342,18 +343,28 @@ def library_alone(tree, folder, root, version):
 
 
 def configure_for_a_prefix(source, folder, like, scratch):
-    """Another build, of what is installed only, for a prefix and folders of its own."""
-    configure(like, source, folder, "--buildtype=plain", "-Dsimulator=enabled", "-Dtools=enabled",
-              "-Dbenchmarks=disabled", "-Dtests=disabled")
+    """Another build, for a prefix and folders of its own: below somebody else's project, what is installed and their programs."""
+    outer = source.parents[1]
+    for name in ("subproject/meson.build", "use.c"):
+        shutil.copy(HERE / name, outer)
+    configure(like, outer, folder, "--buildtype=plain", "--force-fallback-for=xseg", "-Dxseg:simulator=enabled",
+              "-Dxseg:tools=enabled", project="xseg:")
     names = [os.path.relpath(name, folder)
              for target in json.loads(run("meson", "introspect", "--targets", folder))
              if target["installed"] for name in target["filename"]]
-    run("ninja", "-C", folder, *names)
+    run("ninja", "-C", folder, *names, "use-shared", "use-static")
     tree = Installed(folder, None, like.compilers, scratch, like.cuda)
     tree.install()
     said = run(tree.bindir / "xseg", "--version")
     expect("plain build" in said and "commit unknown)" in said, said)
     return tree
+
+
+def as_subproject(tree, like, is_static, version):
+    """A program of the project around it."""
+    program = tree.build / f"use-{'static' if is_static else 'shared'}"
+    expect(loads_libxseg(program) != is_static, "linked with the other kind of library")
+    expect(like.start(program) == f"{version}\n", "another version")
 
 
 def works_where_it_was_put(tree, root, version):
@@ -380,7 +391,7 @@ def works_where_it_was_moved(tree, scratch, version):
 def cases(root, build, compilers, cuda, scratch):
     """Name and function of each case; they build on each other."""
     version = json.loads(run("meson", "introspect", "--projectinfo", build))["version"]
-    source = scratch / "outer/xseg"
+    source = scratch / "outer/subprojects/xseg"
     tree = Installed(build, scratch / "destdir", compilers, scratch, cuda)
     tree.install()
     yield "every file is there, and no other", lambda: files_are_complete(tree, root, version)
@@ -404,8 +415,11 @@ def cases(root, build, compilers, cuda, scratch):
     yield "unpacked from an archive", lambda: unpack_archive(root, source)
     yield "options follow what is there", lambda: options_follow_what_is_there(tree, source)
     yield "the library needs no package", lambda: library_needs_no_package(tree, source)
-    yield "configured for a prefix", lambda: other.update(tree=configure_for_a_prefix(
+    yield "configured for a prefix, as a subproject", lambda: other.update(tree=configure_for_a_prefix(
         source, scratch / "build", tree, scratch))
+    for is_static in (False, True):
+        yield f"{'static' if is_static else 'shared'} as a subproject of meson", \
+            lambda is_static=is_static: as_subproject(other["tree"], tree, is_static, version)
     yield "works in that prefix", lambda: works_where_it_was_put(other["tree"], root, version)
     yield "works after that prefix was moved", \
         lambda: works_where_it_was_moved(other["tree"], scratch, version)

@@ -174,7 +174,8 @@ def can_be_linked(place):
     source, program = place.scratch / "use.c", place.scratch / "use"
     source.write_text(PROGRAM, encoding="utf-8")
     library = pathlib.Path(said[1])
-    run(*place.compiler, f"-I{said[0]}", "-o", program, source, library, f"-Wl,-rpath,{library.parent}")
+    run(*place.compiler, f"-I{said[0]}", "-o", program, source, f"-L{library.parent}", "-l:libxseg.so.1",
+        f"-Wl,-rpath,{library.parent}")
     expect(re.fullmatch(r"\d+\.\d+\.\d+\n", run(program)), "no version")
 
 
