@@ -8,6 +8,7 @@ prefix of its own.  Prints TAP.
 """
 import argparse
 import contextlib
+import fnmatch
 import json
 import os
 import pathlib
@@ -110,6 +111,14 @@ class Installed:
                    **environment)
 
 
+def files_of(tree):
+    """Each file under include, lib, bin or share."""
+    return {f"{short}/{path.relative_to(folder)}"
+            for short, folder in (("include", tree.includedir), ("lib", tree.libdir), ("bin", tree.bindir),
+                                  ("share", tree.datadir))
+            for path in folder.rglob("*") if not path.is_dir()}
+
+
 def files_are_complete(tree, root, version, is_whole=True):
     """Every file, and nothing else; of the library alone, if not of all."""
     want = {f"include/xseg/{path.name}" for path in (root / "include/xseg").glob("*.h")}
@@ -125,14 +134,24 @@ def files_are_complete(tree, root, version, is_whole=True):
                  for path in (root / "src/tools").rglob("command_*.c")}
     else:
         want -= {"include/xseg/sim.h"}
-    have = set()
-    for short, folder in (("include", tree.includedir), ("lib", tree.libdir), ("bin", tree.bindir),
-                          ("share", tree.datadir)):
-        have |= {f"{short}/{path.relative_to(folder)}" for path in folder.rglob("*")
-                 if not path.is_dir()}
+    have = files_of(tree)
     total = sum(not path.is_dir() for path in (tree.destdir or tree.prefix).rglob("*"))
     expect(have == want, f"missing {sorted(want - have)}, too much {sorted(have - want)}")
     expect(total == len(have), "files elsewhere")
+
+
+def packages_have_every_file(tree, root):
+    """Each file is in one of the Debian packages, and what their lists name is there."""
+    wanted = [line.split()[0] for path in sorted((root / "src/package/debian").glob("*.install"))
+              for line in path.read_text(encoding="utf-8").splitlines()]
+    expect(len(wanted) == len(set(wanted)) > 4, f"the lists name {wanted}")
+    files = {re.sub("^usr/lib/", "usr/lib/processor/", f"usr/{name}") for name in files_of(tree)}
+    for name in files:
+        found = [each for each in wanted if fnmatch.fnmatch(name, each) or fnmatch.fnmatch(name, f"{each}/*")]
+        expect(len(found) == 1, f"{name} is named by {found or 'no list'} of src/package/debian")
+    for each in wanted:
+        expect(fnmatch.filter(files, each) or fnmatch.filter(files, f"{each}/*") or list(root.glob(each)),
+               f"src/package/debian names {each}, which is not there")
 
 
 def names_are_right(tree, root):
@@ -395,6 +414,7 @@ def cases(root, build, compilers, cuda, scratch):
     tree = Installed(build, scratch / "destdir", compilers, scratch, cuda)
     tree.install()
     yield "every file is there, and no other", lambda: files_are_complete(tree, root, version)
+    yield "the Debian packages have every file", lambda: packages_have_every_file(tree, root)
     yield "soname and symbols", lambda: names_are_right(tree, root)
     yield "nothing names the build folder", lambda: nothing_names_the_build(tree)
     yield "the tool finds its libraries", lambda: tool_runs(tree, version)

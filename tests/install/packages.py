@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: MIT
+"""The packages of src/package/deb, in a fresh root of Debian: installed, used, upgraded, beside another soname, removed.
+
+packages.py [--root FOLDER]: in a root that is there already, else in one that debootstrap makes, and that goes.
+
+Takes five minutes, and a network for what the packages depend on.  `tests/campaign packages` runs it.  Exits with 77, and a
+sentence, where something is missing.
+"""
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+NAMES = ("libxseg1", "libxseg-dev", "xseg", "python3-xseg")
+NEEDED = ("debootstrap", "chroot", "unshare", "dpkg-buildpackage", "lintian")
+# Mounts go with the process, whatever becomes of it.
+INSIDE = 'mount --bind /proc "$0/proc" && mount --bind /dev "$0/dev" && exec chroot "$0" sh -ec "$1"'
+# What apt and dpkg themselves write.
+BOOKS = ("./var/cache/", "./var/lib/apt/", "./var/lib/dpkg/", "./var/log/", "./etc/ld.so.cache", "./tmp/", "./etc/apt/",
+         "./packages/")
+PYTHON = """
+import os, pathlib, sys, xseg, xseg._library
+with xseg.open(driver=xseg._library.simulator()) as allocator, allocator.allocate(1 << 20) as block:
+    print(allocator.statistics().allocated_bytes.all.current, xseg.__version__)
+print(xseg._library.path(), xseg._library.include(), "_xseg_torch_hook" in sys.modules)
+print(pathlib.Path(xseg.__file__).with_name("torch").joinpath("src/all.cpp").exists())
+import importlib.metadata
+print(importlib.metadata.version("xseg"))
+"""
+
+
+def run(*command, **more):
+    """What a command prints; the end of everything if it fails."""
+    done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, check=False, **more)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def expect(is_good, what):
+    """The end of everything unless something holds."""
+    if not is_good:
+        sys.exit(f"not ok - {what}")
+
+
+class Fresh:
+    """A root, and what is done in it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def make(self):
+        """Let debootstrap fill it, from where this machine has its packages, and with its settings of apt."""
+        places = run("apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages").split("\n")
+        suite, uri = next(line.split() for line in places if re.match(r"[a-z]+ .*/debian/?$", line))
+        run("unshare", "--mount", "debootstrap", "--variant=minbase", "--include=ca-certificates", suite, self.folder, uri)
+        (self.folder / "etc/apt/sources.list").unlink(missing_ok=True)
+        for name in ("etc/apt", "etc/ssl/certs"):
+            shutil.copytree(pathlib.Path("/", name), self.folder / name, symlinks=True, dirs_exist_ok=True)
+        for name in ("etc/resolv.conf", "etc/hosts"):
+            shutil.copy(pathlib.Path("/", name), self.folder / name)
+
+    def do(self, command):
+        """What a command of sh prints in the root."""
+        return run("unshare", "--mount", "sh", "-c", INSIDE, self.folder, command,
+                   env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"})
+
+    def install(self, *words):
+        """Packages by their names, or by their files in /packages."""
+        self.do("apt-get install -y -q --no-install-recommends " + " ".join(words))
+
+    def bring(self, folder):
+        """Put files where they can be installed from."""
+        shutil.copytree(folder, self.folder / "packages", dirs_exist_ok=True)
+
+    def state(self):
+        """Files and packages that are there."""
+        names = self.do("find . -xdev -path ./proc -prune -o -path ./dev -prune -o ! -type d -print").split("\n")
+        return {name for name in names if not name.startswith(BOOKS)} | set(self.do("dpkg -l | grep -v ^ii.*xseg").split("\n"))
+
+
+def another_soname(folder):
+    """The packages of a tree in which the next version breaks programs: libxseg2."""
+    tree = folder / "tree"
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".git", "build*", "out", "__pycache__"))
+    for name, old, new in (("meson.build", r"^abi = '1'$", "abi = '2'"), ("meson.build", r"^  version: '1\.", "  version: '2."),
+                           ("include/xseg/version.h", r'(_TEXT\s+)"1\.', r'\1"2.')):
+        text = (tree / name).read_text(encoding="utf-8")
+        text, count = re.subn(old, new, text, flags=re.MULTILINE)
+        expect(count == 1, f"{name} has {old!r} {count} times")
+        (tree / name).write_text(text, encoding="utf-8")
+    run(tree / "src/package/deb", folder / "made")
+    return folder / "made"
+
+
+def compile_program(root, words, name):
+    """Build use.c in the root."""
+    shutil.copy(HERE / "use.c", root.folder / "packages/use.c")
+    root.do(f"cc -o packages/{name} packages/use.c $(pkg-config --cflags xseg) {words}")
+    return f"XSEG_DRIVER=$(pkg-config --variable=driver xseg-sim) packages/{name}"
+
+
+def is_used(root, version):
+    """Tool, C and Python; returns a command that runs the program linked with the library."""
+    expect(f"xseg {version} " in root.do("xseg --version"), "xseg --version")
+    expect("Simulated device 0" in root.do("xseg probe"), "xseg probe does not find the simulator")
+    expect(root.do("python3 -m xseg --version") == root.do("xseg --version"), "python3 -m xseg")
+    expect(root.do("LD_PRELOAD=libxseg-preload.so xseg --version") == root.do("xseg --version"), "LD_PRELOAD")
+    (root.folder / "packages/use.py").write_text(PYTHON, encoding="utf-8")
+    said = root.do("XSEG_TORCH=1 python3 packages/use.py").split("\n")
+    multiarch = root.do("dpkg-architecture -q DEB_HOST_MULTIARCH || cc -print-multiarch").split()[-1]
+    want = [f"{1 << 20} {version}", f"/usr/lib/{multiarch}/libxseg.so.1 /usr/include True", "True", version, ""]
+    expect(said == want, f"Python says {said}")
+    shared = compile_program(root, "$(pkg-config --libs xseg)", "shared")
+    static = compile_program(root, "$(pkg-config --static --libs xseg | sed s/-lxseg/-l:libxseg.a/)", "static")
+    expect(root.do(shared) == root.do(static) == f"{version}\n", "a program that was built with pkg-config")
+    return shared
+
+
+def go_through(root, made, version):
+    """From the first installation to the last file."""
+    root.do("apt-get update -q")
+    root.bring(made["first"])
+    root.install("gcc", "libc6-dev", "pkg-config", "python3")
+    before = root.state()
+    root.install("/packages/*.deb")
+    shared = is_used(root, version)
+    print("ok - installed and used", flush=True)
+
+    for path in (root.folder / "packages").glob("*.deb"):
+        path.unlink()
+    root.bring(made["next"])
+    root.install("/packages/*.deb")
+    said = root.do(f"dpkg-query -W -f '${{Version}} ' {' '.join(NAMES)}").split()
+    expect(said == [f"{version}-2"] * len(NAMES), f"versions {said}")
+    expect(root.do(shared) == f"{version}\n", "a program of before the upgrade")
+    is_used(root, version)
+    print("ok - upgraded", flush=True)
+
+    root.bring(made["other"])
+    root.install("/packages/libxseg2_*.deb")
+    other = compile_program(root, "-l:libxseg.so.2", "other")
+    expect("libxseg.so.2 => /" in root.do("ldd packages/other"), "the program loads another library")
+    expect(root.do(shared) == root.do(other) == f"{version}\n", "two programs with two sonames")
+    is_used(root, version)
+    print("ok - beside another soname", flush=True)
+
+    # All of the next version take the places of theirs, but for the library that programs of before are linked with.
+    root.install("/packages/*_2.*.deb")
+    expect(root.do("xseg --version").startswith("xseg 2."), "the tool of the next version")
+    expect(root.do(shared.replace("$(pkg-config --variable=driver xseg-sim)", "libxseg-sim.so.1")) == f"{version}\n",
+           "a program of before the next version")
+    print("ok - upgraded to another soname", flush=True)
+
+    root.do(f"apt-get purge -y -q --autoremove {' '.join(NAMES)} libxseg2")
+    left = sorted(root.state() - before)
+    expect(not left, f"left behind: {left}")
+    lost = sorted(before - root.state())
+    expect(not lost, f"taken along: {lost}")
+    print("ok - removed, and nothing is left", flush=True)
+
+
+def why_not():
+    """What is missing here, or ""."""
+    missing = [name for name in NEEDED if not shutil.which(name)]
+    return "root is needed" if os.geteuid() else f"not installed: {', '.join(missing)}" if missing else ""
+
+
+def main():
+    """Exit status."""
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--root", type=pathlib.Path)
+    given = parser.parse_args()
+    if why_not():
+        print(f"packages.py: skipped: {why_not()}")
+        return 77
+    version = re.search(r"^  version: '(.*)',$", (ROOT / "meson.build").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    with tempfile.TemporaryDirectory(prefix="xseg-packages-") as scratch:
+        folder = pathlib.Path(scratch)
+        made = {"first": folder / "first", "next": folder / "next"}
+        run(ROOT / "src/package/deb", made["first"])
+        print(run("lintian", "--fail-on", "error", *made["first"].glob("*.deb")), end="")
+        print("ok - built, and lintian has no error", flush=True)
+        run(ROOT / "src/package/deb", "--revision", "2", made["next"])
+        (folder / "other").mkdir()
+        made["other"] = another_soname(folder / "other")
+        root = Fresh(given.root or folder / "root")
+        if not given.root:
+            root.make()
+        go_through(root, made, version)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
