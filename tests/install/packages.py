@@ -63,7 +63,7 @@ class Fresh:
         run("unshare", "--mount", "debootstrap", "--variant=minbase", "--include=ca-certificates", suite, self.folder, uri)
         (self.folder / "etc/apt/sources.list").unlink(missing_ok=True)
         for name in ("etc/apt", "etc/ssl/certs"):
-            shutil.copytree(pathlib.Path("/", name), self.folder / name, symlinks=True, dirs_exist_ok=True)
+            run("cp", "-a", f"/{name}/.", self.folder / name)
         for name in ("etc/resolv.conf", "etc/hosts"):
             shutil.copy(pathlib.Path("/", name), self.folder / name)
 
