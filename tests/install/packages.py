@@ -3,7 +3,7 @@
 
 packages.py [--root FOLDER]: in a root that is there already, else in one that debootstrap makes, and that goes.
 
-Takes five minutes, and a network for what the packages depend on.  `tests/campaign packages` runs it.  Exits with 77, and a
+Takes minutes, and a network for what the packages depend on.  `tests/campaign packages` runs it.  Exits with 77, and a
 sentence, where something is missing.
 """
 import argparse
