@@ -7,20 +7,18 @@ Takes minutes, and a network for what the packages depend on.  `tests/campaign p
 sentence, where something is missing.
 """
 import argparse
-import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
+
+from fresh_root import Fresh, expect, missing, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 NAMES = ("libxseg1", "libxseg-dev", "xseg", "python3-xseg")
 NEEDED = ("debootstrap", "chroot", "unshare", "dpkg-buildpackage", "lintian")
-# Mounts go with the process, whatever becomes of it.
-INSIDE = 'mount --bind /proc "$0/proc" && mount --bind /dev "$0/dev" && exec chroot "$0" sh -ec "$1"'
 # What apt and dpkg themselves write.
 BOOKS = ("./var/cache/", "./var/lib/apt/", "./var/lib/dpkg/", "./var/log/", "./etc/ld.so.cache", "./tmp/", "./etc/apt/",
          "./packages/")
@@ -35,50 +33,12 @@ print(importlib.metadata.version("xseg"))
 """
 
 
-def run(*command, **more):
-    """What a command prints; the end of everything if it fails."""
-    done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, check=False, **more)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}")
-    return done.stdout
-
-
-def expect(is_good, what):
-    """The end of everything unless something holds."""
-    if not is_good:
-        sys.exit(f"not ok - {what}")
-
-
-class Fresh:
-    """A root, and what is done in it."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def make(self):
-        """Let debootstrap fill it, from where this machine has its packages, and with its settings of apt."""
-        places = run("apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages").split("\n")
-        suite, uri = next(line.split() for line in places if re.match(r"[a-z]+ .*/debian/?$", line))
-        run("unshare", "--mount", "debootstrap", "--variant=minbase", "--include=ca-certificates", suite, self.folder, uri)
-        (self.folder / "etc/apt/sources.list").unlink(missing_ok=True)
-        for name in ("etc/apt", "etc/ssl/certs"):
-            run("cp", "-a", f"/{name}/.", self.folder / name)
-        for name in ("etc/resolv.conf", "etc/hosts"):
-            shutil.copy(pathlib.Path("/", name), self.folder / name)
-
-    def do(self, command):
-        """What a command of sh prints in the root."""
-        return run("unshare", "--mount", "sh", "-c", INSIDE, self.folder, command,
-                   env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"})
+class Root(Fresh):
+    """A root, and what is installed in it."""
 
     def install(self, *words):
         """Packages by their names, or by their files in /packages."""
         self.do("apt-get install -y -q --no-install-recommends " + " ".join(words))
-
-    def bring(self, folder):
-        """Put files where they can be installed from."""
-        shutil.copytree(folder, self.folder / "packages", dirs_exist_ok=True)
 
     def state(self):
         """Files and packages that are there."""
@@ -167,19 +127,14 @@ def go_through(root, made, version):
     print("ok - removed, and nothing is left", flush=True)
 
 
-def why_not():
-    """What is missing here, or ""."""
-    missing = [name for name in NEEDED if not shutil.which(name)]
-    return "root is needed" if os.geteuid() else f"not installed: {', '.join(missing)}" if missing else ""
-
-
 def main():
     """Exit status."""
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--root", type=pathlib.Path)
     given = parser.parse_args()
-    if why_not():
-        print(f"packages.py: skipped: {why_not()}")
+    why = missing(NEEDED)
+    if why:
+        print(f"packages.py: skipped: {why}")
         return 77
     version = re.search(r"^  version: '(.*)',$", (ROOT / "meson.build").read_text(encoding="utf-8"), re.MULTILINE)[1]
     with tempfile.TemporaryDirectory(prefix="xseg-packages-") as scratch:
@@ -191,9 +146,9 @@ def main():
         run(ROOT / "src/package/deb", "--revision", "2", made["next"])
         (folder / "other").mkdir()
         made["other"] = another_soname(folder / "other")
-        root = Fresh(given.root or folder / "root")
+        root = Root(given.root or folder / "root")
         if not given.root:
-            root.make()
+            root.make("bookworm")
         go_through(root, made, version)
     return 0
 

@@ -86,10 +86,10 @@ def version():
 
 
 def manylinux():
-    """The modules beside this file that build for an old glibc: toolchain, parts, adapters."""
+    """The modules beside this file that build for an old glibc: toolchain, parts, adapters, torch_headers."""
     sys.path.insert(0, str(HERE))
-    from manylinux import adapters, parts, toolchain  # pylint: disable=import-outside-toplevel
-    return toolchain, parts, adapters
+    from manylinux import adapters, parts, toolchain, torch_headers  # pylint: disable=import-outside-toplevel
+    return toolchain, parts, adapters, torch_headers
 
 
 def set_up(scratch, settings):
@@ -98,13 +98,14 @@ def set_up(scratch, settings):
     if not processor:
         run("meson", "setup", build, ROOT, *OPTIONS)
         return build, None
-    toolchain, parts, _ = manylinux()
+    toolchain, parts, _, headers = manylinux()
     if processor not in toolchain.PROCESSORS:
         raise SystemExit(f"manylinux={processor}: there is {' and '.join(toolchain.PROCESSORS)}")
     toolchain.check(processor)
     sources = parts.fetch(scratch / "sources")
     prefix = parts.build(sources, processor, scratch / "parts")
-    run("meson", "setup", build, ROOT, *OPTIONS, "--cross-file", toolchain.cross_file(scratch, processor, prefix))
+    cross = toolchain.cross_file(scratch, processor, prefix, headers.cuda_folder())
+    run("meson", "setup", build, ROOT, *OPTIONS, "-Dnvtx=enabled", "-Dusdt=disabled", "--cross-file", cross)
     return build, prefix
 
 
@@ -144,7 +145,7 @@ def package(stage, folder, settings):
     if torch.is_dir():
         shutil.copytree(torch, stage / "xseg/torch/src", ignore=shutil.ignore_patterns("meson.build"))
     if settings.get("manylinux"):
-        _, _, adapters = manylinux()
+        _, _, adapters, _ = manylinux()
         only = [each for each in settings.get("torch", "").split(",") if each]
         adapters.build_all(settings["manylinux"], stage / f"xseg/lib/libxseg.so.{abi()}", stage / "xseg/torch/compiled", only)
 
@@ -188,7 +189,7 @@ def bill_of_materials(name, linked):
     own = component("library", name, version(), "MIT")
     others = []
     for path in sorted((linked / "lib/pkgconfig").glob("*.pc")) if linked else []:
-        _, parts, _ = manylinux()
+        _, parts, _, _ = manylinux()
         number = re.search(r"^Version: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)[1]
         licence = next(each[0] for each in parts.PARTS.values() if each[1] == path.stem)
         others.append({**component("library", path.stem, number, licence), "purl": f"pkg:generic/{path.stem}@{number}"})

@@ -28,8 +28,8 @@ RECORD = pathlib.Path(__file__).resolve().parent / "torch.json"
 # Any Python's wheel has the same headers; these exist for all supported versions.
 WHEEL = ("--python-version", "3.11", "--implementation", "cp", "--platform", "manylinux1_x86_64",
          "--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_28_x86_64")
-# Headers of the CUDA runtime.
-CUDA = ("nvidia-cuda-runtime>=13,<14", "nvidia-cuda-crt>=13,<14")
+# Headers of the CUDA runtime and driver, and of NVTX.
+CUDA = ("nvidia-cuda-runtime>=13,<14", "nvidia-cuda-crt>=13,<14", "nvidia-nvtx>=13,<14")
 # The class of PyTorch's that implements the interface and is exported: its table has the interface's order.
 CLASS = "N5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocator"
 
@@ -104,7 +104,7 @@ def folder_of(version, offline=False):
 
 def cuda_folder(offline=False):
     """The folder that has cuda_runtime_api.h and what it includes."""
-    folder = cache() / "cuda-runtime-headers/include"
+    folder = cache() / "cuda-13-headers/include"
     with locked():
         if (folder / "complete").exists():
             return folder
