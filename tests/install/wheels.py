@@ -132,7 +132,7 @@ def works_for_a_new_user(made, scratch):
     shutil.copy(driver, root.folder / str(simulator).lstrip("/"))
     words = " ".join(f"{name}='{value}'" for name, value in variables if name != "CUDA_HOME")
     said = run("unshare", "--mount", "sh", "-ec", READ_ONLY, root.folder,
-               f"! command -v cc && ! touch /tmp/file 2>/dev/null && HOME=/nonexistent XSEG_TORCH=1 {words} python3 /train.py",
+               f"! command -v cc && ! touch /file 2>/dev/null && HOME=/nonexistent XSEG_TORCH=1 {words} python3 /train.py",
                " ".join(sorted(mounts)), env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
     expect(re.search(r"^xseg True torch-\d+\.\d+-abi1\.so$", said, re.MULTILINE), said)
     print("ok - for a new user, without a compiler, in a read-only root", flush=True)
