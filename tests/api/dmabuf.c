@@ -36,6 +36,7 @@ static void expect_error(struct xseg_allocator *allocator, const void *address, 
 static void a_range_of_many_pages_has_one_descriptor(void **state)
 {
     static const char *const configs[] = {EXPANDABLE, "expandable_segments:False"};
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
@@ -50,7 +51,7 @@ static void a_range_of_many_pages_has_one_descriptor(void **state)
         expect_registered(fd, 0, 214 * MIB);
         assert_int_equal(close(fd), 0);
         /* In the middle of a page of the host. */
-        assert_int_equal(xseg_dmabuf(allocator, block + 512 + 4096, 50 * MIB, 0, &fd, &offset),
+        assert_int_equal(xseg_dmabuf(allocator, block + 512 + page, 50 * MIB, 0, &fd, &offset),
                          XSEG_OK);
         assert_int_equal(offset, 512);
         expect_registered(fd, offset, 50 * MIB);

@@ -204,7 +204,7 @@ static void freeing_under_a_copy_is_reported(void **state)
 
 static size_t resident(const unsigned char *from, size_t bytes)
 {
-    const size_t pages = bytes / 4096;
+    const size_t pages = bytes / page_bytes();
     unsigned char *in = calloc(pages, 1);
     size_t count = 0;
 

@@ -64,7 +64,7 @@ static struct scene set_scene(void)
     X(reserve_odd_hint, VALUE, cuMemAddressReserve(&out, GRANULE, 0, 0x1001, 0)) \
     X(reserve_flags, VALUE, cuMemAddressReserve(&out, GRANULE, 0, 0, 1)) \
     X(reserve_too_much, MEMORY, cuMemAddressReserve(&out, (size_t)1 << 47, 0, 0, 0)) \
-    X(reserve_all_there_is, MEMORY, cuMemAddressReserve(&out, SIZE_MAX & ~(size_t)4095, 0, 0, 0)) \
+    X(reserve_all_there_is, MEMORY, cuMemAddressReserve(&out, SIZE_MAX - page_bytes() + 1, 0, 0, 0)) \
     X(reserve_huge_alignment, MEMORY, cuMemAddressReserve(&out, GRANULE, (size_t)1 << 63, 0, 0)) \
     X(address_free_other_size, VALUE, cuMemAddressFree(s->base, GRANULE)) \
     X(address_free_inside, VALUE, cuMemAddressFree(at(s, 5), 3 * GRANULE)) \

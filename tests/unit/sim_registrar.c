@@ -107,19 +107,20 @@ static const char *at_page(CUdeviceptr address, const char *why)
 static void a_handle_is_a_descriptor_of_its_range(void **state)
 {
     const CUdeviceptr base = set_scene();
-    const int file = new_handle(base + GRANULE + 4096, 2 * GRANULE), again = new_handle(base, 4096);
+    const size_t page = page_bytes();
+    const int file = new_handle(base + GRANULE + page, 2 * GRANULE), again = new_handle(base, page);
     char link[64], name[256] = "", expected[160];
 
     (void)state;
     assert_true(file != again);
     assert_int_equal(lseek(file, 0, SEEK_END), 2 * GRANULE);
-    assert_int_equal(lseek(again, 0, SEEK_END), 4096);
+    assert_int_equal(lseek(again, 0, SEEK_END), page);
     assert_int_equal(fcntl(file, F_GETFD), FD_CLOEXEC);
     (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
     assert_true(readlink(link, name, sizeof(name) - 1) > 0);
     (void)snprintf(expected, sizeof(expected),
                    "xseg-sim-dmabuf address 0x%llx bytes 4194304 device 0 memory ",
-                   (unsigned long long)base + GRANULE + 4096);
+                   (unsigned long long)base + GRANULE + page);
     assert_non_null(strstr(name, expected));
     (void)close(file);
     (void)close(again);
@@ -139,15 +140,15 @@ static void a_range_must_be_whole_and_of_one_kind(void **state)
     ASSERT_CU(cuMemGetHandleForAddressRange(&file, base, GRANULE, FD, PCIE),
               CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_CU(handle_of(base, 0, &file), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(handle_of(base + 512, 4096, &file), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(handle_of(base, 4096 + 512, &file), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(handle_of(4096, 4096, &file), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(handle_of(base + 512, page_bytes(), &file), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(handle_of(base, page_bytes() + 512, &file), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(handle_of(page_bytes(), page_bytes(), &file), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(handle_of(base, 5 * GRANULE, &file), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(handle_of(base + 4 * GRANULE, GRANULE, &file), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(handle_of(base + 5 * GRANULE, GRANULE, &file), CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_CU(handle_of(base + 6 * GRANULE, 2 * GRANULE, &file), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(handle_of(base + 7 * GRANULE, GRANULE, &file), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(handle_of(base, SIZE_MAX - 4095, &file), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(handle_of(base, SIZE_MAX - page_bytes() + 1, &file), CUDA_ERROR_INVALID_VALUE);
     exported.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     back_with(base + 4 * GRANULE, GRANULE, &exported);
     ASSERT_CU(handle_of(base + 3 * GRANULE, 2 * GRANULE, &file), CUDA_ERROR_INVALID_VALUE);
@@ -162,12 +163,12 @@ static void an_allocation_has_handles_of_whole_pages(void **state)
     int file = -1;
 
     (void)state;
-    ASSERT_OK(cuMemAlloc(&address, 5000));
-    (void)close(new_handle(address, 4096));
-    (void)close(new_handle(address, 8192));
-    ASSERT_CU(handle_of(address, 3 * 4096, &file), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuMemAlloc(&address, page_bytes() + 1000));
+    (void)close(new_handle(address, page_bytes()));
+    (void)close(new_handle(address, 2 * page_bytes()));
+    ASSERT_CU(handle_of(address, 3 * page_bytes(), &file), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cuMemFree(address));
-    ASSERT_CU(handle_of(address, 4096, &file), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(handle_of(address, page_bytes(), &file), CUDA_ERROR_INVALID_VALUE);
 }
 
 static void an_open_handle_keeps_the_memory(void **state)
@@ -179,7 +180,7 @@ static void an_open_handle_keeps_the_memory(void **state)
     (void)state;
     back_for_rdma(base, GRANULE);
     back_for_rdma(base + GRANULE, 2 * GRANULE);
-    file = new_handle(base + GRANULE, 4096);
+    file = new_handle(base + GRANULE, page_bytes());
     copy = dup(file);
     ASSERT_OK(cuMemUnmap(base, 3 * GRANULE));
     assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
@@ -289,10 +290,11 @@ static void every_registrar_looks_at_the_memory(void **state)
     uint64_t id = 77;
 
     (void)state;
-    no_registrar_takes(base + 4 * GRANULE + 5000, 1, base + 4 * GRANULE + 4096, " is not mapped");
+    no_registrar_takes(base + 4 * GRANULE + page_bytes() + 900, 1,
+                       base + 4 * GRANULE + page_bytes(), " is not mapped");
     no_registrar_takes(base + 7 * GRANULE + 1, 1, base + 7 * GRANULE,
                        " is not accessible to its device");
-    no_registrar_takes(8192, 1, 8192, " is not mapped");
+    no_registrar_takes(2 * page_bytes(), 1, 2 * page_bytes(), " is not mapped");
     for (int kind = XSEG_SIM_PEERMEM; kind <= XSEG_SIM_NCCL; kind++) {
         const enum xseg_sim_registrar registrar = (enum xseg_sim_registrar)kind;
 
@@ -358,7 +360,7 @@ static void allocations_can_be_registered(void **state)
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     expect_refused(peermem(address, 5001, &id), ": the allocation there has 5000 bytes");
     expect_refused(dmabuf(address, 5001, &id), ": the allocation there has 5000 bytes");
-    expect_refused(nccl(address, 8193, &id), " is behind the reservation or allocation");
+    expect_refused(nccl(address, 2 * page_bytes() + 1, &id), " is behind the reservation or allocation");
     ASSERT_OK(cuMemFree(address));
 }
 
@@ -399,7 +401,7 @@ static void a_descriptor_of_former_memory_is_refused(void **state)
     assert_int_equal(xseg_sim_register_descriptor(file, 0, 2 * GRANULE, &id), XSEG_OK);
     (void)close(file);
     ASSERT_OK(cuMemAlloc(&address, 1));
-    other = new_handle(address, 4096);
+    other = new_handle(address, page_bytes());
     assert_int_equal(xseg_sim_register_descriptor(other, 0, 4096, &id), XSEG_OK);
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     ASSERT_OK(cuMemFree(address));
@@ -443,7 +445,7 @@ static void unmap_what_a_descriptor_registered(void)
 
     (void)fresh(NULL);
     base = set_scene();
-    (void)xseg_sim_register_descriptor(new_handle(base, 4096), 4095, 1, &id);
+    (void)xseg_sim_register_descriptor(new_handle(base, page_bytes()), 4095, 1, &id);
     (void)cuMemUnmap(base, 2 * GRANULE);
 }
 
@@ -535,7 +537,7 @@ static void memory_for_rdma_can_be_refused(void **state)
     ASSERT_OK(cuMemAlloc(&address, 1));
     assert_int_equal(is_capable(address), 0);
     expect_lack(peermem(address, 1, &id), "the machine has no RDMA");
-    expect_lack(xseg_sim_register_descriptor(new_handle(address, 4096), 0, 1, &id),
+    expect_lack(xseg_sim_register_descriptor(new_handle(address, page_bytes()), 0, 1, &id),
                 "the machine has no RDMA");
 }
 

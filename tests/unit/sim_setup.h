@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cuda.h>
 
@@ -14,6 +15,12 @@
 
 #define GRANULE ((size_t)2 << 20)
 #define MIB     ((uint64_t)1 << 20)
+
+/* Of the host. */
+static inline size_t page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
 
 #define ASSERT_CU(call, expected) assert_int_equal((int)(call), (int)(expected))
 #define ASSERT_OK(call)           ASSERT_CU(call, CUDA_SUCCESS)

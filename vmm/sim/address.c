@@ -6,6 +6,7 @@
 
 #include "vmm/sim/context.h"
 #include "vmm/sim/entry.h"
+#include "vmm/sim/host.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
 
@@ -245,7 +246,7 @@ static CUresult reserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdevi
 {
     const struct sim_range *range;
 
-    if (out == NULL || bytes == 0 || bytes % SIM_HOST_PAGE != 0 || hint % SIM_HOST_PAGE != 0 ||
+    if (out == NULL || bytes == 0 || bytes % sim_host_page() != 0 || hint % sim_host_page() != 0 ||
         (alignment & (alignment - 1)) != 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     sim_charge(sim_machine.costs.reserve);

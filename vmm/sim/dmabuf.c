@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "vmm/sim/entry.h"
+#include "vmm/sim/host.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
 
@@ -78,13 +79,13 @@ static CUresult check_mappings(uint64_t address, uint64_t bytes, struct sim_gap 
 CUresult sim_dmabuf_check(uint64_t address, uint64_t bytes, struct sim_gap *gap)
 {
     const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
+    const uint64_t page = sim_host_page();
     uint64_t left;
 
     if (range == NULL)
         return refuse(gap, CUDA_ERROR_INVALID_VALUE, address, "is not mapped");
     /* Whole pages of the host, which an allocation has, too. */
-    left =
-        range->base + (range->bytes + SIM_HOST_PAGE - 1) / SIM_HOST_PAGE * SIM_HOST_PAGE - address;
+    left = range->base + (range->bytes + page - 1) / page * page - address;
     if (range->granule != NULL) {
         const CUresult result = check_mappings(address, bytes < left ? bytes : left, gap);
 
@@ -256,7 +257,7 @@ static CUresult get_handle(void *out, uint64_t address, uint64_t bytes, int type
     int file;
 
     if (out == NULL || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || bytes == 0 ||
-        address % SIM_HOST_PAGE != 0 || bytes % SIM_HOST_PAGE != 0 ||
+        address % sim_host_page() != 0 || bytes % sim_host_page() != 0 ||
         (flags & ~(unsigned long long)MAPPING_TYPE_PCIE) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     /* The flag chooses between two ways to the memory, and these devices have one. */

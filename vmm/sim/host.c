@@ -4,9 +4,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
+
+uint64_t sim_host_page(void)
+{
+    return (uint64_t)sysconf(_SC_PAGESIZE);
+}
 
 /* The kernel gives a page when it is first written, so large pieces cost what is kept in them: but only if
  * the pages are not huge. */

@@ -23,6 +23,9 @@ struct sim_host {
     struct sim_origin origin;
 };
 
+/** The bytes of a page of the host: 4 KiB on x86-64, and up to 64 KiB on aarch64. */
+uint64_t sim_host_page(void);
+
 /** Whether all of that is pinned, in one piece. */
 bool sim_host_is_pinned(uint64_t address, uint64_t bytes);
 

@@ -45,8 +45,7 @@
 #define SIM_HAS_ONE_THREAD false
 #endif
 
-#define SIM_GRANULE   ((uint64_t)2 << 20) /* the smallest piece of memory that can be mapped */
-#define SIM_HOST_PAGE ((uint64_t)4096)
+#define SIM_GRANULE ((uint64_t)2 << 20) /* the smallest piece of memory that can be mapped */
 
 enum { SIM_DEVICES_MAX = 64, SIM_STACK_MAX = 256, SIM_DRIVER_VERSION = 13000 };
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "vmm/sim/dmabuf.h"
+#include "vmm/sim/host.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
 #include "vmm/sim/pointer.h"
@@ -19,7 +20,7 @@ struct wish {
 
 static uint64_t page_of(uint64_t address)
 {
-    return address / SIM_HOST_PAGE * SIM_HOST_PAGE;
+    return address - address % sim_host_page();
 }
 
 static xseg_status refuse_page(xseg_status status, const struct wish *wish,
@@ -47,7 +48,7 @@ static xseg_status check_end(const struct wish *wish, uint64_t base, uint64_t by
 static xseg_status check_pages(const struct wish *wish, uint64_t address, uint64_t bytes)
 {
     const uint64_t first = page_of(address);
-    const uint64_t whole = page_of(address + bytes - 1) + SIM_HOST_PAGE - first;
+    const uint64_t whole = page_of(address + bytes - 1) + sim_host_page() - first;
     struct sim_gap gap;
     const CUresult result = sim_dmabuf_check(first, whole, &gap);
 
@@ -157,7 +158,7 @@ static xseg_status check_wish(const struct wish *wish, const uint64_t *id)
 {
     if (id == NULL)
         return sim_refuse(XSEG_ERR_ARGUMENT, "id is NULL: it is needed to unregister");
-    if (wish->bytes == 0 || wish->bytes > UINT64_MAX - SIM_HOST_PAGE - wish->address)
+    if (wish->bytes == 0 || wish->bytes > UINT64_MAX - sim_host_page() - wish->address)
         return sim_refuse(XSEG_ERR_ARGUMENT,
                           "%" PRIu64 " bytes at 0x%" PRIx64 " are no range of addresses",
                           wish->bytes, wish->address);

@@ -12,10 +12,8 @@
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
 
-#define PAGE ((uint64_t)4096) /* of x86-64, which is all that the simulator runs on */
-
 /* Below this, looking for holes costs more than copying them. */
-#define WORTH_LOOKING (16 * PAGE)
+#define WORTH_LOOKING ((uint64_t)64 << 10)
 
 /* Entries of the page table that are read at once. */
 #define ENTRIES 512u
@@ -84,8 +82,9 @@ static uint64_t seek(const struct piece *piece, int whence)
 /* How much at the start of pinned memory has no contents, or how much has. */
 static uint64_t measure_pinned(int table, uint64_t address, uint64_t bytes, bool *is_hole)
 {
-    uint64_t entry[ENTRIES], first = address / PAGE, measured = 0;
-    const uint64_t last = (address + bytes - 1) / PAGE;
+    const uint64_t page = sim_host_page();
+    const uint64_t first = address / page, last = (address + bytes - 1) / page;
+    uint64_t entry[ENTRIES], measured = 0;
 
     *is_hole = false;
     for (uint64_t at = first; at <= last; at += ENTRIES) {
@@ -98,8 +97,8 @@ static uint64_t measure_pinned(int table, uint64_t address, uint64_t bytes, bool
             *is_hole = (entry[0] & HAS_CONTENTS) == 0;
         for (uint64_t i = 0; i < count; i++) {
             if (((entry[i] & HAS_CONTENTS) == 0) != *is_hole)
-                return measured - address % PAGE;
-            measured += PAGE;
+                return measured - address % page;
+            measured += page;
         }
     }
     return bytes;
@@ -108,14 +107,15 @@ static uint64_t measure_pinned(int table, uint64_t address, uint64_t bytes, bool
 /* As measure_pinned(), by looking at the bytes, where the system keeps its page table to itself. */
 static uint64_t measure_bytes(uint64_t address, uint64_t bytes, bool *is_hole)
 {
+    const uint64_t page = sim_host_page();
     uint64_t measured = 0;
 
     while (measured < bytes) {
         const uint64_t at = address + measured;
-        const uint64_t length = lesser(PAGE - at % PAGE, bytes - measured);
-        const unsigned char *page = pointer_to(at);
+        const uint64_t length = lesser(page - at % page, bytes - measured);
+        const unsigned char *byte = pointer_to(at);
         const bool is_zero =
-            page[0] == 0 && (length == 1 || memcmp(page, page + 1, length - 1) == 0);
+            byte[0] == 0 && (length == 1 || memcmp(byte, byte + 1, length - 1) == 0);
 
         if (measured == 0)
             *is_hole = is_zero;
@@ -154,10 +154,8 @@ static void clear_pages(uint64_t to, uint64_t bytes)
 
     for (uint64_t end = to + bytes; to < end; to += bytes) {
         bytes = end - to;
-        if (is_pinned) {
-            (void)madvise(pointer_to(to), bytes, MADV_DONTNEED);
+        if (is_pinned && madvise(pointer_to(to), bytes, MADV_DONTNEED) == 0)
             continue;
-        }
         if (find_piece(to, bytes, &piece)) {
             bytes = piece.bytes;
             if (fallocate(piece.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -170,7 +168,8 @@ static void clear_pages(uint64_t to, uint64_t bytes)
 
 void sim_sparse_clear(uint64_t to, uint64_t bytes)
 {
-    const uint64_t first = (to + PAGE - 1) / PAGE * PAGE, end = (to + bytes) / PAGE * PAGE;
+    const uint64_t page = sim_host_page();
+    const uint64_t first = (to + page - 1) / page * page, end = (to + bytes) / page * page;
 
     if (bytes < WORTH_LOOKING || first >= end) {
         memset(pointer_to(to), 0, bytes);
