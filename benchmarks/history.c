@@ -91,6 +91,11 @@ static inline uint64_t read_clock(void)
 {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc(); /* both subjects read this */
+#elif defined(__aarch64__)
+    uint64_t ticks;
+
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+    return ticks;
 #else
     return measure_now();
 #endif

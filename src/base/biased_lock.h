@@ -96,6 +96,8 @@ static inline uintptr_t xseg_biased_lock_self(void)
     /* The thread's own control block: pthread_self() without the call. */
     __asm__("mov %%fs:0, %0" : "=r"(self));
     return self;
+#elif defined(__aarch64__)
+    return (uintptr_t)__builtin_thread_pointer();
 #else
     return (uintptr_t)pthread_self();
 #endif
