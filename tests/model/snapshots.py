@@ -7,6 +7,7 @@ pauses, decay, pools and captures, with rings that lose events, and with their b
 import os
 import pathlib
 import pickle
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,8 @@ CAUSES = {"steal", "decay", "trim", "pause", "resume"}
 
 def play(program, folder, seed, seeds):
     """Let the programmes of some seeds write their snapshots."""
-    done = subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=500,
+    emulator = shlex.split(os.environ.get("MESON_EXE_WRAPPER", ""))
+    done = subprocess.run([*emulator, program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=500,
                           env={**os.environ, "XSEG_TEST_SNAPSHOTS": folder, "XSEG_TEST_SEED": str(seed),
                                "XSEG_TEST_SEEDS": str(seeds)})
     if done.returncode != 0:

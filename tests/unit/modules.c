@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "src/base/modules.h"
+#include "tests/support/emulated.h"
 #include "tests/support/plugin.h"
 
 struct table {
@@ -149,7 +150,8 @@ static void the_same_file_is_the_same_module(void **state)
         plugin_close(&plugin);
         look(&table);
     }
-    assert_true(table.memory.used - used < 100 * sizeof(*first) / 2);
+    /* An emulator may choose other addresses each time. */
+    assert_true(is_emulated() || table.memory.used - used < 100 * sizeof(*first) / 2);
     end(&table);
 }
 

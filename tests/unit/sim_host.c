@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "tests/support/emulated.h"
 #include "tests/unit/sim_setup.h"
 
 #define LARGE ((size_t)64 << 20)
@@ -290,7 +291,8 @@ static void no_memory_comes_in_huge_pages(void **state)
 
     (void)state;
     read_flags(memory[0], flags, sizeof(flags));
-    if (flags[0] == '\0' || access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0) {
+    if (is_emulated() || flags[0] == '\0' ||
+        access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0) {
         print_message("# this system has no huge pages, or does not say: nothing was tried\n");
         return;
     }
