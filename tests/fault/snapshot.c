@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "tests/fault/host.h"
+#include "tests/support/emulated.h"
 #include "tests/support/scene.h"
 
 int __real_close(int file);
@@ -371,5 +372,10 @@ int main(void)
         cmocka_unit_test(a_tick_stays_what_it_is),
     };
 
+    /* qemu-user 7.2 keeps 24 bytes for each page that was ever mapped, and this test came to 20 GB there. */
+    if (is_emulated()) {
+        (void)puts("1..0 # SKIP an emulator has no room for so many mappings");
+        return 0;
+    }
     return cmocka_run_group_tests_name("snapshot", tests, set_up, tear_down);
 }

@@ -7,7 +7,6 @@ pauses, decay, pools and captures, with rings that lose events, and with their b
 import os
 import pathlib
 import pickle
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,8 +19,7 @@ CAUSES = {"steal", "decay", "trim", "pause", "resume"}
 
 def play(program, folder, seed, seeds):
     """Let the programmes of some seeds write their snapshots."""
-    emulator = shlex.split(os.environ.get("MESON_EXE_WRAPPER", ""))
-    done = subprocess.run([*emulator, program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=500,
+    done = subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=500,
                           env={**os.environ, "XSEG_TEST_SNAPSHOTS": folder, "XSEG_TEST_SEED": str(seed),
                                "XSEG_TEST_SEEDS": str(seeds)})
     if done.returncode != 0:
@@ -53,11 +51,14 @@ def check(folder):
 
 def main(program):
     """Play and check; the exit status."""
+    if "MESON_EXE_WRAPPER" in os.environ:
+        print("an emulator has no room for so many mappings (tests/fault/snapshot.c)")
+        return 77
     with tempfile.TemporaryDirectory() as folder:
         play(program, folder, 30, 3)
         wrong = check(folder)
     print("\n".join(wrong))
-    return bool(wrong)
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":
