@@ -228,11 +228,12 @@ def archive(stage, path):
 
 def repair(scratch, plain, processor):
     """What auditwheel makes of a wheel: the tag, and the libraries that are not the system's."""
-    options = ["--plat", f"manylinux_2_28_{processor}"] if processor else []
-    for name in ("libc10.so", "libc10_cuda.so"):
-        options += ["--exclude", name]
-    run(sys.executable, "-m", "auditwheel", "repair", *options, "-w", scratch / "repaired", plain)
+    excluded = [word for name in ("libc10.so", "libc10_cuda.so") for word in ("--exclude", name)]
+    run(sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", scratch / "repaired", plain)
     made, = (scratch / "repaired").iterdir()
+    glibc = re.search(r"manylinux_2_(\d+)_", made.name)
+    if processor and (not glibc or int(glibc[1]) > 28):
+        raise SystemExit(f"{made.name}: something in it asks for a system newer than manylinux_2_28")
     return made
 
 

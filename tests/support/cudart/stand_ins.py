@@ -141,11 +141,23 @@ def stand_in(out, name, functions, numbers):
                     "-fvisibility=default")
 
 
+def refused_calls(torch, runtime, sources, out):
+    """Those that some version of PyTorch links and the runtime for tests lacks: they are not supported (801)."""
+    has = set(re.findall(r"\b((?:__)?cuda\w+)\(", "\n".join(path.read_text() for path in sources)))
+    names = {name for binary in sorted(torch.glob("*.so")) for name, version in undefined_in(binary)
+             if version == runtime and name not in has}
+    path = out / "refused_calls.c"
+    line = '__attribute__((visibility("default"))) int {0}(void);\nint {0}(void)\n{{\n    return 801;\n}}\n'
+    path.write_text("".join(line.format(name) for name in sorted(names)))
+    return path
+
+
 def main():
     """As the arguments say."""
     torch, driver, include, out = (pathlib.Path(argument) for argument in sys.argv[1:])
     runtime = next(name for name in needed_by(torch / "libc10_cuda.so") if name.startswith("libcudart.so"))
-    compile_library(out, runtime, [HERE / f"{name}.c" for name in RUNTIME],
+    sources = [HERE / f"{name}.c" for name in RUNTIME]
+    compile_library(out, runtime, [*sources, refused_calls(torch, runtime, sources, out)],
                     f"{runtime} {{ global: cuda*; __cuda*; local: *; }};", "-Wall", "-Wextra", f"-I{include}",
                     f"-I{HERE.parent.parent.parent}")
     compile_library(out, "libnvidia-ml.so.1", [HERE / "nvml.c"], "{ global: nvml*; local: *; };", "-Wall", "-Wextra")
