@@ -38,9 +38,9 @@ print(torch.cuda.get_allocator_backend(), torch.cuda.memory_allocated() > 0, xse
 """
 # A root into which PyTorch is mounted as this machine has it, and in which nothing can be written.
 READ_ONLY = """
-mount --bind /proc "$0/proc" && mount --bind /dev "$0/dev"
-for folder in $2; do mkdir -p "$0$folder" && mount --bind -o ro "$folder" "$0$folder"; done
-mount --bind "$0" "$0" -o ro && mount -o remount,bind,ro "$0"
+mount --bind "$0" "$0" && mount --bind /proc "$0/proc" && mount --bind /dev "$0/dev"
+for folder in $2; do mkdir -p "$0$folder" && mount --bind "$folder" "$0$folder" && mount -o remount,bind,ro "$0$folder"; done
+mount -o remount,bind,ro "$0"
 exec chroot "$0" sh -ec "$1"
 """
 
@@ -105,7 +105,7 @@ def works_in_an_old_root(made, scratch):
     (root.folder / "packages/old.py").write_text(OLD, encoding="utf-8")
     root.do("pip3 install -q --no-index packages/xseg-*x86_64.whl packages/xseg_sim-*x86_64.whl")
     expect(root.do("python3 packages/old.py") == f"{1 << 20}\n", "the package in Debian 11")
-    expect("steps agree" in root.do("xseg replay --check packages/tape.zst"), "the tool in Debian 11")
+    expect("steps agree" in root.do("python3 -m xseg replay --check packages/tape.zst"), "the tool in Debian 11")
     print("ok - in Debian 11", flush=True)
 
 
