@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "vmm/context.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "src/base/error.h"
@@ -125,6 +126,55 @@ static xseg_status give_up(struct xseg_context *context, xseg_status status)
     return xseg_fail(status, "%s", reason);
 }
 
+bool xseg_context_has_plenty(struct xseg_context *context, uint64_t bytes, uint64_t *free)
+{
+    struct xseg_fail_kept kept;
+    uint64_t total = 0;
+
+    xseg_fail_keep(&kept);
+    *free = 0;
+    (void)xseg_driver_memory(context, free, &total);
+    xseg_fail_restore(&kept);
+    return *free >= xseg_context_plenty(context, bytes);
+}
+
+/* Allocate as much as a trial takes, and give it back. */
+static bool can_allocate(struct xseg_context *context, struct xseg_leftovers *leftovers)
+{
+    const uint64_t bytes = TRIAL_PAGES * context->granularity;
+    uint64_t address = 0;
+
+    if (xseg_driver_alloc(context, bytes, &address) != XSEG_OK)
+        return false;
+    (void)xseg_leftovers_give(leftovers, XSEG_LEFTOVER_ALLOCATION, address, bytes);
+    return true;
+}
+
+/*
+ * Whether a trial that found no memory was refused for another reason: plenty is free before it is made once more, and
+ * cuMemAlloc has memory after it.  So memory that others free or take meanwhile does not mislead.
+ *
+ * status: of the second trial, if it was made
+ */
+static bool is_no_shortage(struct xseg_context *context, struct xseg_leftovers *leftovers,
+                           xseg_status *status, char *why, size_t why_bytes)
+{
+    uint64_t free = 0;
+
+    if (!xseg_context_has_plenty(context, TRIAL_PAGES * context->granularity, &free))
+        return false;
+    *status = try_pages(context, leftovers, 0);
+    if (*status != XSEG_ERR_NO_MEMORY)
+        return false;
+    (void)snprintf(why, why_bytes,
+                   "a trial of it failed: %s, while %" PRIu64 " MiB are free and cuMemAlloc works",
+                   xseg_fail_text()->buffer, free >> 20);
+    if (can_allocate(context, leftovers))
+        return true;
+    why[0] = '\0';
+    return false;
+}
+
 xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *driver, int ordinal,
                               struct xseg_leftovers *leftovers, char *why, size_t why_bytes)
 {
@@ -143,7 +193,10 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
         return XSEG_OK;
     }
     status = try_pages(context, leftovers, 0);
-    if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES) {
+    if (status == XSEG_ERR_NO_MEMORY &&
+        is_no_shortage(context, leftovers, &status, why, why_bytes)) {
+        context->has_vmm = false;
+    } else if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES) {
         /* On a full device, or without addresses, the trial shows nothing: assume that batches work.  Growth falls
          * back call by call, and reports the shortage. */
         context->batches_access = context->batches_unmap = true;

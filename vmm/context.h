@@ -3,8 +3,11 @@
  * Opening a device: its primary context is retained, and the abilities of its driver are tried out.
  *
  * Virtual memory management counts as working only if a trial of reserve, create, map, set-access
- * and unmap succeeds, since some virtual GPUs and subsystems report it and then refuse.  The trial
+ * and unmap succeeds, since some boards, virtual GPUs and subsystems report it and then refuse.  The trial
  * also finds whether one call may cover several mappings, which the driver does not document.
+ *
+ * A refusal for want of memory is a shortage, unless plenty is free: Jetson boards refuse pages in these words
+ * (FACT-CRE-5).
  *
  * struct xseg_context itself is in driver.h.
  */
@@ -32,6 +35,15 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
  */
 xseg_status xseg_context_try(struct xseg_context *context, struct xseg_leftovers *leftovers,
                              unsigned properties);
+
+/* Free memory beside which a want of memory for `bytes` is not believed: a driver may keep some for itself. */
+static inline uint64_t xseg_context_plenty(const struct xseg_context *context, uint64_t bytes)
+{
+    return 2 * bytes + context->total_bytes / 16;
+}
+
+/* Whether the driver says that as much is free.  The error text stays.  free: what it says; 0 if it does not */
+bool xseg_context_has_plenty(struct xseg_context *context, uint64_t bytes, uint64_t *free);
 
 /* Release the primary context; nothing happens if it is released already. */
 xseg_status xseg_context_close(struct xseg_context *context);

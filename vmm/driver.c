@@ -74,6 +74,13 @@ static bool means_lost(CUresult result)
     }
 }
 
+/* Whether a call makes pages, or makes them usable. */
+static bool makes_pages(enum xseg_entry entry)
+{
+    return entry == XSEG_ENTRY_MemAddressReserve || entry == XSEG_ENTRY_MemCreate ||
+           entry == XSEG_ENTRY_MemMap || entry == XSEG_ENTRY_MemSetAccess;
+}
+
 xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *context,
                                enum xseg_entry entry, CUresult result, xseg_status shortage,
                                uint64_t bytes)
@@ -90,6 +97,8 @@ xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *
         xseg_driver_note_lost(context, result_name(driver, result));
         status = XSEG_ERR_DEVICE_LOST;
     }
+    if (context != NULL && status == XSEG_ERR_DRIVER && makes_pages(entry))
+        atomic_fetch_add_explicit(&context->page_failures, 1, memory_order_relaxed);
     if (context != NULL && status == XSEG_ERR_NO_MEMORY)
         atomic_store_explicit(&context->refused_by, entry_place[entry].name, memory_order_relaxed);
     (void)xseg_fail(status, "%s failed with %s (%d)", entry_place[entry].name,

@@ -70,6 +70,8 @@ struct xseg_context {
     /* The error after which nothing on this device works, by the driver's name; NULL: none. */
     _Atomic(const char *) lost;
     _Atomic(const char *) refused_by; /* the call that last found no memory; NULL: none */
+    atomic_uint
+        page_failures; /* calls that reserve, create, map or give access and failed otherwise */
     /* [peers], as CUdevice: the devices that may use the mapped memory of this one.  The owner of the context guards
      * them with the lock under which it maps. */
     int peer[XSEG_PEERS_MAX];
@@ -164,6 +166,7 @@ xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, uns
                                uint64_t *handle);
 xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle);
 
+/* XSEG_ERR_NO_MEMORY here and from set-access: some drivers find memory for a page only then. */
 xseg_status xseg_driver_map(struct xseg_context *context, uint64_t address, uint64_t bytes,
                             uint64_t handle);
 xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes);

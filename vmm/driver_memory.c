@@ -180,7 +180,7 @@ xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle)
 xseg_status xseg_driver_map(struct xseg_context *context, uint64_t address, uint64_t bytes,
                             uint64_t handle)
 {
-    return STATUS_ON(context, MemMap, XSEG_ERR_DRIVER, bytes, address, bytes, 0, handle, 0);
+    return STATUS_ON(context, MemMap, XSEG_ERR_NO_MEMORY, bytes, address, bytes, 0, handle, 0);
 }
 
 xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes)
@@ -195,7 +195,7 @@ xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t addres
     access[0] = xseg_driver_right(context->device, true);
     for (unsigned i = 0; i < context->peers; i++)
         access[1 + i] = xseg_driver_right(context->peer[i], true);
-    return STATUS_ON(context, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, access,
+    return STATUS_ON(context, MemSetAccess, XSEG_ERR_NO_MEMORY, bytes, address, bytes, access,
                      1 + context->peers);
 }
 

@@ -254,7 +254,8 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
                                                        : device->sharing->exporting.why);
     if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                      "device %d: no virtual memory management, so segments are classic%s: %s",
+                      "device %d: no virtual memory management, so segments are classic%s: %s; "
+                      "expandable_segments:False makes them so without this line",
                       ordinal,
                       xseg_guarded_is_asked(xseg_allocator_config(allocator))
                           ? ", and unmap_on_free and guard_page have no effect"
