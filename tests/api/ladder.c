@@ -481,21 +481,18 @@ static void without_addresses_segments_are_classic(void **state)
 static void a_refused_growth_leaves_its_addresses(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     void *ptr = NULL;
 
     (void)state;
     (void)scene_stats(allocator);
-    fault.call = "cuMemCreate";
-    fault.every = 1;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    assert_int_equal(xseg_sim_hold_memory(0, 200 * MIB), XSEG_OK);
     scene_expect_error(xseg_alloc(allocator, 0, 50 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
     assert_null(ptr);
     const uint64_t addresses = scene_stats(allocator).address_bytes;
     assert_int_not_equal(addresses, 0);
     assert_int_equal(reserved(allocator), 0);
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
     const uint64_t reserves = xseg_sim_calls("cuMemAddressReserve");
     ptr = scene_alloc(allocator, 50 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemAddressReserve"), reserves);

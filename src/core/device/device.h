@@ -43,6 +43,9 @@ struct xseg_device {
     bool is_short;
     /* A classic segment replaced one that got no addresses; guarded by GROWTH. */
     bool lacks_addresses;
+    /* Pages could not be made, for another reason than a shortage, so new segments are classic (unpaged.h).  Set under
+     * GROWTH, never cleared. */
+    atomic_bool is_unpaged;
     /* Memory has been short once: events of pending blocks are queried where that may serve. */
     atomic_bool asks_late;
     /* enum xseg_refuser of the last growth that was refused.  Guarded by GROWTH. */
@@ -92,6 +95,13 @@ struct xseg_device {
 
 /* Most bytes of physical memory: the fraction's bytes, the hard limit, or UINT64_MAX. */
 uint64_t xseg_device_limit(const struct xseg_device *device);
+
+/* Whether new memory of a device can be pages. */
+static inline bool xseg_device_makes_pages(const struct xseg_device *device)
+{
+    return device->context.has_vmm &&
+           !atomic_load_explicit(&device->is_unpaged, memory_order_relaxed);
+}
 
 /* Bytes of device memory taken: reserved bytes, idle pages, and memory that the driver refused
  * to take back. */

@@ -108,7 +108,7 @@ static const char *about_pages(const struct matter *matter)
 
     if (xseg_pool_has_own_memory(matter->pool))
         return NULL;
-    if (!config->expandable_segments && matter->pool->body->device->context.has_vmm &&
+    if (!config->expandable_segments && xseg_device_makes_pages(matter->pool->body->device) &&
         would_do(matter, matter->idle + account->split_whole))
         return "; expandable_segments:True would make one of the cached pieces";
     if (matter->need->expandable && config->page_sizes != XSEG_CONFIG_PAGES_SMALL &&

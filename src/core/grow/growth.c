@@ -554,9 +554,27 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
     return status;
 }
 
+/* What a request needs in a classic segment, where pages cannot be made. */
+static struct xseg_need classic_of(const struct xseg_arena *arena, const struct xseg_need *need)
+{
+    struct xseg_need classic = *need;
+
+    classic.expandable = classic.is_single = classic.packs = false;
+    classic.no_split = xseg_pool_is_whole(arena->pool);
+    classic.span = need->bytes + need->alignment - XSEG_SIZE_QUANTUM;
+    classic.segment_bytes =
+        xseg_max(need->segment_bytes, xseg_round_up(classic.span, XSEG_SIZE_SEGMENT_STEP));
+    return classic;
+}
+
 static xseg_status grow(struct xseg_arena *arena, const struct xseg_need *need,
                         struct xseg_grant *out)
 {
+    if (need->expandable && !need->is_guarded && !xseg_device_makes_pages(arena->device)) {
+        const struct xseg_need classic = classic_of(arena, need);
+
+        return grow_classic(arena, &classic, out);
+    }
     if (need->is_guarded)
         return grow_guarded(arena, need, out);
     if (need->expandable && need->is_single)

@@ -42,7 +42,7 @@ xseg_status xseg_guarded_choose(struct xseg_need *need, struct xseg_arena **aren
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_acquire);
 
     XSEG_ASSERT(!need->is_guarded && need->is_small == (*arena)->is_small);
-    if (!need->expandable || (*arena)->pool->is_private ||
+    if (!need->expandable || !xseg_device_makes_pages(device) || (*arena)->pool->is_private ||
         !xseg_streams_is_open(&device->context, xseg_arena_stream(*arena)))
         return XSEG_OK;
     xseg_status status = pool != NULL ? XSEG_OK : get_pool(device, &pool);

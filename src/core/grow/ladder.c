@@ -13,6 +13,7 @@
 #include "src/core/grow/scrub.h"
 #include "src/core/grow/shortage.h"
 #include "src/core/grow/steal.h"
+#include "src/core/grow/unpaged.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/garbage.h"
 #include "src/core/reclaim/trim.h"
@@ -161,7 +162,7 @@ static xseg_status free_oversize(struct xseg_arena *arena, const struct xseg_nee
     const uint64_t least = need->config->max_split_bytes;
     const uint64_t wanted = xseg_max(need->bytes, least);
 
-    XSEG_ASSERT(!need->expandable);
+    XSEG_ASSERT(!need->expandable || !xseg_device_makes_pages(arena->device));
     if (least == UINT64_MAX || !xseg_trim_oversize(arena, least, wanted))
         return XSEG_OK;
     return xseg_growth_grow(arena, need, out);
@@ -223,16 +224,18 @@ static rung *const classic_full_pool_rungs[] = {wait_for_pending, search, NULL};
 
 static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xseg_need *need)
 {
+    const bool is_paged = need->expandable && xseg_device_makes_pages(arena->device);
+
     XSEG_ASSERT(need->is_guarded == arena->is_guarded);
     if (need->is_guarded)
         return guarded_rungs;
     if (xseg_pending_captures(arena->device->pending))
-        return need->expandable && !need->is_single ? capture_rungs : classic_capture_rungs;
-    if (need->is_single)
+        return is_paged && !need->is_single ? capture_rungs : classic_capture_rungs;
+    if (is_paged && need->is_single)
         return arena->pool->body->is_full ? single_full_pool_rungs : single_rungs;
     if (arena->pool->body->is_full)
-        return need->expandable ? full_pool_rungs : classic_full_pool_rungs;
-    return need->expandable ? expandable_rungs : classic_rungs;
+        return is_paged ? full_pool_rungs : classic_full_pool_rungs;
+    return is_paged ? expandable_rungs : classic_rungs;
 }
 
 /* Climb until a rung serves the request, or fails for another reason than shortage. */
@@ -368,6 +371,27 @@ static xseg_status do_with_fewer_addresses(struct xseg_arena *arena, const struc
     return XSEG_OK;
 }
 
+/*
+ * Overcome a shortage.  A rung may find that pages cannot be made, for another reason than that: then it is all tried
+ * again, and after that the request starts anew without pages.
+ */
+static xseg_status overcome_without_pages(struct xseg_arena *arena, const struct xseg_need *need,
+                                          xseg_status refused, struct xseg_grant *out,
+                                          struct xseg_unpaged *request)
+{
+    xseg_status status = overcome(arena, need, refused, out);
+
+    for (unsigned tried = 1; xseg_unpaged_is_refusal(arena->device, need, status, request);
+         tried++) {
+        if (tried == XSEG_UNPAGED_TRIES) {
+            xseg_unpaged_give_up(arena->device, request);
+            return XSEG_OK;
+        }
+        status = overcome(arena, need, refused, out);
+    }
+    return status;
+}
+
 static void say_addresses_are_short(struct xseg_device *device)
 {
     xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
@@ -403,28 +427,44 @@ static void report(struct xseg_arena *arena, const struct xseg_need *need, xseg_
     xseg_lock_give(&device->growth_lock);
 }
 
+/* Whether a guarded block was wanted while the device still made pages. */
+static bool is_late(const struct xseg_device *device, const struct xseg_need *need)
+{
+    return need->is_guarded && !xseg_device_makes_pages(device);
+}
+
+/* Search, collect garbage, grow; with classic segments where pages cannot be made or get no addresses. */
+static xseg_status serve_somehow(struct xseg_arena *arena, const struct xseg_need *need,
+                                 struct xseg_grant *out, struct xseg_unpaged *request, bool *says)
+{
+    xseg_status status = serve(arena, need, out);
+
+    if (status == XSEG_ERR_NO_ADDRESSES)
+        status = do_with_fewer_addresses(arena, need, out, says);
+    return status == XSEG_OK ? XSEG_OK : xseg_unpaged_serve(arena, need, status, out, request);
+}
+
 xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                               struct xseg_grant *out)
 {
     struct xseg_device *device = arena->device;
+    struct xseg_unpaged unpaged = xseg_unpaged_begin(device);
     bool rejected = false, says = false;
     uint64_t free_bytes = 0;
 
     XSEG_ASSERT(out->base == 0 && need->bytes >= need->requested);
     xseg_lock_take(&device->growth_lock);
-    if (!xseg_arena_is_for(arena, need)) {
+    if (!xseg_arena_is_for(arena, need) || is_late(device, need)) {
         xseg_lock_give(&device->growth_lock);
         return XSEG_OK;
     }
     arena->misses++;
-    xseg_status status = serve(arena, need, out);
-    if (status == XSEG_ERR_NO_ADDRESSES)
-        status = do_with_fewer_addresses(arena, need, out, &says);
+    xseg_status status = serve_somehow(arena, need, out, &unpaged, &says);
     if (is_shortage(status)) {
         rejected = is_rejected(device, need);
         if (!rejected) {
             XSEG_SPAN_BEGIN(ladder, device->context.ordinal, need->bytes);
-            status = overcome(arena, need, status, out);
+            status = overcome_without_pages(arena, need, status, out, &unpaged);
             XSEG_SPAN_END(ladder, device->context.ordinal, status);
         }
     }
@@ -441,6 +481,7 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
     xseg_lock_give(&device->growth_lock);
     if (says)
         say_addresses_are_short(device);
+    xseg_unpaged_say(device, &unpaged);
     if (is_short)
         report(arena, need, status, rejected);
     return status;

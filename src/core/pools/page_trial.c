@@ -119,7 +119,7 @@ static xseg_status try_export(struct xseg_device *device)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    if (!device->context.has_vmm)
+    if (!xseg_device_makes_pages(device))
         return xseg_fail(
             XSEG_ERR_UNSUPPORTED,
             "memory of this device cannot be exported: device %d has no virtual memory "
@@ -206,7 +206,7 @@ xseg_status xseg_page_trial_rdma(struct xseg_device *device)
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(!xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (!device->context.has_vmm)
+    if (!xseg_device_makes_pages(device))
         return XSEG_OK;
     xseg_lock_take(&device->growth_lock);
     const bool is_untried = sharing->rdma.verdict == XSEG_PAGE_TRIAL_UNTRIED;

@@ -412,7 +412,7 @@ static xseg_status check_device(struct xseg_device *device, const struct xseg_sh
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    if (!device->context.has_vmm)
+    if (!xseg_device_makes_pages(device))
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "device %d has no virtual memory management",
                          device->context.ordinal);
     status = know_device(device);
