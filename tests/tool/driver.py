@@ -30,9 +30,10 @@ class DriverTest(unittest.TestCase):
         return path
 
     def replay(self, text, *options, exit_status=0, **environment):
-        """What the tool says, on both streams."""
+        """What the tool says, on both streams, of a trace's text or of a file."""
+        path = text if isinstance(text, pathlib.Path) else self.file(text)
         paths = f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}"
-        done = subprocess.run([TOOL, "replay", *options, self.file(text)], timeout=120, check=False,
+        done = subprocess.run([TOOL, "replay", *options, path], timeout=120, check=False,
                               text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT,
                               env={**os.environ, "LD_LIBRARY_PATH": paths, **environment})
@@ -86,6 +87,17 @@ class Driver(DriverTest):
                                    XSEG_SIM_FAIL=f"{call}:1:999")
                 self.assertIn(words, said)
 
+    def test_a_board_that_makes_no_pages_runs_what_pytorch_ran(self):
+        """It refuses from the start, or says yes and fails later; with its own word for it, or as out of memory."""
+        tape = ROOT / "tests/data/tapes/expandable-mixed.tape.zst"
+        for nth in (1, 3, 9):
+            for error in (2, 801):
+                with self.subTest(nth=nth, error=error):
+                    said = self.replay(tape, "--driver", "cuda", XSEG_SIM_FAIL=f"cuMemCreate:{nth}+1:{error}")
+                    self.assertIn("cuMemCreate failed with CUDA_ERROR_", said)
+                    self.assertIn("classic", said)
+                    self.assertRegex(said, r"out of memory at event +none\n")
+
     def test_a_missing_driver_is_named(self):
         (self.folder / "libcuda.so.1").unlink()
         (self.folder / "libcuda.so.1").write_text("no library")
@@ -124,5 +136,5 @@ class Terminal(DriverTest):
 
 
 if __name__ == "__main__":
-    TOOL = sys.argv[1]
+    TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
     unittest.main(argv=sys.argv[:1], verbosity=1)

@@ -109,6 +109,12 @@ class Abilities(ProbeTest):
                                r"CUDA_ERROR_NOT_SUPPORTED \(801\)\n")
         self.assertRegex(said, r"failed: cuMemMap with CUDA_ERROR_NOT_SUPPORTED \(801\), a trial")
 
+    def test_a_board_that_makes_no_pages_is_not_full(self):
+        status, said = run(XSEG_SIM_FAIL="cuMemCreate:1+1")
+        self.assertEqual(status, 1)
+        self.assertRegex(said, r"xseg would use +classic segments: cuMemCreate failed with "
+                               r"CUDA_ERROR_OUT_OF_MEMORY \(2\)\n")
+
     def test_page_by_page(self):
         report = self.report(XSEG_SIM_BATCH="0")
         self.assertEqual(report["would_use"], "expandable")

@@ -203,9 +203,19 @@ void probe_device_describe(struct probe_driver *driver, int ordinal, struct prob
         try_vmm(driver, device);
 }
 
+/* Whether the trial found no addresses, or no memory on a device that is full.  Where plenty is free the library does not
+ * believe in a want of memory, by the same figure. */
+static bool is_short(const struct probe_device *device)
+{
+    const uint64_t plenty = 2 * PAGES * device->granularity + device->total_bytes / 16;
+
+    return device->vmm_trial == RESULT_NO_MEMORY &&
+           (strcmp(device->vmm_call, "cuMemAddressReserve") == 0 || device->free_bytes < plenty);
+}
+
 /* A device without memory for the trial is taken at its word, as the library does. */
 bool probe_device_is_expandable(const struct probe_device *device)
 {
     return device->has_vmm == 1 && device->granularity != 0 &&
-           (device->vmm_trial == 0 || device->vmm_trial == RESULT_NO_MEMORY);
+           (device->vmm_trial == 0 || is_short(device));
 }

@@ -157,6 +157,14 @@ static void memory_can_run_out(void)
     ASSERT_OK(cu.MemRelease(handle));
 }
 
+/* Jetson boards are reported to refuse in these words, with most of their memory free. */
+static void a_page_can_be_made_where_plenty_is_free(void)
+{
+    need_memory(256 * MIB);
+    for (unsigned i = 0; i < 8; i++)
+        ASSERT_OK(cu.MemRelease(create(GRANULE)));
+}
+
 static const struct fact facts[] = {
     FACT("FACT-GRAN-1", the_granularity_is_2_mib, VMM),
     FACT("FACT-GRAN-2", the_recommended_granularity_is_a_multiple, VMM),
@@ -171,6 +179,7 @@ static const struct fact facts[] = {
     FACT("FACT-CRE-2", bad_properties_are_refused, VMM),
     FACT("FACT-CRE-3", memory_counts_from_its_creation, VMM),
     FACT("FACT-CRE-4", memory_can_run_out, VMM),
+    FACT("FACT-CRE-5", a_page_can_be_made_where_plenty_is_free, VMM),
 };
 
 const struct fact_group facts_of_memory = GROUP(facts);
