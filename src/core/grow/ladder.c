@@ -448,12 +448,12 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
                               struct xseg_grant *out)
 {
     struct xseg_device *device = arena->device;
-    struct xseg_unpaged unpaged = xseg_unpaged_begin(device);
     bool rejected = false, says = false;
     uint64_t free_bytes = 0;
 
     XSEG_ASSERT(out->base == 0 && need->bytes >= need->requested);
     xseg_lock_take(&device->growth_lock);
+    struct xseg_unpaged unpaged = xseg_unpaged_begin(device);
     if (!xseg_arena_is_for(arena, need) || is_late(device, need)) {
         xseg_lock_give(&device->growth_lock);
         return XSEG_OK;
