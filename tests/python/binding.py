@@ -113,8 +113,9 @@ class Allocators(Case):
         self.assertIsInstance(refusal.exception, MemoryError)
         with self.assertRaises(xseg.NotLiveError):
             allocator.block_at(4096)
-        machine.simulator.xseg_sim_fail(b"cuMemCreate", 1, 1)
-        with self.assertRaisesRegex(xseg.DriverError, "cuMemCreate"):
+        allocator.configure("expandable_segments:False")
+        machine.simulator.xseg_sim_fail(b"cuMemAlloc", 1, 1)
+        with self.assertRaisesRegex(xseg.DriverError, "cuMemAlloc"):
             allocator.allocate(MIB)
 
     def test_configuration_can_be_read_and_changed(self):
