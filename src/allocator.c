@@ -2,8 +2,6 @@
 /* The entry points of the allocator itself; those of its blocks are in block.c. */
 #include "xseg/allocator.h"
 
-#include <string.h>
-
 #include "src/core/config/config_print.h"
 #include "src/core/front/allocator_config.h"
 #include "src/core/front/allocator_open.h"
@@ -15,7 +13,7 @@ static struct xseg_options options_of(const struct xseg_options *given)
     struct xseg_options options = XSEG_OPTIONS_INIT;
 
     if (given != NULL)
-        memcpy(&options, given, given->struct_bytes);
+        XSEG_ENTRY_TAKE(&options, given);
     return options;
 }
 
@@ -23,8 +21,8 @@ xseg_status xseg_open(const char *config, const struct xseg_options *options,
                       struct xseg_allocator **out)
 {
     XSEG_ENTRY_REQUIRE(out != NULL, "xseg_open: out is NULL");
-    XSEG_ENTRY_REQUIRE(options == NULL || XSEG_ENTRY_PUBLISHED(options, struct xseg_options) ||
-                           XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_options, clock),
+    XSEG_ENTRY_REQUIRE(options == NULL ||
+                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_options, log_context),
                        "xseg_open: options->struct_bytes is %zu: start from XSEG_OPTIONS_INIT",
                        options->struct_bytes);
     const struct xseg_options chosen = options_of(options);

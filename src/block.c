@@ -2,12 +2,10 @@
 /* The entry points of blocks, of xseg/allocator.h. */
 #include "xseg/allocator.h"
 
-#include <string.h>
-
-#include "src/core/inspect/allocator_describe.h"
 #include "src/core/hit/hit_alloc.h"
 #include "src/core/hit/hit_free.h"
 #include "src/core/hit/hit_stream.h"
+#include "src/core/inspect/allocator_describe.h"
 #include "src/entry.h"
 
 /* Fail for an argument that is NULL.  Out of line, so that the two short entry points save no registers for it. */
@@ -31,7 +29,7 @@ static struct xseg_request request_of(const struct xseg_request *given)
 
     if (__builtin_expect(given->struct_bytes == sizeof(request), 1))
         return *given;
-    memcpy(&request, given, given->struct_bytes);
+    XSEG_ENTRY_TAKE(&request, given);
     return request;
 }
 
@@ -40,9 +38,7 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
 {
     XSEG_ENTRY_CHECK(allocator);
     XSEG_ENTRY_REQUIRE(given != NULL &&
-                           (XSEG_ENTRY_PUBLISHED(given, struct xseg_request) ||
-                            XSEG_ENTRY_PUBLISHED_BEFORE(given, struct xseg_request, user) ||
-                            XSEG_ENTRY_PUBLISHED_BEFORE(given, struct xseg_request, zeroed)),
+                           XSEG_ENTRY_UNDERSTANDS(given, struct xseg_request, alignment),
                        "xseg_alloc_with: the request is NULL or of unknown size: start from "
                        "XSEG_REQUEST_INIT");
     const struct xseg_request request = request_of(given);
@@ -65,12 +61,11 @@ xseg_status xseg_block(struct xseg_allocator *allocator, const void *anywhere,
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(
-        out != NULL && XSEG_ENTRY_KNOWS(out, struct xseg_block_info),
+        out != NULL && XSEG_ENTRY_FILLS(out),
         "xseg_block: out is NULL or of unknown size: start from XSEG_BLOCK_INFO_INIT");
     const xseg_status status = xseg_allocator_describe(allocator, anywhere, &info);
     if (status != XSEG_OK)
         return status;
-    info.struct_bytes = out->struct_bytes;
-    memcpy(out, &info, out->struct_bytes);
+    XSEG_ENTRY_FILL(out, &info);
     return XSEG_OK;
 }

@@ -9,6 +9,9 @@
 #ifndef XSEG_ENTRY_H
 #define XSEG_ENTRY_H
 
+#include <string.h>
+
+#include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "xseg/trim.h"
@@ -55,15 +58,53 @@ static inline xseg_status xseg_entry_over(const char *name)
     } while (0)
 
 /*
- * A public structure starts with its size, which tells the version of the caller's header.  A structure that
- * the caller gives must have a size that was published; one that the library fills in is filled up to the
- * caller's size.
+ * A public structure starts with its size, which tells the version of the caller's header.  Members are added at the
+ * end, and zero in a new one means what the library did before it was there.  So
+ *   - what an older caller does not have keeps its default, and is not filled in;
+ *   - what a newer caller has beyond what is known here must be zero where it is given, and stays as it is where the
+ *     library fills in.
  */
-#define XSEG_ENTRY_PUBLISHED(given, type) ((given)->struct_bytes == sizeof(type))
-/* Whether the caller gave a structure as it was before `member` was added at its end. */
-#define XSEG_ENTRY_PUBLISHED_BEFORE(given, type, member) \
-    ((given)->struct_bytes == offsetof(type, member))
-#define XSEG_ENTRY_KNOWS(given, type) \
-    ((given)->struct_bytes >= sizeof(size_t) && (given)->struct_bytes <= sizeof(type))
+enum { XSEG_ENTRY_STRUCT_MOST = 4096 }; /* no structure is longer: a size above is none */
+
+static inline bool xseg_entry_understands(const void *given, size_t known, size_t least)
+{
+    const size_t bytes = *(const size_t *)given;
+
+    if (__builtin_expect(bytes == known, 1))
+        return true;
+    if (bytes < least || bytes > XSEG_ENTRY_STRUCT_MOST || bytes % sizeof(size_t) != 0)
+        return false;
+    for (size_t i = known; i < bytes; i++)
+        if (((const char *)given)[i] != 0)
+            return false;
+    return true;
+}
+
+static inline void xseg_entry_take(void *chosen, size_t known, const void *given)
+{
+    memcpy(chosen, given, xseg_min(*(const size_t *)given, known));
+    *(size_t *)chosen = known;
+}
+
+static inline void xseg_entry_fill(void *out, size_t known, const void *from)
+{
+    const size_t bytes = xseg_min(*(const size_t *)out, known);
+
+    memcpy((char *)out + sizeof(size_t), (const char *)from + sizeof(size_t),
+           bytes - sizeof(size_t));
+}
+
+/* Whether a structure that the caller gives can be read; the first header had it up to `last`. */
+#define XSEG_ENTRY_UNDERSTANDS(given, type, last) \
+    xseg_entry_understands((given), sizeof(type), \
+                           offsetof(type, last) + sizeof(((type *)NULL)->last))
+/* Read it into one of this library's, which has the defaults. */
+#define XSEG_ENTRY_TAKE(chosen, given) \
+    xseg_entry_take((chosen), sizeof(*(chosen)), 1 ? (given) : (chosen))
+/* Whether a structure can be filled in, up to the caller's size; and do so. */
+#define XSEG_ENTRY_FILLS(out)                                                                  \
+    ((out)->struct_bytes >= sizeof(size_t) && (out)->struct_bytes <= XSEG_ENTRY_STRUCT_MOST && \
+     (out)->struct_bytes % sizeof(size_t) == 0)
+#define XSEG_ENTRY_FILL(out, from) xseg_entry_fill((out), sizeof(*(from)), 1 ? (from) : (out))
 
 #endif

@@ -2,7 +2,6 @@
 #include "xseg/explain.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "src/core/arena/origins.h"
 #include "src/core/inspect/explain.h"
@@ -164,7 +163,7 @@ xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_whe
     struct xseg_where chosen;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(out == NULL || XSEG_ENTRY_KNOWS(out, struct xseg_explained),
+    XSEG_ENTRY_REQUIRE(out == NULL || XSEG_ENTRY_FILLS(out),
                        "xseg_explain: out->struct_bytes is %zu: start from XSEG_EXPLAINED_INIT",
                        out->struct_bytes);
     xseg_status status = xseg_where_check(allocator, where, &chosen);
@@ -174,9 +173,7 @@ xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_whe
         if (!visit(context, &reasons.list[i]))
             break;
     free(reasons.list);
-    if (status == XSEG_OK && out != NULL) {
-        sums.struct_bytes = out->struct_bytes;
-        memcpy(out, &sums, out->struct_bytes);
-    }
+    if (status == XSEG_OK && out != NULL)
+        XSEG_ENTRY_FILL(out, &sums);
     return status;
 }

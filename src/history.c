@@ -37,11 +37,14 @@ static void sum_up(struct xseg_allocator *allocator, const struct xseg_history_r
 
     if (out == NULL)
         return;
-    out->events = reading->count;
-    out->lost = reading->lost;
-    out->stacks = depot == NULL ? 0 : xseg_stack_depot_count(depot);
-    out->stacks_lost = depot == NULL ? 0 : xseg_stack_depot_lost(depot);
-    out->stack_bytes = depot == NULL ? 0 : xseg_stack_depot_bytes(depot);
+    const struct xseg_history_summary sums = {
+        .events = reading->count,
+        .lost = reading->lost,
+        .stacks = depot == NULL ? 0 : xseg_stack_depot_count(depot),
+        .stacks_lost = depot == NULL ? 0 : xseg_stack_depot_lost(depot),
+        .stack_bytes = depot == NULL ? 0 : xseg_stack_depot_bytes(depot),
+    };
+    XSEG_ENTRY_FILL(out, &sums);
 }
 
 static xseg_status check_device(const struct xseg_allocator *allocator, int device,
@@ -63,8 +66,7 @@ xseg_status xseg_history_walk(struct xseg_allocator *allocator, int device,
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_history_walk: visit is NULL: give a function");
-    XSEG_ENTRY_REQUIRE(summary == NULL ||
-                           XSEG_ENTRY_PUBLISHED(summary, struct xseg_history_summary),
+    XSEG_ENTRY_REQUIRE(summary == NULL || XSEG_ENTRY_FILLS(summary),
                        "xseg_history_walk: the summary is of unknown size: start from "
                        "XSEG_HISTORY_SUMMARY_INIT");
     xseg_status status = check_device(allocator, device, __func__);
@@ -98,7 +100,7 @@ xseg_status xseg_history_copy(struct xseg_allocator *allocator, int device,
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(count != NULL && (entries != NULL || room == 0),
                        "xseg_history_copy: entries or count is NULL");
-    XSEG_ENTRY_REQUIRE(entry_bytes >= sizeof(size_t) && entry_bytes <= sizeof(entry),
+    XSEG_ENTRY_REQUIRE(entry_bytes >= sizeof(size_t) && entry_bytes <= XSEG_ENTRY_STRUCT_MOST,
                        "xseg_history_copy: entries are of unknown size: give "
                        "sizeof(struct xseg_history_entry) as entry_bytes");
     xseg_status status = check_device(allocator, device, __func__);
@@ -113,8 +115,8 @@ xseg_status xseg_history_copy(struct xseg_allocator *allocator, int device,
         if (left-- > room)
             continue;
         xseg_device_history_describe(allocator, &reading.moment, event, reading.merge.user, &entry);
-        entry.struct_bytes = entry_bytes;
-        memcpy((char *)entries + entry_bytes * copied++, &entry, entry_bytes);
+        entry.struct_bytes = xseg_min(entry_bytes, sizeof(entry));
+        memcpy((char *)entries + entry_bytes * copied++, &entry, entry.struct_bytes);
         xseg_history_labels_keep(labels, event->label);
     }
     xseg_history_labels_end_reading(labels);
@@ -206,13 +208,17 @@ const char *xseg_history_stacks_by(struct xseg_allocator *allocator)
 xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,
                                   const struct xseg_history_hook *hook)
 {
+    struct xseg_history_hook chosen = XSEG_HISTORY_HOOK_INIT;
+
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(
-        hook == NULL ||
-            (XSEG_ENTRY_PUBLISHED(hook, struct xseg_history_hook) && hook->gather != NULL),
+        hook == NULL || (XSEG_ENTRY_UNDERSTANDS(hook, struct xseg_history_hook, forget) &&
+                         hook->gather != NULL),
         "xseg_history_set_hook: the hook is of unknown size or without gather: start "
         "from XSEG_HISTORY_HOOK_INIT");
-    return xseg_history_store_set_hook(&allocator->history, hook)
+    if (hook != NULL)
+        XSEG_ENTRY_TAKE(&chosen, hook);
+    return xseg_history_store_set_hook(&allocator->history, hook != NULL ? &chosen : NULL)
                ? XSEG_OK
                : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a hook");
 }

@@ -9,16 +9,19 @@
 xseg_status xseg_observe(struct xseg_allocator *allocator, const struct xseg_observer *observer,
                          uint64_t *id)
 {
+    struct xseg_observer chosen = XSEG_OBSERVER_INIT;
+
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(observer != NULL && id != NULL &&
-                           XSEG_ENTRY_PUBLISHED(observer, struct xseg_observer),
+                           XSEG_ENTRY_UNDERSTANDS(observer, struct xseg_observer, came),
                        "xseg_observe: the observer or id is NULL, or the observer is of unknown "
                        "size: start from XSEG_OBSERVER_INIT");
     XSEG_ENTRY_REQUIRE(observer->short_of_memory != NULL || observer->out_of_memory != NULL ||
                            observer->rejected != NULL || observer->trace != NULL ||
                            observer->leaving != NULL || observer->came != NULL,
                        "xseg_observe: the observer has no function");
-    return xseg_allocator_observe(allocator, observer, id);
+    XSEG_ENTRY_TAKE(&chosen, observer);
+    return xseg_allocator_observe(allocator, &chosen, id);
 }
 
 xseg_status xseg_unobserve(struct xseg_allocator *allocator, uint64_t id)

@@ -20,18 +20,13 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(out != NULL, "xseg_pool_create: out is NULL");
-    XSEG_ENTRY_REQUIRE(
-        options == NULL || XSEG_ENTRY_PUBLISHED(options, struct xseg_pool_options) ||
-            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, rdma) ||
-            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, gone) ||
-            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, id) ||
-            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, name) ||
-            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_pool_options, exportable),
-        "xseg_pool_create: options->struct_bytes is %zu: start from "
-        "XSEG_POOL_OPTIONS_INIT",
-        options->struct_bytes);
+    XSEG_ENTRY_REQUIRE(options == NULL ||
+                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_pool_options, memory),
+                       "xseg_pool_create: options->struct_bytes is %zu: start from "
+                       "XSEG_POOL_OPTIONS_INIT",
+                       options->struct_bytes);
     if (options != NULL)
-        memcpy(&chosen, options, options->struct_bytes);
+        XSEG_ENTRY_TAKE(&chosen, options);
     XSEG_ENTRY_REQUIRE((chosen.memory.alloc == NULL) == (chosen.memory.free == NULL),
                        "xseg_pool_create: memory.%s is NULL: give both functions or none",
                        chosen.memory.alloc == NULL ? "alloc" : "free");

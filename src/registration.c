@@ -2,7 +2,6 @@
 #include "xseg/registration.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "src/core/registration/dmabuf.h"
 #include "src/core/registration/registrations.h"
@@ -77,20 +76,23 @@ xseg_status xseg_dmabuf_close(struct xseg_allocator *allocator, int fd)
 xseg_status xseg_register(struct xseg_allocator *allocator, const void *address, size_t bytes,
                           const struct xseg_registrar *registrar, uint64_t *id)
 {
+    struct xseg_registrar chosen = XSEG_REGISTRAR_INIT;
+
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(registrar != NULL && id != NULL, "xseg_register: %s is NULL",
                        registrar == NULL ? "registrar" : "id");
-    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_PUBLISHED(registrar, struct xseg_registrar),
+    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_UNDERSTANDS(registrar, struct xseg_registrar, pin),
                        "xseg_register: registrar->struct_bytes is %zu: start from "
                        "XSEG_REGISTRAR_INIT",
                        registrar->struct_bytes);
     XSEG_ENTRY_REQUIRE(registrar->enter != NULL && registrar->leave != NULL,
                        "xseg_register: registrar->%s is NULL: give both functions",
                        registrar->enter == NULL ? "enter" : "leave");
+    XSEG_ENTRY_TAKE(&chosen, registrar);
     xseg_status status = check_range("xseg_register", address, bytes);
     if (status == XSEG_OK)
         status = xseg_registrations_add(allocator->registrations, (uintptr_t)address, bytes,
-                                        registrar, id);
+                                        &chosen, id);
     xseg_allocator_end_call(allocator);
     return status;
 }

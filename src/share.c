@@ -14,15 +14,20 @@
 xseg_status xseg_export(struct xseg_allocator *allocator, void *ptr, enum xseg_share_kind kind,
                         struct xseg_share *out)
 {
+    struct xseg_share made = XSEG_SHARE_INIT;
+
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(ptr != NULL && out != NULL, "xseg_export: %s is NULL",
                        ptr == NULL ? "ptr" : "out");
     XSEG_ENTRY_REQUIRE(kind == XSEG_SHARE_FD || kind == XSEG_SHARE_FABRIC,
                        "xseg_export: %d is no value of enum xseg_share_kind", (int)kind);
-    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_PUBLISHED(out, struct xseg_share),
+    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_UNDERSTANDS(out, struct xseg_share, fd_count),
                        "xseg_export: out->struct_bytes is %zu: start from XSEG_SHARE_INIT",
                        out->struct_bytes);
-    return xseg_share_export(allocator, (uintptr_t)ptr, kind, out, NULL);
+    const xseg_status status = xseg_share_export(allocator, (uintptr_t)ptr, kind, &made, NULL);
+    if (status == XSEG_OK)
+        XSEG_ENTRY_FILL(out, &made);
+    return status;
 }
 
 xseg_status xseg_export_close(struct xseg_allocator *allocator, void *ptr)
@@ -39,33 +44,42 @@ xseg_status xseg_export_close(struct xseg_allocator *allocator, void *ptr)
 
 void xseg_share_end(struct xseg_share *share)
 {
-    if (share != NULL)
-        xseg_share_free(share);
+    struct xseg_share known = XSEG_SHARE_INIT;
+
+    if (share == NULL || !XSEG_ENTRY_UNDERSTANDS(share, struct xseg_share, fd_count))
+        return;
+    XSEG_ENTRY_TAKE(&known, share);
+    xseg_share_free(&known);
+    XSEG_ENTRY_FILL(share, &known);
 }
 
-static xseg_status check_share(const char *who, const struct xseg_share *share)
+/* Read a share that the caller gives. */
+static xseg_status take_share(const char *who, const struct xseg_share *share,
+                              struct xseg_share *known)
 {
     XSEG_ENTRY_REQUIRE(share != NULL, "%s: the share is NULL", who);
-    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_PUBLISHED(share, struct xseg_share),
+    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_UNDERSTANDS(share, struct xseg_share, fd_count),
                        "%s: share->struct_bytes is %zu: start from XSEG_SHARE_INIT", who,
                        share->struct_bytes);
     XSEG_ENTRY_REQUIRE(share->fd != NULL || share->fd_count == 0, "%s: share->fd is NULL", who);
+    XSEG_ENTRY_TAKE(known, share);
     return XSEG_OK;
 }
 
 xseg_status xseg_import(struct xseg_allocator *allocator, int device,
                         const struct xseg_share *share, void **out)
 {
+    struct xseg_share known = XSEG_SHARE_INIT;
     struct xseg_device *found = NULL;
     uint64_t address = 0;
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(out != NULL, "xseg_import: out is NULL");
-    xseg_status status = check_share("xseg_import", share);
+    xseg_status status = take_share("xseg_import", share, &known);
     if (status == XSEG_OK)
         status = xseg_allocator_device(allocator, device, &found);
     if (status == XSEG_OK)
-        status = xseg_share_import(found, share, &address);
+        status = xseg_share_import(found, &known, &address);
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
     return status;
@@ -125,15 +139,21 @@ xseg_status xseg_import_close(struct xseg_allocator *allocator, void *ptr)
 
 xseg_status xseg_share_send(int socket, const struct xseg_share *share)
 {
-    const xseg_status status = check_share("xseg_share_send", share);
+    struct xseg_share known = XSEG_SHARE_INIT;
 
-    return status == XSEG_OK ? xseg_share_post(socket, share) : status;
+    const xseg_status status = take_share("xseg_share_send", share, &known);
+    return status == XSEG_OK ? xseg_share_post(socket, &known) : status;
 }
 
 xseg_status xseg_share_receive(int socket, struct xseg_share *out)
 {
-    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_PUBLISHED(out, struct xseg_share),
+    struct xseg_share came = XSEG_SHARE_INIT;
+
+    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_UNDERSTANDS(out, struct xseg_share, fd_count),
                        "xseg_share_receive: out is NULL or of unknown size: start from "
                        "XSEG_SHARE_INIT");
-    return xseg_share_fetch(socket, out);
+    const xseg_status status = xseg_share_fetch(socket, &came);
+    if (status == XSEG_OK)
+        XSEG_ENTRY_FILL(out, &came);
+    return status;
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/snapshot.h"
 
-#include <string.h>
-
 #include "src/core/snapshot/snapshot_file.h"
 #include "src/entry.h"
 
@@ -12,7 +10,7 @@ static struct xseg_snapshot_options options_of(const struct xseg_snapshot_option
     struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
 
     if (given != NULL)
-        memcpy(&options, given, given->struct_bytes);
+        XSEG_ENTRY_TAKE(&options, given);
     return options;
 }
 
@@ -23,7 +21,7 @@ xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
     XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0',
                        "xseg_snapshot: there is no path: name a file");
     XSEG_ENTRY_REQUIRE(options == NULL ||
-                           XSEG_ENTRY_PUBLISHED(options, struct xseg_snapshot_options),
+                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_snapshot_options, most_ms),
                        "xseg_snapshot: options->struct_bytes is %zu: start from "
                        "XSEG_SNAPSHOT_OPTIONS_INIT",
                        options->struct_bytes);

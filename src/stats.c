@@ -19,10 +19,10 @@ static xseg_status find(struct xseg_allocator *allocator, const struct xseg_wher
     struct xseg_where chosen = XSEG_WHERE_ANY;
 
     XSEG_ENTRY_REQUIRE(
-        where != NULL && XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
+        where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_where, pool),
         "statistics: where is NULL or of unknown size: start from XSEG_WHERE_ANY and "
         "name a device");
-    memcpy(&chosen, where, where->struct_bytes);
+    XSEG_ENTRY_TAKE(&chosen, where);
     if (chosen.one_stream)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "statistics are kept by device and by pool: name no stream");
@@ -85,7 +85,7 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
     struct xseg_statistics stats;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_KNOWS(out, struct xseg_statistics),
+    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_FILLS(out),
                        "xseg_stats: out is NULL or of unknown size: set out->struct_bytes");
     xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)
@@ -100,8 +100,7 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
         pool == NULL ? xseg_registrations_bytes(allocator->registrations, device->context.ordinal)
                      : xseg_registrations_pool_bytes(allocator->registrations,
                                                      device->context.ordinal, pool);
-    stats.struct_bytes = out->struct_bytes;
-    memcpy(out, &stats, out->struct_bytes);
+    XSEG_ENTRY_FILL(out, &stats);
     return XSEG_OK;
 }
 

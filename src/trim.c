@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/trim.h"
 
-#include <string.h>
-
 #include "src/core/front/allocator_config.h"
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_alloc.h"
@@ -60,21 +58,20 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(where == NULL || XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
+    XSEG_ENTRY_REQUIRE(where == NULL || XSEG_ENTRY_UNDERSTANDS(where, struct xseg_where, pool),
                        "xseg_trim: where->struct_bytes is %zu: start from XSEG_WHERE_ANY",
                        where->struct_bytes);
-    XSEG_ENTRY_REQUIRE(
-        options == NULL || XSEG_ENTRY_PUBLISHED(options, struct xseg_trim_options) ||
-            XSEG_ENTRY_PUBLISHED_BEFORE(options, struct xseg_trim_options, leave_bytes),
-        "xseg_trim: options->struct_bytes is %zu: start from XSEG_TRIM_OPTIONS_INIT",
-        options->struct_bytes);
-    XSEG_ENTRY_REQUIRE(out == NULL || XSEG_ENTRY_KNOWS(out, struct xseg_trimmed),
+    XSEG_ENTRY_REQUIRE(options == NULL ||
+                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_trim_options, wait),
+                       "xseg_trim: options->struct_bytes is %zu: start from XSEG_TRIM_OPTIONS_INIT",
+                       options->struct_bytes);
+    XSEG_ENTRY_REQUIRE(out == NULL || XSEG_ENTRY_FILLS(out),
                        "xseg_trim: out->struct_bytes is %zu: start from XSEG_TRIMMED_INIT",
                        out->struct_bytes);
     if (where != NULL)
-        memcpy(&chosen, where, where->struct_bytes);
+        XSEG_ENTRY_TAKE(&chosen, where);
     if (options != NULL)
-        memcpy(&how, options, options->struct_bytes);
+        XSEG_ENTRY_TAKE(&how, options);
     XSEG_ENTRY_REQUIRE(chosen.device >= -1 && chosen.device < allocator->device_count,
                        "xseg_trim: device %d: the driver shows devices 0 to %d, and -1 is all",
                        chosen.device, allocator->device_count - 1);
@@ -83,10 +80,8 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
                        xseg_pool_label(chosen.pool));
     const xseg_status status = trim_all(allocator, &chosen, &how, &done);
     xseg_allocator_end_call(allocator);
-    if (status == XSEG_OK && out != NULL) {
-        done.struct_bytes = out->struct_bytes;
-        memcpy(out, &done, out->struct_bytes);
-    }
+    if (status == XSEG_OK && out != NULL)
+        XSEG_ENTRY_FILL(out, &done);
     return status;
 }
 
@@ -138,27 +133,25 @@ xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_wher
     struct xseg_limit_values before = XSEG_LIMIT_VALUES_INIT, wanted = XSEG_LIMIT_VALUES_INIT;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
+    XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_where, pool),
                        "xseg_limits: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
                        "and name a device or a pool");
-    XSEG_ENTRY_REQUIRE(set == NULL || XSEG_ENTRY_PUBLISHED(set, struct xseg_limit_values) ||
-                           XSEG_ENTRY_PUBLISHED_BEFORE(set, struct xseg_limit_values, fraction),
+    XSEG_ENTRY_REQUIRE(set == NULL ||
+                           XSEG_ENTRY_UNDERSTANDS(set, struct xseg_limit_values, keep_bytes),
                        "xseg_limits: set->struct_bytes is %zu: start from XSEG_LIMIT_VALUES_INIT",
                        set->struct_bytes);
-    XSEG_ENTRY_REQUIRE(was == NULL || XSEG_ENTRY_KNOWS(was, struct xseg_limit_values),
+    XSEG_ENTRY_REQUIRE(was == NULL || XSEG_ENTRY_FILLS(was),
                        "xseg_limits: was->struct_bytes is %zu: start from XSEG_LIMIT_VALUES_INIT",
                        was->struct_bytes);
-    memcpy(&chosen, where, where->struct_bytes);
+    XSEG_ENTRY_TAKE(&chosen, where);
     XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
                        "xseg_limits: pool %s belongs to another allocator",
                        xseg_pool_label(chosen.pool));
     if (set != NULL)
-        memcpy(&wanted, set, set->struct_bytes);
+        XSEG_ENTRY_TAKE(&wanted, set);
     const xseg_status status = limit(allocator, &chosen, set != NULL ? &wanted : NULL, &before);
-    if (status == XSEG_OK && was != NULL) {
-        before.struct_bytes = was->struct_bytes;
-        memcpy(was, &before, was->struct_bytes);
-    }
+    if (status == XSEG_OK && was != NULL)
+        XSEG_ENTRY_FILL(was, &before);
     return status;
 }
 
@@ -187,10 +180,10 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_whe
     struct xseg_device *device = NULL;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
+    XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_where, pool),
                        "xseg_prewarm: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
                        "and name a device");
-    memcpy(&chosen, where, where->struct_bytes);
+    XSEG_ENTRY_TAKE(&chosen, where);
     XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
                        "xseg_prewarm: pool %s belongs to another allocator",
                        xseg_pool_label(chosen.pool));

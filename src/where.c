@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/where.h"
 
-#include <string.h>
-
 #include "src/entry.h"
 
 xseg_status xseg_where_check(struct xseg_allocator *allocator, const struct xseg_where *where,
@@ -11,10 +9,10 @@ xseg_status xseg_where_check(struct xseg_allocator *allocator, const struct xseg
     *out = (struct xseg_where)XSEG_WHERE_ANY;
     if (where == NULL)
         return XSEG_OK;
-    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_PUBLISHED(where, struct xseg_where),
+    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_UNDERSTANDS(where, struct xseg_where, pool),
                        "where->struct_bytes is %zu: start from XSEG_WHERE_ANY",
                        where->struct_bytes);
-    memcpy(out, where, where->struct_bytes);
+    XSEG_ENTRY_TAKE(out, where);
     XSEG_ENTRY_REQUIRE(out->device >= -1 && out->device < allocator->device_count,
                        "device %d: the driver shows devices 0 to %d, and -1 is all", out->device,
                        allocator->device_count - 1);

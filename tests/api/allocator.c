@@ -99,13 +99,35 @@ static void options_must_be_known(void **state)
     struct xseg_allocator *allocator = NULL;
 
     (void)state;
-    options.struct_bytes = sizeof(options) + 8;
+    options.struct_bytes = sizeof(options) + 4096;
+    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
+                       "XSEG_OPTIONS_INIT");
+    options.struct_bytes = sizeof(options) - 1;
     scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
                        "XSEG_OPTIONS_INIT");
     options.struct_bytes = 0;
     scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
                        "XSEG_OPTIONS_INIT");
     scene_expect_error(xseg_open(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
+}
+
+/* Members that the library does not know count as long as they are zero. */
+static void options_of_a_newer_header_do(void **state)
+{
+    struct {
+        struct xseg_options known;
+        uint64_t more;
+    } options = {XSEG_OPTIONS_INIT, 0};
+    struct xseg_allocator *allocator = NULL;
+
+    (void)state;
+    options.known.struct_bytes = sizeof(options);
+    options.known.driver = scene_driver();
+    assert_int_equal(xseg_open(NULL, &options.known, &allocator), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    options.more = 1;
+    scene_expect_error(xseg_open(NULL, &options.known, &allocator), XSEG_ERR_ARGUMENT,
+                       "XSEG_OPTIONS_INIT");
 }
 
 static void options_of_an_older_header_do(void **state)
@@ -656,6 +678,7 @@ int main(void)
         cmocka_unit_test(failures_to_start_are_named),
         cmocka_unit_test(options_must_be_known),
         cmocka_unit_test(options_of_an_older_header_do),
+        cmocka_unit_test(options_of_a_newer_header_do),
         cmocka_unit_test(keys_without_effect_are_said_once),
         cmocka_unit_test(without_vmm_segments_are_classic),
         cmocka_unit_test(a_failing_trial_falls_back),

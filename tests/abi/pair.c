@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A programme that gives and reads every public structure that has struct_bytes.  pair.py compiles it against headers of one
+ * version and runs it on a library of another, whose structures are longer or shorter.  What lies behind a structure
+ * must not be read or written.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <xseg/xseg.h>
+
+#define BEHIND 0xa5a5a5a5a5a5a5a5u
+/* A structure with a word behind it. */
+#define FENCED(type, name, ...) \
+    struct {                    \
+        struct type it;         \
+        uint64_t behind;        \
+    } name = {__VA_ARGS__, BEHIND}
+#define CHECK(condition)                                                                      \
+    do {                                                                                      \
+        if (!(condition)) {                                                                   \
+            char said[1024] = "";                                                             \
+            xseg_error_text(said, sizeof(said));                                              \
+            fprintf(stderr, "pair.c:%d: not so: %s (last error: %s)\n", __LINE__, #condition, \
+                    said);                                                                    \
+            exit(1);                                                                          \
+        }                                                                                     \
+    } while (0)
+#define DONE(call) CHECK((call) == XSEG_OK)
+
+/* How many of each were seen: the library hands them to a function, and says how long they are. */
+static struct {
+    unsigned keys, blocks, reasons, mappings, entries, frames, shortages, traces, came, entered,
+        descriptors;
+} seen;
+
+static bool see_key(void *context, const struct xseg_key *key)
+{
+    (void)context;
+    seen.keys += key->struct_bytes > sizeof(size_t) && key->name != NULL;
+    return true;
+}
+
+static bool see_block(void *context, const struct xseg_block_info *block)
+{
+    seen.blocks += block->base == context && block->state == XSEG_BLOCK_LIVE;
+    return true;
+}
+
+static bool see_reason(void *context, const struct xseg_reason *reason)
+{
+    seen.reasons += reason->kind == XSEG_REASON_LIVE && reason->block == context;
+    return true;
+}
+
+static bool see_mapping(void *context, const struct xseg_mapping *mapping)
+{
+    (void)context;
+    seen.mappings += mapping->bytes != 0 && mapping->generation != 0;
+    return true;
+}
+
+static bool see_entry(void *context, const struct xseg_history_entry *entry)
+{
+    (void)context;
+    seen.entries += entry->action == XSEG_HISTORY_ALLOC && entry->requested == 3000;
+    return true;
+}
+
+static bool see_frame(void *context, const struct xseg_history_frame *frame)
+{
+    (void)context;
+    seen.frames += frame->pc != NULL;
+    return true;
+}
+
+static void see_shortage(void *context, const struct xseg_shortage *shortage)
+{
+    (void)context;
+    seen.shortages += shortage->status == XSEG_ERR_LIMIT && shortage->bytes == (size_t)1 << 30;
+}
+
+static void see_trace(void *context, const struct xseg_trace_entry *entry)
+{
+    (void)context;
+    seen.traces += entry->action == XSEG_TRACE_ALLOC && entry->bytes == 3000;
+}
+
+static void see_came(void *context, const struct xseg_mapping *mapping)
+{
+    (void)context;
+    seen.came += mapping->bytes != 0;
+}
+
+static bool see_entered(void *context, struct xseg_registered *run)
+{
+    run->handle = context;
+    seen.entered++;
+    return true;
+}
+
+static void see_left(void *context, const struct xseg_registered *run)
+{
+    CHECK(run->handle == context);
+}
+
+static bool see_descriptor(void *context, const struct xseg_dmabuf *dmabuf)
+{
+    (void)context;
+    seen.descriptors += dmabuf->bytes != 0;
+    CHECK(close(dmabuf->fd) == 0);
+    return true;
+}
+
+static uint32_t gather(void *context)
+{
+    (void)context;
+    return 0;
+}
+
+static void *allocate(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    FENCED(xseg_request, request, XSEG_REQUEST_INIT);
+    FENCED(xseg_block_info, info, XSEG_BLOCK_INFO_INIT);
+    void *block = NULL;
+
+    request.it.bytes = 3000;
+    request.it.pool = pool;
+    request.it.user = &seen;
+    DONE(xseg_alloc_with(allocator, &request.it, &block));
+    DONE(xseg_block(allocator, block, &info.it));
+    CHECK(info.it.base == block && info.it.requested == 3000 && info.it.pool == pool);
+    CHECK(info.it.user == &seen && info.behind == BEHIND);
+    return block;
+}
+
+static void look(struct xseg_allocator *allocator, void *block)
+{
+    FENCED(xseg_where, where, XSEG_WHERE_ANY);
+    FENCED(xseg_explained, sums, XSEG_EXPLAINED_INIT);
+    FENCED(xseg_statistics, stats, XSEG_STATISTICS_INIT);
+    FENCED(xseg_history_summary, summary, XSEG_HISTORY_SUMMARY_INIT);
+    FENCED(xseg_block_info, info, XSEG_BLOCK_INFO_INIT);
+    struct xseg_history_entry entries[8];
+    size_t count = 0;
+
+    where.it.device = 0;
+    DONE(xseg_walk(allocator, &where.it, see_block, block));
+    DONE(xseg_explain(allocator, &where.it, see_reason, block, &sums.it));
+    CHECK(sums.it.live_itself >= 3000 && sums.behind == BEHIND);
+    DONE(xseg_stats(allocator, &where.it, &stats.it));
+    CHECK(stats.it.requested_bytes[XSEG_STAT_ALL].current >= 3000 && stats.behind == BEHIND);
+    DONE(xseg_mappings(allocator, &where.it, see_mapping, NULL));
+    DONE(xseg_history_walk(allocator, 0, see_entry, NULL, &summary.it));
+    CHECK(summary.it.events != 0 && summary.it.stacks != 0 && summary.behind == BEHIND);
+    DONE(xseg_history_copy(allocator, 0, entries, sizeof(entries[0]), 8, &count));
+    for (size_t i = 0; i < count; i++)
+        CHECK(entries[i].struct_bytes > sizeof(size_t) && entries[i].device == 0);
+    DONE(xseg_block(allocator, block, &info.it));
+    DONE(xseg_history_stack(allocator, info.it.stack, see_frame, NULL));
+    CHECK(seen.blocks == 1 && seen.reasons == 1 && seen.mappings != 0 && seen.entries != 0 &&
+          seen.frames != 0);
+}
+
+static void share(struct xseg_allocator *allocator, void *block)
+{
+    FENCED(xseg_share, made, XSEG_SHARE_INIT);
+    FENCED(xseg_share, came, XSEG_SHARE_INIT);
+    FENCED(xseg_registrar, registrar, XSEG_REGISTRAR_INIT);
+    void *here = NULL;
+    uint64_t id = 0;
+    int ends[2];
+
+    DONE(xseg_dmabuf_each(allocator, block, 4096, 0, see_descriptor, NULL));
+    registrar.it.context = &seen;
+    registrar.it.enter = see_entered;
+    registrar.it.leave = see_left;
+    DONE(xseg_register(allocator, block, 3000, &registrar.it, &id));
+    DONE(xseg_unregister(allocator, id));
+    CHECK(seen.entered == 1 && seen.descriptors != 0);
+    DONE(xseg_export(allocator, block, XSEG_SHARE_FD, &made.it));
+    CHECK(made.it.fd_count == 1 && made.behind == BEHIND);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    DONE(xseg_share_send(ends[0], &made.it));
+    DONE(xseg_share_receive(ends[1], &came.it));
+    CHECK(came.it.header_bytes == made.it.header_bytes && came.behind == BEHIND);
+    DONE(xseg_import(allocator, 0, &came.it, &here));
+    DONE(xseg_import_close(allocator, here));
+    xseg_share_end(&made.it);
+    xseg_share_end(&came.it);
+    CHECK(made.it.fd_count == 0 && made.behind == BEHIND && came.behind == BEHIND);
+    DONE(xseg_export_close(allocator, block));
+}
+
+static void run_short(struct xseg_allocator *allocator)
+{
+    FENCED(xseg_where, where, XSEG_WHERE_ANY);
+    FENCED(xseg_limit_values, set, XSEG_LIMIT_VALUES_INIT);
+    FENCED(xseg_limit_values, was, XSEG_LIMIT_VALUES_INIT);
+    FENCED(xseg_trim_options, how, XSEG_TRIM_OPTIONS_INIT);
+    FENCED(xseg_trimmed, done, XSEG_TRIMMED_INIT);
+    void *block = NULL;
+
+    where.it.device = 0;
+    how.it.wait = true;
+    DONE(xseg_trim(allocator, &where.it, &how.it, &done.it));
+    CHECK(done.it.returned != 0 && done.behind == BEHIND);
+    set.it.hard_bytes = 64 << 20;
+    DONE(xseg_limits(allocator, &where.it, &set.it, &was.it));
+    CHECK(was.it.hard_bytes == UINT64_MAX && was.behind == BEHIND);
+    CHECK(xseg_alloc(allocator, 0, (size_t)1 << 30, NULL, &block) == XSEG_ERR_LIMIT);
+}
+
+int main(int argc, char **argv)
+{
+    FENCED(xseg_options, options, XSEG_OPTIONS_INIT);
+    FENCED(xseg_observer, observer, XSEG_OBSERVER_INIT);
+    FENCED(xseg_history_hook, hook, XSEG_HISTORY_HOOK_INIT);
+    FENCED(xseg_pool_options, particulars, XSEG_POOL_OPTIONS_INIT);
+    FENCED(xseg_snapshot_options, how, XSEG_SNAPSHOT_OPTIONS_INIT);
+    struct xseg_allocator *allocator = NULL;
+    struct xseg_pool *pool = NULL;
+    void *block, *other;
+    uint64_t id = 0;
+
+    CHECK(argc == 2);
+    DONE(xseg_keys(NULL, NULL, see_key, NULL));
+    options.it.driver = getenv("XSEG_DRIVER");
+    DONE(xseg_open("expandable_segments:True,history:all,history_stacks:all,block_user:True",
+                   &options.it, &allocator));
+    observer.it.out_of_memory = see_shortage;
+    observer.it.trace = see_trace;
+    observer.it.came = see_came;
+    DONE(xseg_observe(allocator, &observer.it, &id));
+    hook.it.gather = gather;
+    DONE(xseg_history_set_hook(allocator, &hook.it));
+    particulars.it.exportable = true;
+    particulars.it.rdma = true;
+    particulars.it.name = "pair";
+    DONE(xseg_pool_create(allocator, 0, &particulars.it, &pool));
+    block = allocate(allocator, NULL);
+    other = allocate(allocator, pool);
+    look(allocator, block);
+    share(allocator, other);
+    DONE(xseg_snapshot(allocator, argv[1], &how.it));
+    DONE(xseg_free(allocator, other));
+    DONE(xseg_pool_release(pool));
+    DONE(xseg_free(allocator, block));
+    run_short(allocator);
+    CHECK(seen.keys != 0 && seen.shortages == 1 && seen.traces == 2 && seen.came != 0);
+    DONE(xseg_unobserve(allocator, id));
+    DONE(xseg_close(allocator));
+    return 0;
+}
