@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The binary interface of libxseg.so is the one in libxseg.abi.
+"""The binary interface of libxseg.so is the one in libxseg.abi, and serves programmes of the last release.
 
 abi.py ROOT LIBRARY CC...      compare, and show that a change would be found; prints TAP
 abi.py ROOT LIBRARY --write    write libxseg.abi anew
+abi.py ROOT --release          libxseg.abi becomes the record of the release that meson.build names
 
-abidw of libabigail reads the interface from the library's debug information, abidiff compares.
+abidw of libabigail reads the interface from the library's debug information, abidiff compares.  libxseg.abi changes with
+the interface.  release-VERSION.abi stays until the next release: against it additions are fine.
 """
 import pathlib
 import platform
@@ -17,20 +19,27 @@ import xml.etree.ElementTree as xml
 
 ABIDW = ("abidw", "--no-show-locs", "--no-corpus-path", "--no-comp-dir-path", "--no-elf-needed",
          "--short-locs", "--type-id-style", "hash")
-# What is changed in a copy of the tree: name, file, old text, new text, part of abidiff's report.
-# None: no difference may be found.
+# What is changed in a copy of the tree: name, file, old text, new text, part of the report; whether a programme of the
+# last release would break.  None: no difference may be found.
 CHANGES = [
-    ("the tree as it is", "src/xseg.map", "XSEG_1", "XSEG_1", None),
+    ("the tree as it is", "src/xseg.map", "XSEG_1", "XSEG_1", None, False),
     ("a member of another size", "include/xseg/allocator.h", "int device;          /* CUDA",
-     "long device; /* CUDA", "struct xseg_request"),
+     "long device; /* CUDA", "struct xseg_request", True),
     ("a member in the padding", "include/xseg/trim.h", "bool one_stream;        /*",
-     "bool one_stream, more; /*", "struct xseg_where"),
+     "bool one_stream, more; /*", "struct xseg_where", True),
     ("another number for a status", "include/xseg/status.h", "X(ERR_BUSY, -10,",
-     "X(ERR_BUSY, -100,", "XSEG_ERR_BUSY"),
-    ("a function that is gone", "src/xseg.map", "  xseg_use;\n", "", "xseg_use"),
+     "X(ERR_BUSY, -100,", "XSEG_ERR_BUSY", True),
+    ("a function that is gone", "src/xseg.map", "  xseg_use;\n", "", "xseg_use", True),
     ("what users cannot see inside", "src/core/device/allocator.h", "struct xseg_allocator {",
-     "struct xseg_allocator {\n    long more;", None),
+     "struct xseg_allocator {\n    long more;", None, False),
+    ("a member more at the end", "include/xseg/trim.h", "NULL for all pools */\n", "NULL for all pools */\n    long more;\n",
+     "struct xseg_where", False),
+    ("a member more in the padding at the end", "include/xseg/pool.h", "    bool single_page;\n",
+     "    bool single_page, more;\n", "struct xseg_pool_options", True),
+    ("a member more where struct_bytes is missing", "include/xseg/stats.h", "allocated, freed;\n", "allocated, freed, more;\n",
+     "struct xseg_stat", True),
 ]
+HERE = pathlib.Path(__file__).resolve().parent
 
 
 def run(*command):
@@ -95,17 +104,56 @@ def describe_order(element):
     return element.tag, element.get("name", ""), element.get("id")
 
 
-def compare(old, new):
+def compare(old, new, *options):
     """What abidiff says about the difference of two interfaces; empty if there is none."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [pathlib.Path(folder, f"{name}.abi") for name in ("old", "new")]
         for path, text in zip(paths, (old, new)):
             path.write_text(text)
-        done = subprocess.run(["abidiff", "--no-show-locs", *paths], check=False,
+        done = subprocess.run(["abidiff", "--no-show-locs", *options, *paths], check=False,
                               capture_output=True, text=True)
     if done.returncode & 3 or done.returncode < 0:
         raise RuntimeError(f"abidiff failed: {done.stdout}{done.stderr}")
     return done.stdout if done.returncode else ""
+
+
+def structures(corpus):
+    """The structures of an interface that programmes see inside, by name."""
+    return {each.get("name"): each for each in corpus.iter("class-decl") if "size-in-bits" in each.attrib}
+
+
+def break_release(old, new):
+    """Why a programme that was built with the interface `old` would break on `new`; empty if it would not.
+
+    Structures with struct_bytes are shortened to what they were.  Members that lie in what was padding stay, and are
+    found: an older programme has any value there, and its struct_bytes does not tell.
+    """
+    corpus, before = xml.fromstring(new), structures(xml.fromstring(old))
+    for name, each in structures(corpus).items():
+        members = each.findall("data-member")
+        if name in before and members[0].find("var-decl").get("name") == "struct_bytes":
+            size = before[name].get("size-in-bits")
+            if int(size) < int(each.get("size-in-bits")):
+                each.set("size-in-bits", size)
+            for member in members:
+                if int(member.get("layout-offset-in-bits")) >= int(size):
+                    each.remove(member)
+    return compare(old, xml.tostring(corpus, encoding="unicode"), "--no-added-syms")
+
+
+def record():
+    """The record of the last release, and its version."""
+    path, = HERE.glob("release-*.abi")
+    return path, path.stem.partition("-")[2]
+
+
+def release(root):
+    """Make the record of a release."""
+    version = re.search(r"^  version: '(.*)',$", (root / "meson.build").read_text(), re.MULTILINE)[1]
+    for path in HERE.glob("release-*.abi"):
+        path.unlink()
+    shutil.copy(HERE / "libxseg.abi", HERE / f"release-{version}.abi")
+    return 0
 
 
 def changed(root, compiler, path, old, new, folder):
@@ -145,7 +193,9 @@ def answer(number, name, found, is_good):
 
 def main(root, library, *compiler):
     """Print TAP; returns the exit status."""
-    root, baseline = pathlib.Path(root), pathlib.Path(__file__).with_name("libxseg.abi")
+    root, baseline = pathlib.Path(root), HERE / "libxseg.abi"
+    if library == "--release":
+        return release(root)
     why = absent(library)
     if why:
         print(f"1..0 # SKIP {why}")
@@ -154,15 +204,19 @@ def main(root, library, *compiler):
     if compiler == ("--write",):
         baseline.write_text(built)
         return 0
-    print(f"1..{1 + len(CHANGES)}")
+    print(f"1..{2 + len(CHANGES)}")
     found = compare(baseline.read_text(), built)
     failed = answer(1, "libxseg.so is as its baseline says", found, not found)
-    for number, (name, path, old, new, want) in enumerate(CHANGES, 2):
+    path, version = record()
+    found = break_release(path.read_text(), built)
+    failed += answer(2, f"programmes of release {version} run on it", found, not found)
+    for number, (name, path, old, new, want, breaks) in enumerate(CHANGES, 3):
         with tempfile.TemporaryDirectory() as folder:
             text = changed(root, compiler, path, old, new, pathlib.Path(folder))
-            found = compare(built, text)
-        failed += answer(number, f"{name}: {'found' if want else 'no difference'}", found,
-                         want in found if want else not found)
+            found, broken = compare(built, text), break_release(built, text)
+        is_good = (want in found if want else not found) and (want in broken if breaks else not broken)
+        words = f"{'found' if want else 'no difference'}{', and would break a release' if breaks else ''}"
+        failed += answer(number, f"{name}: {words}", f"{found}\nagainst a release:\n{broken}", is_good)
     return 1 if failed else 0
 
 
