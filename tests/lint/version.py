@@ -1,21 +1,58 @@
 # SPDX-License-Identifier: MIT
-"""include/xseg/version.h says the version that meson.build says."""
+"""One version everywhere: meson.build, the headers, the Python package, the changelog.
+
+version.py ROOT             each says the same, and the changelog has it
+version.py ROOT --release   the changelog gives it a date and has nothing behind it, and the binary interface is recorded:
+                            src/package/release asks
+"""
 import re
+import sys
 
 import tree
 
 
+def find(root, name, pattern):
+    """What a pattern finds in a file, or "nothing"."""
+    found = re.search(pattern, (root / name).read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else "nothing"
+
+
+def versions(root):
+    """Who says which version."""
+    header = "include/xseg/version.h"
+    yield header, "the number", ".".join(find(root, header, rf"XSEG_VERSION_{part}\s+(\d+)") for part in ("MAJOR", "MINOR", "PATCH"))
+    yield header, "the text", find(root, header, r'XSEG_VERSION_TEXT\s+"([^"]*)"')
+    yield "src/adapters/python/xseg/_structs.py", "VERSION", find(root, "src/adapters/python/xseg/_structs.py", r'^VERSION = "(.*)"$')
+    yield "docs/changelog.md", "the newest version", find(root, "docs/changelog.md", r"^## \[(\d[^]]*)\]")
+
+
 def check(root):
     """All complaints about a tree."""
-    header = (root / "include/xseg/version.h").read_text()
-    build = re.search(r"^\s*version:\s*'([^']+)'", (root / "meson.build").read_text(), re.M)[1]
-    parts = [re.search(rf"XSEG_VERSION_{part}\s+(\d+)", header)[1]
-             for part in ("MAJOR", "MINOR", "PATCH")]
-    text = re.search(r'XSEG_VERSION_TEXT\s+"([^"]*)"', header)[1]
-    return [f"include/xseg/version.h: {what} is {said}, meson.build says {build}"
-            for what, said in (("the number", ".".join(parts)), ("the text", text))
-            if said != build]
+    build = find(root, "meson.build", r"^\s*version:\s*'([^']+)'")
+    return [f"{name}: {what} is {said}, meson.build says {build}" for name, what, said in versions(root) if said != build]
+
+
+def check_release(root):
+    """What is missing to a release."""
+    build = find(root, "meson.build", r"^\s*version:\s*'([^']+)'")
+    text = (root / "docs/changelog.md").read_text(encoding="utf-8")
+    found = []
+    if not re.search(rf"^## \[{re.escape(build)}\] - \d{{4}}-\d\d-\d\d$", text, re.MULTILINE):
+        found.append(f"docs/changelog.md: {build} has no date")
+    if not re.search(r"^## \[Unreleased\]\n+## \[", text, re.MULTILINE):
+        found.append("docs/changelog.md: there is something under Unreleased, or no such heading")
+    now, recorded = root / "tests/abi/libxseg.abi", root / f"tests/abi/release-{build}.abi"
+    if not recorded.exists() or recorded.read_bytes() != now.read_bytes():
+        found.append(f"tests/abi/release-{build}.abi: is not libxseg.abi: python3 tests/abi/abi.py . --release")
+    abi = find(root, "meson.build", r"^abi = '(.*)'$")
+    if f'soname="libxseg.so.{abi}"' not in now.read_text(encoding="utf-8"):
+        found.append(f"tests/abi/libxseg.abi: is not that of libxseg.so.{abi}")
+    if abi != build.split(".", maxsplit=1)[0]:
+        found.append(f"meson.build: libxseg.so.{abi} in version {build}")
+    return found
 
 
 if __name__ == "__main__":
-    tree.finish(check)
+    IS_RELEASE = "--release" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--release"]
+    tree.finish(check_release if IS_RELEASE else check)
