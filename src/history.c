@@ -202,7 +202,7 @@ const char *xseg_history_stacks_by(struct xseg_allocator *allocator)
         (xseg_fork_is_child(&allocator->fork) ||
          !xseg_history_settings_take(xseg_history_store_settings(&allocator->history))))
         return NULL;
-    return xseg_stack_prepare() ? "libunwind" : "backtrace";
+    return xseg_stack_prepare() ? XSEG_STACK_QUICK : "backtrace";
 }
 
 xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,

@@ -182,8 +182,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_history_stack(
 XSEG_API XSEG_NODISCARD xseg_status xseg_history_find_sources(struct xseg_allocator *allocator);
 
 /**
- * By what call stacks are taken: "libunwind"; or "backtrace", the C library's, some 25 times slower, where libunwind.so.8
- * (Debian: libunwind8) cannot be opened.  The log says that once, when an allocator begins to take stacks.
+ * By what call stacks are taken: "libunwind", or on aarch64 "frame records"; or "backtrace", the C library's, some 25 times
+ * slower, where libunwind.so.8 (Debian: libunwind8) cannot be opened.  The log says that once, when an allocator begins to take stacks.
  *
  * @param allocator  NULL: as any allocator of the process would take them
  *

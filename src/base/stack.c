@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -18,8 +19,78 @@ typedef int walk_function(void **frames, int most);
 /* Who walks a stack; NULL before the first xseg_stack_prepare(). */
 static _Atomic(walk_function *) unwinder;
 
+#if defined(__aarch64__)
+
+/* What a function saves first, by the procedure call standard of the processor; x29 leads to it. */
+struct frame_record {
+    const struct frame_record *caller;
+    void *return_address;
+};
+
+/* The calling thread's stack; {0, 0} before it is known. */
+static _Thread_local struct {
+    uintptr_t low, high;
+} bounds;
+
+static void find_bounds(void)
+{
+    pthread_attr_t attributes;
+    void *low = NULL;
+    size_t bytes = 0;
+
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0)
+        return;
+    if (pthread_attr_getstack(&attributes, &low, &bytes) == 0) {
+        bounds.low = (uintptr_t)low;
+        bounds.high = (uintptr_t)low + bytes;
+    }
+    (void)pthread_attr_destroy(&attributes);
+}
+
+static bool is_on_the_stack(const struct frame_record *record)
+{
+    const uintptr_t address = (uintptr_t)record;
+
+    return address % sizeof(void *) == 0 && address >= bounds.low && address < bounds.high &&
+           bounds.high - address >= sizeof(*record);
+}
+
+/* A return address without the signature that processors with pointer authentication put into it. */
+static void *without_signature(void *address)
+{
+    register void *link __asm__("x30") = address;
+
+    __asm__("hint #7" : "+r"(link)); /* xpaclri; nothing on older processors */
+    return link;
+}
+
+static __attribute__((noinline)) int walk_records(void **frames, int most)
+{
+    const struct frame_record *record = __builtin_frame_address(0);
+    int count = 0;
+
+    if (bounds.high == 0)
+        find_bounds();
+    while (count < most && is_on_the_stack(record) && record->return_address != NULL) {
+        const struct frame_record *caller = record->caller;
+
+        frames[count++] = without_signature(record->return_address);
+        if (caller <= record)
+            break;
+        record = caller;
+    }
+    return count;
+}
+
+static walk_function *open_quick(void)
+{
+    return walk_records;
+}
+
+#else
+
 /* libunwind's walk, or NULL.  The library stays open, since threads may be inside at any time. */
-static walk_function *open_libunwind(void)
+static walk_function *open_quick(void)
 {
     void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
     void *symbol = library != NULL ? dlsym(library, "unw_backtrace") : NULL;
@@ -32,6 +103,8 @@ static walk_function *open_libunwind(void)
     return walk;
 }
 
+#endif
+
 /* There is no lock: a thread that waited for one could hold the loader's, which the other thread needs.
  * Two threads that come first at once both open the library, which counts how often it was opened. */
 bool xseg_stack_prepare(void)
@@ -41,7 +114,7 @@ bool xseg_stack_prepare(void)
     if (walk == NULL) {
         void *frames[OWN_FRAMES];
 
-        walk = open_libunwind();
+        walk = open_quick();
         if (walk == NULL)
             walk = backtrace;
         (void)walk(frames, OWN_FRAMES);
@@ -73,7 +146,7 @@ static uint32_t walk_by(walk_function *walk, void *caller, void **all, uint32_t 
     return taken | (count - own > most ? XSEG_STACK_CUT : 0);
 }
 
-/* libunwind may fail at a frame where backtrace() does not. */
+/* The quick way may fail where backtrace() does not: libunwind at a frame, frame records on the stack of a fibre. */
 static uint32_t walk_from(void *caller, void **all, uint32_t room, void **frames, uint32_t most)
 {
     walk_function *walk = atomic_load_explicit(&unwinder, memory_order_acquire);

@@ -80,10 +80,10 @@ static bool print_value(void *context, const struct xseg_key *key)
     return true;
 }
 
-/* Whether libunwind takes call stacks here. */
+/* Whether call stacks are taken the quick way here. */
 static bool is_quick(void)
 {
-    return strcmp(xseg_history_stacks_by(NULL), "libunwind") == 0;
+    return strcmp(xseg_history_stacks_by(NULL), "backtrace") != 0;
 }
 
 /* Where the configuration comes from, by what stacks are taken, and what is set and not read. */
@@ -102,7 +102,7 @@ static void print_source(const struct config *config)
             (void)printf("not read  %s: the first source that is present counts, whole\n",
                          variables[i]);
     if (is_quick())
-        (void)printf("stacks    by libunwind\n");
+        (void)printf("stacks    by %s\n", xseg_history_stacks_by(NULL));
     else
         (void)printf("stacks    by the C library, some 25 times slower than by libunwind, which "
                      "cannot be opened (Debian: libunwind8)\n");

@@ -123,7 +123,7 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def stacks_by(handle: int) -> str:
-    """By what an allocator takes call stacks: "libunwind" or "backtrace"; "": it takes none, or the library is older."""
+    """By what an allocator takes call stacks: "libunwind", "frame records" or "backtrace"; "": it takes none, or the library is older."""
     function = load().xseg_history_stacks_by
     answer = None if isinstance(function, functools.partial) else function(handle)
     return answer.decode() if answer else ""
