@@ -241,7 +241,7 @@ static void add_new(struct wanted *wanted)
     stack->taken = wanted->taken;
     stack->ground = ground;
     memcpy(stack->frames, wanted->frames, bytes);
-    /* Whoever finds the stack may ask by its id at once. */
+    /* A thread that finds the stack may ask by its id at once. */
     atomic_store_explicit(&depot->count, stack->id, memory_order_release);
     const bool is_added = xseg_handle_table_add(&depot->stacks, &depot->memory, wanted->hash,
                                                 xseg_bump_handle(&depot->memory, stack));

@@ -9,45 +9,16 @@
 #define NOT_SUPPORTED 801
 #define UNKNOWN       999
 
-/* What an allocator says, warnings only. */
-struct heard {
-    char line[512];
-    unsigned lines;
-};
-
-static void hear(void *context, enum xseg_log_level level, const char *line)
-{
-    struct heard *heard = context;
-
-    if (level == XSEG_LOG_INFO)
-        return;
-    heard->lines++;
-    (void)snprintf(heard->line, sizeof(heard->line), "%s", line);
-}
-
-static struct xseg_allocator *open_hearing(struct heard *heard, const char *config)
-{
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_allocator *allocator = NULL;
-
-    options.driver = scene_driver();
-    options.log = hear;
-    options.log_context = heard;
-    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
-    return allocator;
-}
-
-/* The same on a fresh machine, with the given memory for each of its devices. */
-static struct xseg_allocator *open_fresh(struct heard *heard, unsigned devices, uint64_t memory,
-                                         const char *config)
+/* An allocator on a fresh machine, with the given memory for each of its devices. */
+static struct xseg_allocator *open_fresh(struct scene_heard *heard, unsigned devices,
+                                         uint64_t memory, const char *config)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
-    *heard = (struct heard){.lines = 0};
     settings.devices = devices;
     settings.memory_bytes = memory;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    return open_hearing(heard, config);
+    return scene_open_heard(config, heard);
 }
 
 /* From the nth call on, this one and each later one fails. */
@@ -78,7 +49,7 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 }
 
 /* One line, which names the device, a word of the reason, what comes of it and what makes the line go. */
-static void expect_line(const struct heard *heard, const char *device, const char *word)
+static void expect_line(const struct scene_heard *heard, const char *device, const char *word)
 {
     assert_int_equal(heard->lines, 1);
     assert_non_null(strstr(heard->line, device));
@@ -94,7 +65,7 @@ static const int errors[] = {NO_MEMORY, NOT_SUPPORTED, UNKNOWN};
 
 static void a_board_that_refuses_from_the_start_is_classic(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
@@ -118,7 +89,7 @@ static void a_board_that_refuses_from_the_start_is_classic(void **state)
 /* The memory that is free is in the line where the driver's word is that there is none. */
 static void free_memory_is_named(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 50 * GIB, "expandable_segments:True");
 
     (void)state;
@@ -137,7 +108,7 @@ static void free_memory_is_named(void **state)
 /* Others have all memory when the device opens: that says nothing of pages, which are used when it comes back. */
 static void a_full_device_at_open_is_a_shortage(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 400 * MIB, "expandable_segments:True");
     void *ptr = NULL;
 
@@ -156,7 +127,7 @@ static void a_full_device_at_open_is_a_shortage(void **state)
 static void a_device_without_memory_for_anybody_is_short(void **state)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct heard heard;
+    struct scene_heard heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
     void *ptr = NULL;
 
@@ -180,7 +151,7 @@ static void a_device_without_memory_for_anybody_is_short(void **state)
 /* The trial makes two pages. */
 static void a_board_that_fails_at_the_first_growth_is_classic(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
 
     (void)state;
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
@@ -204,7 +175,7 @@ static void a_board_that_fails_at_the_first_growth_is_classic(void **state)
 /* What is mapped stays and is used; what is new is classic. */
 static void a_board_that_fails_later_keeps_its_pages(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
@@ -232,7 +203,7 @@ static void a_board_that_fails_later_keeps_its_pages(void **state)
 /* One refusal is no evidence: the growth is tried again. */
 static void a_call_that_fails_once_decides_nothing(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
@@ -253,7 +224,7 @@ static void a_call_that_fails_once_decides_nothing(void **state)
 /* A device that is full, by this process or by others, is short: nothing changes. */
 static void a_shortage_decides_nothing(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 400 * MIB, "expandable_segments:True");
     void *kept = scene_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
 
@@ -273,7 +244,7 @@ static void a_shortage_decides_nothing(void **state)
 /* A board that fails while its memory is short goes on as with expandable_segments:False. */
 static void a_board_may_fail_in_a_shortage(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 200 * MIB, "expandable_segments:True");
     const xseg_stream side = scene_stream();
 
@@ -292,7 +263,7 @@ static void a_board_may_fail_in_a_shortage(void **state)
 /* Each device is judged by itself. */
 static void a_device_of_several(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 2, 0, "expandable_segments:True");
     void *first = NULL, *second = NULL;
 
@@ -317,7 +288,7 @@ static void a_device_of_several(void **state)
 /* In a capture a classic segment comes as it does with expandable_segments:False, and the capture lives. */
 static void in_a_capture(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
 
     (void)state;
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
@@ -347,7 +318,7 @@ static void in_a_capture(void **state)
 static void in_a_private_pool(void **state)
 {
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct heard heard;
+    struct scene_heard heard;
 
     (void)state;
     for (unsigned single = 0; single < 2; single++) {
@@ -377,7 +348,7 @@ static void memory_to_export_is_refused(void **state)
 {
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
     struct xseg_share share = XSEG_SHARE_INIT;
-    struct heard heard;
+    struct scene_heard heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
     struct xseg_pool *pool = NULL, *none = NULL;
 
@@ -399,7 +370,7 @@ static void memory_to_export_is_refused(void **state)
 /* A limit refuses a classic segment as it does pages. */
 static void limits_hold(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
     struct xseg_allocator *allocator =
         open_fresh(&heard, 1, 0, "expandable_segments:True,hard_limit_mb:120");
     const xseg_stream side = scene_stream();
@@ -428,7 +399,7 @@ static void limits_hold(void **state)
 /* Blocks with a segment of their own need pages, so they become as others. */
 static void guarded_blocks_become_plain(void **state)
 {
-    struct heard heard;
+    struct scene_heard heard;
 
     (void)state;
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
@@ -449,7 +420,7 @@ static void guarded_blocks_become_plain(void **state)
 static void prewarming_works(void **state)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct heard heard;
+    struct scene_heard heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
 
     (void)state;

@@ -142,34 +142,6 @@ static void a_steal_makes_the_right_kind(void **state)
 
 /* --- Drivers that refuse. --- */
 
-struct told {
-    unsigned lines;
-    char line[512];
-};
-
-static void find_line(void *context, enum xseg_log_level level, const char *line)
-{
-    struct told *told = context;
-
-    if (level != XSEG_LOG_WARNING)
-        return;
-    told->lines++;
-    (void)snprintf(told->line, sizeof(told->line), "%s", line);
-}
-
-static struct xseg_allocator *open_told(const char *config, struct told *told)
-{
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_allocator *allocator = NULL;
-
-    *told = (struct told){0};
-    options.driver = scene_driver();
-    options.log = find_line;
-    options.log_context = told;
-    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
-    return allocator;
-}
-
 /* The trial is the first creation behind those of the device's opening. */
 static void refuse_the_trial(struct xseg_allocator *allocator, int error)
 {
@@ -180,12 +152,12 @@ static void refuse_the_trial(struct xseg_allocator *allocator, int error)
 static void a_refusal_is_one_sentence_and_pages_without(void **state)
 {
     static const int errors[] = {NOT_SUPPORTED, INVALID};
-    struct told told;
+    struct scene_heard told;
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(errors); i++) {
         assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-        struct xseg_allocator *allocator = open_told(NULL, &told);
+        struct xseg_allocator *allocator = scene_open_heard(NULL, &told);
         refuse_the_trial(allocator, errors[i]);
         struct xseg_pool *pool = make_pool(allocator, true);
         assert_true(xseg_sim_failed());
@@ -212,7 +184,7 @@ static void a_trial_uses_what_it_has_made(void **state)
         {XSEG_SIM_RDMA_IGNORED, "as if they were not asked for"},
         {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
     };
-    struct told told;
+    struct scene_heard told;
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -220,7 +192,7 @@ static void a_trial_uses_what_it_has_made(void **state)
 
         settings.rdma = cases[i].rdma;
         assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-        struct xseg_allocator *allocator = open_told("rdma:True", &told);
+        struct xseg_allocator *allocator = scene_open_heard("rdma:True", &told);
         assert_false(makes_reachable(allocator, NULL, 30 * MIB));
         assert_int_equal(told.lines, 1);
         assert_non_null(strstr(told.line, cases[i].reason));
@@ -231,14 +203,14 @@ static void a_trial_uses_what_it_has_made(void **state)
 static void memory_is_tried_when_there_is_some(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct told told;
+    struct scene_heard told;
     void *block = NULL;
 
     (void)state;
     settings.memory_bytes = 200 * MIB;
     struct xseg_allocator *holder = scene_open_on(&settings, NULL);
     void *all = scene_alloc(holder, 200 * MIB, NULL);
-    struct xseg_allocator *allocator = open_told("rdma:True", &told);
+    struct xseg_allocator *allocator = scene_open_heard("rdma:True", &told);
     struct xseg_pool *pool = make_pool(allocator, false);
     assert_int_equal(xseg_alloc(allocator, 0, 1000, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(scene_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY);

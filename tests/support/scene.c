@@ -53,6 +53,29 @@ static void expect_ok(xseg_status status, const char *what)
     fail_msg("%s: %s: %s", what, xseg_status_text(status), text);
 }
 
+static void hear(void *context, enum xseg_log_level level, const char *line)
+{
+    struct scene_heard *heard = context;
+
+    if (level == XSEG_LOG_INFO)
+        return;
+    heard->lines++;
+    (void)snprintf(heard->line, sizeof(heard->line), "%s", line);
+}
+
+struct xseg_allocator *scene_open_heard(const char *config, struct scene_heard *heard)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+
+    *heard = (struct scene_heard){.lines = 0};
+    options.driver = scene_driver();
+    options.log = hear;
+    options.log_context = heard;
+    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    return allocator;
+}
+
 struct xseg_allocator *scene_open_on(const struct xseg_sim_settings *settings, const char *config)
 {
     struct xseg_allocator *allocator = NULL;

@@ -47,6 +47,15 @@ const char *scene_driver(void);
 struct xseg_allocator *scene_open(const char *config);
 struct xseg_allocator *scene_open_on(const struct xseg_sim_settings *settings, const char *config);
 
+/* What an allocator has said in its log, but for information: how many lines, and the last one. */
+struct scene_heard {
+    char line[512];
+    unsigned lines;
+};
+
+/* An allocator on the machine as it is, whose lines are heard; config may be NULL. */
+struct xseg_allocator *scene_open_heard(const char *config, struct scene_heard *heard);
+
 /* As scene_open_on(), with an allocator that goes by the machine's clock; settings may be NULL. */
 struct xseg_allocator *scene_open_with_clock(const struct xseg_sim_settings *settings,
                                              const char *config);
