@@ -6,6 +6,7 @@ refusals.py DRIVER
 import concurrent.futures
 import os
 import pathlib
+import platform
 import signal
 import subprocess
 import sys
@@ -92,6 +93,19 @@ class Refusals(unittest.TestCase):
     def test_no_driver(self):
         """XSEG_DRIVER names nothing."""
         self.expect(attempt(XSEG_DRIVER="/no-such-folder/libcuda.so"), "XSEG_DRIVER=/no-such-folder/libcuda.so", "unset it")
+
+    def test_another_pytorch(self):
+        """One that is too old, and one without CUDA."""
+        self.expect(attempt("torch.__version__ = '2.5.1'"), "PyTorch 2.5.1 is older than 2.6", "install a newer one")
+        self.expect(attempt("torch.version.cuda = None"), "was built without CUDA", "install one that was built with it")
+
+    def test_a_wheel_for_another_processor(self):
+        """Its library says which."""
+        number, name = (b"\xb7\0", "aarch64") if platform.machine() == "x86_64" else (b"\x3e\0", "x86_64")
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"\x7fELF\2\1\1" + 9 * b"\0" + b"\3\0" + number + 44 * b"\0")
+            file.flush()
+            self.expect(attempt(XSEG_LIBRARY=file.name), f"{file.name} cannot be loaded: it is for {name}", "install the wheel")
 
     def test_no_compiler(self):
         """CXX names no compiler, and nothing is kept."""
