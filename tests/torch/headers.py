@@ -19,15 +19,15 @@ import unittest.mock
 
 import backends
 
-SUPPORT = backends.ROOT / "tests/support"
+FETCHED = backends.ROOT / "src/adapters/python/manylinux/torch_headers.py"
 # Each with the C++ ABI of its wheels; 2.6 has both.
 VERSIONS = (("2.6.0", False), ("2.6.0", True), ("2.9.1", True), ("installed", True))
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations")
 
 
 def ask(script, *arguments):
-    """What a script of tests/support prints; where it asks to be skipped, this test is."""
-    ran = subprocess.run([sys.executable, SUPPORT / script, "--offline", *arguments], check=False, capture_output=True,
+    """What a script prints; where it asks to be skipped, this test is."""
+    ran = subprocess.run([sys.executable, script, "--offline", *arguments], check=False, capture_output=True,
                          text=True)
     if ran.returncode == backends.SKIPPED:
         print(ran.stderr.strip())
@@ -60,14 +60,14 @@ class Compiles(unittest.TestCase):
         os.environ["XSEG_LIBRARY"] = cls.library
         # The CUDA runtime's headers are of one version: PyTorch's include no more than its oldest part.
         (cls.folder / "cuda").mkdir()
-        (cls.folder / "cuda/include").symlink_to(ask("torch_environment.py", "include"))
+        (cls.folder / "cuda/include").symlink_to(ask(backends.ENVIRONMENT, "include"))
         os.environ["CUDA_HOME"] = str(cls.folder / "cuda")
-        python = ask("torch_environment.py", "python")
+        python = ask(backends.ENVIRONMENT, "python")
         where = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
         cls.folders = {"installed": pathlib.Path(subprocess.check_output([python, "-c", where], text=True).strip())}
         for version, _ in VERSIONS:
             if version != "installed":
-                cls.folders[version] = pathlib.Path(ask("torch_headers.py", version))
+                cls.folders[version] = pathlib.Path(ask(FETCHED, version))
 
     @classmethod
     def tearDownClass(cls):

@@ -26,7 +26,7 @@ print(torch.cuda.memory_allocated(), __import__("xseg.torch").torch.info()["libr
 IMPORT = "import torch, xseg.torch\nprint(torch.cuda.get_allocator_backend())"
 VERSION = ("2.15",)
 # Neither a compiler nor a place to write to.
-BARE = "import os\nos.environ.update(PATH='/nonexistent', HOME='/nonexistent', XDG_CACHE_HOME='')\n"
+BARE = "import os\nos.environ.update(PATH='/nonexistent', HOME='/nonexistent', XDG_CACHE_HOME='', CXX='')\n"
 FITS = "import torch, xseg.torch\nprint(torch.cuda.get_allocator_backend(), xseg.torch.info()['adapter'])"
 OTHER = """
 import torch
