@@ -95,18 +95,21 @@ def manylinux():
 def set_up(scratch, settings):
     """A build folder, and the folder of the licences of what is linked into the tool; None: it is linked as the system has it."""
     build, processor = scratch / "build", settings.get("manylinux")
+    # Names of files that the compiler writes down do not tell where the tree lies.
+    prefix_map = f"-ffile-prefix-map={os.path.relpath(ROOT, build)}=."
     if not processor:
-        run("meson", "setup", build, ROOT, *OPTIONS)
+        run("meson", "setup", build, ROOT, *OPTIONS, f"-Dc_args={prefix_map}")
         return build, None
     toolchain, parts, _, headers = manylinux()
     if processor not in toolchain.PROCESSORS:
         raise SystemExit(f"manylinux={processor}: there is {' and '.join(toolchain.PROCESSORS)}")
     toolchain.check(processor)
     sources = parts.fetch(scratch / "sources")
-    prefix = parts.build(sources, processor, scratch / "parts")
-    cross = toolchain.cross_file(scratch, processor, prefix, headers.cuda_folder())
+    # CUDA's headers are fetched: those of this machine may be of any version.
+    linked = parts.build(sources, processor, scratch / "parts")
+    cross = toolchain.cross_file(scratch, processor, linked, ["-isystem", str(headers.cuda_folder()), prefix_map])
     run("meson", "setup", build, ROOT, *OPTIONS, "-Dnvtx=enabled", "-Dusdt=disabled", "--cross-file", cross)
-    return build, prefix
+    return build, linked
 
 
 def install(scratch, settings):

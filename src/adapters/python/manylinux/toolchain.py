@@ -16,7 +16,7 @@ pkg-config = 'pkg-config'
 needs_exe_wrapper = true
 pkg_config_libdir = '{parts}/lib/pkgconfig'
 [built-in options]
-c_args = ['-isystem', '{cuda}']
+c_args = {arguments}
 c_link_args = ['-s', '-Wl,--gc-sections', '-Wl,-z,defs', '{libgcc}']
 [host_machine]
 system = 'linux'
@@ -51,15 +51,15 @@ def check(processor):
             raise Missing(f"{processor}-linux-gnu-{name} is missing: run .ci/setup {package} as root, or install it")
 
 
-def cross_file(folder, processor, parts, cuda):
+def cross_file(folder, processor, parts, arguments):
     """Write Meson's description of the machine that is built for.
 
-    `parts` is the folder of the libraries for it, `cuda` that of CUDA's headers: this machine's may be of any version.
+    `parts` is the folder of the libraries for it, `arguments` are more of the compiler's.
     """
     path = pathlib.Path(folder, f"{processor}.ini")
     libgcc = subprocess.check_output([*cpp(processor), "-print-libgcc-file-name"], text=True).strip()
     path.write_text(CROSS.format(compiler=compiler(processor), processor=processor, parts=parts, libgcc=libgcc,
-                                 cuda=cuda), encoding="utf-8")
+                                 arguments=arguments), encoding="utf-8")
     return path
 
 
