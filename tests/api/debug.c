@@ -769,6 +769,27 @@ static void older_callers_go_on_working(void **state)
     scene_close(allocator);
 }
 
+/* What a caller of a newer header asks for beyond what is known is refused, and zero there asks for nothing. */
+static void newer_callers_are_served_as_far_as_they_are_known(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct {
+        struct xseg_request known;
+        uint64_t more;
+    } newer = {XSEG_REQUEST_INIT, 1};
+    void *ptr = NULL;
+
+    (void)state;
+    newer.known.struct_bytes = sizeof(newer);
+    newer.known.bytes = 3000;
+    assert_int_equal(xseg_alloc_with(allocator, &newer.known, &ptr), XSEG_ERR_ARGUMENT);
+    assert_null(ptr);
+    newer.more = 0;
+    assert_int_equal(xseg_alloc_with(allocator, &newer.known, &ptr), XSEG_OK);
+    scene_free(allocator, ptr);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -795,6 +816,7 @@ int main(void)
         cmocka_unit_test(zeroing_waits_its_turn),
         cmocka_unit_test(zeroing_in_a_capture_is_a_node_of_the_graph),
         cmocka_unit_test(older_callers_go_on_working),
+        cmocka_unit_test(newer_callers_are_served_as_far_as_they_are_known),
     };
 
     return cmocka_run_group_tests_name("debug", tests, NULL, NULL);
