@@ -9,7 +9,7 @@ import subprocess
 import sys
 from concurrent import futures
 
-from manylinux import toolchain, torch_headers
+from manylinux import toolchain, torch_headers, torch_tables
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[3]
@@ -19,7 +19,7 @@ LATER = re.compile(r"_Z\w*3c10\w*|cuda[A-Z]\w*|xseg_\w+|_Unwind_Resume")
 
 def known():
     """The versions: dictionaries of version, is_cxx11, methods."""
-    return json.loads(torch_headers.RECORD.read_text(encoding="utf-8"))
+    return json.loads(torch_tables.RECORD.read_text(encoding="utf-8"))
 
 
 def build_module():

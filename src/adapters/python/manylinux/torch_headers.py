@@ -1,37 +1,29 @@
 # SPDX-License-Identifier: MIT
-"""Headers of PyTorch versions that are not installed, and what their wheels say of the allocator interface.
+"""Headers of PyTorch versions that are not installed.
 
 torch_headers.py [--offline] VERSION...    prints for each the folder in which include/ lies
-torch_headers.py --record VERSION...       also writes each version's table of virtual methods into torch.json; this
-                                           needs the Python package pyelftools
 
 Headers are taken from the wheel, which is deleted again, and are kept in ${XDG_CACHE_HOME:-~/.cache}/xseg.  --offline
 fetches nothing.  Exits with 77, and a sentence that says how to get them, where they cannot be had.
 """
 import argparse
-import bisect
 import contextlib
 import fcntl
-import json
 import os
 import pathlib
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
 
 SKIPPED = 77
-RECORD = pathlib.Path(__file__).resolve().parent / "torch.json"
 # Any Python's wheel has the same headers; these exist for all supported versions.
 WHEEL = ("--python-version", "3.11", "--implementation", "cp", "--platform", "manylinux1_x86_64",
          "--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_28_x86_64")
 # Headers of the CUDA runtime and driver, and of NVTX.
 CUDA = ("nvidia-cuda-runtime>=13,<14", "nvidia-cuda-crt>=13,<14", "nvidia-nvtx>=13,<14")
-# The class of PyTorch's that implements the interface and is exported: its table has the interface's order.
-CLASS = "N5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocator"
 
 
 class Absent(Exception):
@@ -123,66 +115,15 @@ def cuda_folder(offline=False):
     return folder
 
 
-def virtual_methods(library):
-    """The symbols in the table of virtual methods of CLASS, in order; "" where one is not exported.
-
-    The table is filled by the loader, so its contents are in the relocations: one for each of its words.
-    """
-    from elftools.elf.elffile import ELFFile  # pylint: disable=import-outside-toplevel
-    with open(library, "rb") as file:
-        elf = ELFFile(file)
-        names = elf.get_section_by_name(".dynstr").data()
-        symbols = list(struct.iter_unpack("<IBBHQQ", elf.get_section_by_name(".dynsym").data()))
-        relocations = elf.get_section_by_name(".rela.dyn").data()
-
-    def name(symbol):
-        return names[symbol[0]:names.index(b"\0", symbol[0])].decode()
-
-    wanted = ("_ZTV" + CLASS + "E").encode()
-    at = names.index(b"\0" + wanted + b"\0") + 1
-    start, size = next((symbol[4], symbol[5]) for symbol in symbols if symbol[0] == at)
-    targets = {}
-    for offset, kind, addend in struct.iter_unpack("<QQq", relocations):
-        if start <= offset < start + size:
-            symbol = symbols[kind >> 32]
-            targets[(offset - start) // 8] = symbol[4] + addend if kind >> 32 == 0 else name(symbol)
-    # Functions that are defined here, by their addresses; the loader may call one by any of its names.
-    defined = sorted((symbol[4], name(symbol)) for symbol in symbols if symbol[4] in set(targets.values()))
-    found = []
-    for word in range(2, size // 8):  # behind the offset to the top and the type
-        target = targets.get(word, "")
-        if not isinstance(target, str):
-            place = bisect.bisect_left(defined, (target, ""))
-            target = defined[place][1] if place < len(defined) and defined[place][0] == target else ""
-        found.append(target)
-    return found
-
-
-def record(version):
-    """Note the table of virtual methods of a version, and the C++ ABI of its wheel."""
-    with tempfile.TemporaryDirectory(dir=cache(), prefix="wheel-") as scratch:
-        with zipfile.ZipFile(fetch(version, scratch)) as archive:
-            methods = virtual_methods(archive.extract("torch/lib/libtorch_cuda.so", scratch))
-    known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else []
-    known = [each for each in known if each["version"] != version]
-    known.append({"version": version, "is_cxx11": any("__cxx11" in name for name in methods),
-                  "methods": methods})
-    known.sort(key=lambda each: [int(part) for part in each["version"].split(".")])
-    RECORD.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-
-
 def main():
     """As the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--offline", action="store_true")
-    parser.add_argument("--record", action="store_true")
     parser.add_argument("versions", nargs="+", metavar="VERSION")
     options = parser.parse_args()
     try:
         for version in options.versions:
             print(folder_of(version, options.offline))
-            if options.record:
-                record(version)
     except Absent as why:
         print(f"torch_headers.py: {why}; run `python3 src/adapters/python/manylinux/torch_headers.py {' '.join(options.versions)}` with a "
               "network", file=sys.stderr)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""What the wheels of PyTorch say of its allocator interface: the table of virtual methods of each version, in torch.json.
+
+torch_tables.py VERSION...    writes those of these versions anew
+
+Run it as `python3 -m manylinux.torch_tables` in src/adapters/python; it needs the Python package pyelftools.
+"""
+import bisect
+import json
+import pathlib
+import struct
+import sys
+import tempfile
+import zipfile
+
+from manylinux.torch_headers import cache, fetch
+
+RECORD = pathlib.Path(__file__).resolve().parent / "torch.json"
+# The class of PyTorch's that implements the interface and is exported: its table has the interface's order.
+CLASS = "N5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocator"
+
+
+def virtual_methods(library):
+    """The symbols in the table of virtual methods of CLASS, in order; "" where one is not exported.
+
+    The table is filled by the loader, so its contents are in the relocations: one for each of its words.
+    """
+    from elftools.elf.elffile import ELFFile  # pylint: disable=import-outside-toplevel
+    with open(library, "rb") as file:
+        elf = ELFFile(file)
+        names = elf.get_section_by_name(".dynstr").data()
+        symbols = list(struct.iter_unpack("<IBBHQQ", elf.get_section_by_name(".dynsym").data()))
+        relocations = elf.get_section_by_name(".rela.dyn").data()
+
+    def name(symbol):
+        return names[symbol[0]:names.index(b"\0", symbol[0])].decode()
+
+    wanted = ("_ZTV" + CLASS + "E").encode()
+    at = names.index(b"\0" + wanted + b"\0") + 1
+    start, size = next((symbol[4], symbol[5]) for symbol in symbols if symbol[0] == at)
+    targets = {}
+    for offset, kind, addend in struct.iter_unpack("<QQq", relocations):
+        if start <= offset < start + size:
+            symbol = symbols[kind >> 32]
+            targets[(offset - start) // 8] = symbol[4] + addend if kind >> 32 == 0 else name(symbol)
+    # Functions that are defined here, by their addresses; the loader may call one by any of its names.
+    defined = sorted((symbol[4], name(symbol)) for symbol in symbols if symbol[4] in set(targets.values()))
+    found = []
+    for word in range(2, size // 8):  # behind the offset to the top and the type
+        target = targets.get(word, "")
+        if not isinstance(target, str):
+            place = bisect.bisect_left(defined, (target, ""))
+            target = defined[place][1] if place < len(defined) and defined[place][0] == target else ""
+        found.append(target)
+    return found
+
+
+def record(version):
+    """Note the table of virtual methods of a version, and the C++ ABI of its wheel."""
+    with tempfile.TemporaryDirectory(dir=cache(), prefix="wheel-") as scratch:
+        with zipfile.ZipFile(fetch(version, scratch)) as archive:
+            methods = virtual_methods(archive.extract("torch/lib/libtorch_cuda.so", scratch))
+    known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else []
+    known = [each for each in known if each["version"] != version]
+    known.append({"version": version, "is_cxx11": any("__cxx11" in name for name in methods),
+                  "methods": methods})
+    known.sort(key=lambda each: [int(part) for part in each["version"].split(".")])
+    RECORD.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+
+
+def main():
+    """As the arguments say."""
+    for version in sys.argv[1:]:
+        record(version)
+
+
+if __name__ == "__main__":
+    main()
