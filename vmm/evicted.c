@@ -67,13 +67,6 @@ static void set(struct xseg_segment *segment, uint32_t page, enum xseg_page_stat
     xseg_segment_set_state(segment, page, state);
 }
 
-static void count_stuck(struct xseg_segment *segment, uint32_t page, bool more)
-{
-    const int64_t bytes = (int64_t)xseg_segment_page_bytes(segment, page);
-
-    xseg_segment_count_stuck(segment, more ? bytes : -bytes);
-}
-
 /* --- Unmapping a run. --- */
 
 /* Set the state of a page that was unmapped; without is_known it is not known whether the page is still mapped. */
@@ -108,9 +101,8 @@ static xseg_status unmap_run(struct xseg_segment *segment, uint32_t first, uint3
 /* A page that may still be mapped counts as on its way back: look_at_coming() will ask the driver. */
 static void settle_left(struct xseg_segment *segment, uint32_t page, bool is_known)
 {
-    atomic_fetch_sub_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
-                              memory_order_relaxed);
-    count_stuck(segment, page, true);
+    xseg_segment_count_mapped_page(segment, page, false);
+    xseg_segment_count_stuck_page(segment, page, true);
     set(segment, page, is_known ? XSEG_PAGE_AWAY : XSEG_PAGE_AWAY_MAPPED);
 }
 
@@ -129,7 +121,7 @@ static void release(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t handle = segment->handle[page];
 
-    count_stuck(segment, page, false);
+    xseg_segment_count_stuck_page(segment, page, false);
     segment->handle[page] = 0;
     (void)xseg_segment_forget_shown(segment, page);
     set(segment, page, XSEG_PAGE_AWAY);
@@ -159,7 +151,8 @@ static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
     /* Pages of other pools are left out: their contents could show. */
-    const struct xseg_page_taker taker = {segment->owner, XSEG_PAGE_OWN_ONLY, segment->properties};
+    const struct xseg_page_taker taker = {segment->owner, XSEG_PAGE_OWN_ONLY, segment->properties,
+                                          NULL};
     struct xseg_page idle = {.handle = 0};
     xseg_status status = XSEG_OK;
 
@@ -169,7 +162,7 @@ static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
         return status;
     segment->handle[page] = idle.handle;
     set(segment, page, XSEG_PAGE_FRESH);
-    count_stuck(segment, page, true);
+    xseg_segment_count_stuck_page(segment, page, true);
     return XSEG_OK;
 }
 
@@ -249,11 +242,10 @@ void xseg_evicted_arrive(struct xseg_segment *segment)
 
     for (uint32_t at = 0, count; (count = next_run(segment, is_coming, &at)) != 0; at += count) {
         for (uint32_t page = at; page < at + count; page += segment->length[page]) {
-            count_stuck(segment, page, false);
+            xseg_segment_count_stuck_page(segment, page, false);
+            xseg_segment_count_mapped_page(segment, page, true);
             set(segment, page, XSEG_PAGE_MAPPED);
         }
-        atomic_fetch_add_explicit(&segment->mapped, count * segment->granule_bytes,
-                                  memory_order_relaxed);
         xseg_segment_note_change(segment, at, count, generation);
     }
     XSEG_AUDIT(xseg_segment_audit, segment);

@@ -31,7 +31,17 @@ static struct xseg_page_stack *find_stack(const struct xseg_pages *pages,
 {
     for (size_t i = 0; i < pages->kinds; i++)
         if (pages->stack[i].kind.bytes == kind.bytes &&
-            pages->stack[i].kind.properties == kind.properties)
+            pages->stack[i].kind.properties == kind.properties &&
+            pages->stack[i].kind.prepared_for == kind.prepared_for)
+            return &pages->stack[i];
+    return NULL;
+}
+
+/* An empty stack of prepared pages, whose taker may be gone; NULL if there is none. */
+static struct xseg_page_stack *find_empty(const struct xseg_pages *pages)
+{
+    for (size_t i = 0; i < pages->kinds; i++)
+        if (pages->stack[i].kind.prepared_for != NULL && pages->stack[i].count == 0)
             return &pages->stack[i];
     return NULL;
 }
@@ -41,6 +51,8 @@ static struct xseg_page_stack *get_stack(struct xseg_pages *pages, struct xseg_p
 {
     struct xseg_page_stack *stack = find_stack(pages, kind);
 
+    if (stack == NULL && (stack = find_empty(pages)) != NULL)
+        stack->kind = kind;
     if (stack != NULL)
         return stack;
     stack = realloc(pages->stack, (pages->kinds + 1) * sizeof(*stack));
@@ -68,11 +80,20 @@ static struct xseg_page_stack *make_room(struct xseg_pages *pages, struct xseg_p
     return stack;
 }
 
+/* Change the sums by a page that comes or goes; of one that goes, `more` is negative. */
+static void count_bytes(struct xseg_pages *pages, const struct xseg_page_stack *stack,
+                        uint64_t more)
+{
+    atomic_fetch_add_explicit(&pages->bytes, more, memory_order_relaxed);
+    if (stack->kind.prepared_for != NULL)
+        atomic_fetch_add_explicit(&pages->prepared, more, memory_order_relaxed);
+}
+
 static void add(struct xseg_pages *pages, struct xseg_page_stack *stack, uint64_t handle,
                 const void *owner)
 {
     stack->page[stack->count++] = (struct xseg_page){handle, owner, pages->now};
-    atomic_fetch_add_explicit(&pages->bytes, stack->kind.bytes, memory_order_relaxed);
+    count_bytes(pages, stack, stack->kind.bytes);
 }
 
 /* Take a page out of its stack; the pages above it keep their order. */
@@ -82,7 +103,7 @@ static struct xseg_page take_at(struct xseg_pages *pages, struct xseg_page_stack
 
     stack->count--;
     memmove(&stack->page[at], &stack->page[at + 1], (stack->count - at) * sizeof(page));
-    atomic_fetch_sub_explicit(&pages->bytes, stack->kind.bytes, memory_order_relaxed);
+    count_bytes(pages, stack, 0 - stack->kind.bytes);
     return page;
 }
 
@@ -104,25 +125,47 @@ static bool is_own(const struct xseg_page *page, const struct xseg_page_taker *t
 uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
                          const struct xseg_page_taker *taker)
 {
-    const struct xseg_page_kind kind = {page_bytes, taker->properties};
+    const struct xseg_page_kind kind = {page_bytes, taker->properties, NULL};
+    const struct xseg_page_kind prepared = {page_bytes, taker->properties, taker->prepared_for};
     const struct xseg_page_stack *stack = find_stack(pages, kind);
-    uint64_t count = 0;
+    uint64_t bytes = taker->prepared_for == NULL ? 0 : xseg_pages_of_kind(pages, prepared);
 
     if (stack == NULL)
-        return 0;
+        return bytes;
     if (taker->choice != XSEG_PAGE_OWN_ONLY)
-        return stack->count * page_bytes;
+        return bytes + stack->count * page_bytes;
     for (size_t i = 0; i < stack->count; i++)
-        count += is_own(&stack->page[i], taker);
-    return count * page_bytes;
+        bytes += is_own(&stack->page[i], taker) ? page_bytes : 0;
+    return bytes;
+}
+
+uint64_t xseg_pages_of_kind(const struct xseg_pages *pages, struct xseg_page_kind kind)
+{
+    const struct xseg_page_stack *stack = find_stack(pages, kind);
+
+    return stack == NULL ? 0 : stack->count * kind.bytes;
+}
+
+static bool take_prepared(struct xseg_pages *pages, uint64_t page_bytes,
+                          const struct xseg_page_taker *taker, struct xseg_page *out)
+{
+    const struct xseg_page_kind kind = {page_bytes, taker->properties, taker->prepared_for};
+    struct xseg_page_stack *stack = find_stack(pages, kind);
+
+    if (stack == NULL || stack->count == 0)
+        return false;
+    *out = take_at(pages, stack, stack->count - 1);
+    return true;
 }
 
 bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
                      const struct xseg_page_taker *taker, struct xseg_page *out)
 {
-    const struct xseg_page_kind kind = {page_bytes, taker->properties};
+    const struct xseg_page_kind kind = {page_bytes, taker->properties, NULL};
     struct xseg_page_stack *stack = find_stack(pages, kind);
 
+    if (taker->prepared_for != NULL && take_prepared(pages, page_bytes, taker, out))
+        return true;
     if (stack == NULL || stack->count == 0)
         return false;
     size_t at = stack->count;
@@ -161,15 +204,34 @@ xseg_status xseg_pages_put(struct xseg_pages *pages, struct xseg_page_kind kind,
     return xseg_leftovers_give(pages->leftovers, XSEG_LEFTOVER_PAGE, handle, kind.bytes);
 }
 
+bool xseg_pages_unprepare(struct xseg_pages *pages, struct xseg_page_kind kind)
+{
+    struct xseg_page_kind common = kind;
+
+    XSEG_ASSERT(kind.prepared_for != NULL);
+    common.prepared_for = NULL;
+    struct xseg_page_stack *to = make_room(pages, common);
+    struct xseg_page_stack *from = find_stack(pages, kind); /* may have moved */
+    if (to == NULL || from == NULL || from->count == 0)
+        return false;
+    const struct xseg_page page = take_at(pages, from, from->count - 1);
+    to->page[to->count++] = page;
+    count_bytes(pages, to, kind.bytes);
+    return true;
+}
+
 /* --- Releasing idle pages. --- */
 
-static struct xseg_page_stack *find_largest(const struct xseg_pages *pages)
+/* The stack with the largest pages; NULL if there are none.  prepared: among prepared ones, too */
+static struct xseg_page_stack *find_largest(const struct xseg_pages *pages, bool prepared)
 {
     struct xseg_page_stack *largest = NULL;
 
     for (size_t i = 0; i < pages->kinds; i++) {
         struct xseg_page_stack *stack = &pages->stack[i];
 
+        if (stack->kind.prepared_for != NULL && !prepared)
+            continue;
         if (stack->count > 0 && (largest == NULL || stack->kind.bytes > largest->kind.bytes))
             largest = stack;
     }
@@ -181,11 +243,20 @@ uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t mo
     uint64_t count = 0;
 
     for (; xseg_pages_bytes(pages) > bytes && count < most; count++) {
-        struct xseg_page_stack *stack = find_largest(pages);
+        struct xseg_page_stack *stack = find_largest(pages, true);
 
         release_at(pages, stack, stack->count - 1);
     }
     return count;
+}
+
+void xseg_pages_fit(struct xseg_pages *pages, uint64_t bytes)
+{
+    while (xseg_pages_bytes(pages) - xseg_pages_prepared(pages) > bytes) {
+        struct xseg_page_stack *stack = find_largest(pages, false);
+
+        release_at(pages, stack, stack->count - 1);
+    }
 }
 
 bool xseg_pages_release(struct xseg_pages *pages, struct xseg_page_kind kind)
@@ -226,11 +297,18 @@ uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint6
 
 bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_finding *finding)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, prepared = 0;
 
-    for (size_t i = 0; i < pages->kinds; i++)
-        bytes += pages->stack[i].count * pages->stack[i].kind.bytes;
+    for (size_t i = 0; i < pages->kinds; i++) {
+        const struct xseg_page_stack *stack = &pages->stack[i];
+
+        bytes += stack->count * stack->kind.bytes;
+        prepared += stack->kind.prepared_for != NULL ? stack->count * stack->kind.bytes : 0;
+    }
     XSEG_HOLDS(finding, "PAGES-1", bytes == xseg_pages_bytes(pages),
                "bytes says %" PRIu64 ", idle are %" PRIu64, xseg_pages_bytes(pages), bytes);
+    XSEG_HOLDS(finding, "PAGES-1", prepared == xseg_pages_prepared(pages),
+               "prepared says %" PRIu64 ", there are %" PRIu64, xseg_pages_prepared(pages),
+               prepared);
     return true;
 }

@@ -11,10 +11,12 @@
  * a page is created.  So each kind has a stack of its own, the latest page on top.  A page remembers its last
  * owner; a page that comes from the driver has none.
  *
- * Invariants:
- *   PAGES-1  `bytes` is the sum of the sizes of the idle pages.
+ * A page may be *prepared*: made ahead for one taker, to whom others leave it until memory is short.
  *
- * Locking: GROWTH of the device; `bytes` may be read without it.
+ * Invariants:
+ *   PAGES-1  `bytes` is the sum of the sizes of the idle pages, `prepared` of those of them that are prepared.
+ *
+ * Locking: GROWTH of the device; `bytes` and `prepared` may be read without it.
  */
 #ifndef XSEG_VMM_PAGE_H
 #define XSEG_VMM_PAGE_H
@@ -25,6 +27,8 @@
 struct xseg_page_kind {
     uint64_t bytes;
     unsigned properties; /* of enum xseg_page_property */
+    const void
+        *prepared_for; /* the one taker that the pages were made ahead for; NULL: any taker */
 };
 
 struct xseg_page {
@@ -45,7 +49,7 @@ struct xseg_pages {
     struct xseg_page_stack *stack;    /* [kinds]: one for each kind that has ever been idle */
     size_t kinds;
     uint64_t now; /* the owner's clock; 0 until it is known */
-    atomic_uint_fast64_t bytes;
+    atomic_uint_fast64_t bytes, prepared;
     uint64_t generation; /* the last one that a segment of the device has drawn */
 };
 
@@ -59,7 +63,8 @@ enum xseg_page_choice {
 struct xseg_page_taker {
     const void *owner; /* the taker; the owner of the pages from then on */
     enum xseg_page_choice choice;
-    unsigned properties; /* that the pages must have, these and no others */
+    unsigned properties;      /* that the pages must have, these and no others */
+    const void *prepared_for; /* whose prepared pages it takes first; NULL: none */
 };
 
 void xseg_pages_init(struct xseg_pages *pages, struct xseg_context *context,
@@ -74,17 +79,28 @@ static inline uint64_t xseg_pages_bytes(const struct xseg_pages *pages)
     return atomic_load_explicit(&pages->bytes, memory_order_relaxed);
 }
 
+/* Bytes of idle pages that are prepared. */
+static inline uint64_t xseg_pages_prepared(const struct xseg_pages *pages)
+{
+    return atomic_load_explicit(&pages->prepared, memory_order_relaxed);
+}
+
+/* Bytes of the idle pages of a kind. */
+uint64_t xseg_pages_of_kind(const struct xseg_pages *pages, struct xseg_page_kind kind);
+
+/* Leave a prepared page of a kind to any taker; false if there is none, or no host memory. */
+bool xseg_pages_unprepare(struct xseg_pages *pages, struct xseg_page_kind kind);
+
 /* Bytes of the idle pages of one size that a taker may have. */
 uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
                          const struct xseg_page_taker *taker);
 
-/* Take an idle page of a size; false if there is none that the taker may have. */
+/* Take an idle page of a size, a prepared one first; false if there is none that the taker may have. */
 bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
                      const struct xseg_page_taker *taker, struct xseg_page *out);
 
 /*
  * Make a new idle page, of the driver.
- *
  * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY;
  *          XSEG_ERR_UNSUPPORTED (of properties that the driver refuses)
  * Cost:    one create
@@ -108,6 +124,9 @@ xseg_status xseg_pages_put(struct xseg_pages *pages, struct xseg_page_kind kind,
  * Returns: how many
  */
 uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t most);
+
+/* Release idle pages that are not prepared, in that order, until these are no more than `bytes`. */
+void xseg_pages_fit(struct xseg_pages *pages, uint64_t bytes);
 
 /* Release one idle page of a kind; false if there is none. */
 bool xseg_pages_release(struct xseg_pages *pages, struct xseg_page_kind kind);

@@ -10,9 +10,6 @@
 #include "src/base/zeroed.h"
 #include "vmm/segment_page.h"
 
-/* Alignment and size unit of ranges, so that one flat table finds the segment of an address. */
-#define RANGE_ALIGNMENT XSEG_GIB
-
 /* Alignment of every block, and so of every segment. */
 #define ALIGNMENT 512u
 
@@ -50,35 +47,39 @@ static void free_tables(struct xseg_segment *segment)
 {
     free(segment->pins);
     free(segment->exports);
+    free(segment->guest);
     xseg_zeroed_give(segment->handle, segment->granules * TABLES_BYTES);
     segment->since = &segment->since_whole;
     segment->generation = &segment->generation_whole;
     segment->pins = NULL;
     segment->exports = NULL;
     segment->shown = NULL;
+    segment->guest = NULL;
     segment->handle = NULL;
     segment->length = NULL;
     segment->state = NULL;
 }
 
-/* Reserve the addresses of an initialised segment: `behind` bytes more than it can use. */
-static xseg_status reserve(struct xseg_segment *segment, uint64_t page_bytes, uint64_t behind,
-                           uint64_t alignment)
+/* Reserve the addresses of an initialised segment. */
+static xseg_status reserve(struct xseg_segment *segment, const struct xseg_segment_extent *wanted)
 {
     struct xseg_context *context = segment->context;
-    const uint32_t granules = (uint32_t)(segment->bytes / context->granularity);
+    const uint64_t granule = xseg_max(wanted->granule_bytes, context->granularity);
+    const uint32_t granules = (uint32_t)(segment->bytes / granule);
     xseg_status status;
 
-    XSEG_ASSERT(page_bytes % context->granularity == 0 && segment->bytes % page_bytes == 0);
-    segment->page_bytes = page_bytes;
-    segment->granule_bytes = context->granularity;
-    segment->reserved_bytes = segment->bytes + behind;
+    XSEG_ASSERT(granule % context->granularity == 0 && wanted->page_bytes % granule == 0);
+    XSEG_ASSERT(segment->bytes % wanted->page_bytes == 0 && segment->bytes / granule == granules);
+    segment->page_bytes = wanted->page_bytes;
+    segment->granule_bytes = granule;
+    segment->reserved_bytes = segment->bytes + wanted->behind;
     void *memory = xseg_zeroed_take(granules * TABLES_BYTES);
     if (memory == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY,
                          "no host memory for the table of %" PRIu32 " granules", granules);
     lay_tables(segment, memory, granules);
-    status = xseg_driver_reserve(context, segment->reserved_bytes, alignment, &segment->base);
+    status =
+        xseg_driver_reserve(context, segment->reserved_bytes, wanted->alignment, &segment->base);
     if (status != XSEG_OK)
         goto free_tables;
     XSEG_AUDIT(xseg_segment_audit, segment);
@@ -92,9 +93,14 @@ free_tables:
 xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
                                  struct xseg_pages *pages, uint64_t bytes, uint64_t page_bytes)
 {
-    init(segment, context, pages, bytes);
-    return reserve(segment, page_bytes, xseg_round_up(bytes, RANGE_ALIGNMENT) - bytes,
-                   RANGE_ALIGNMENT);
+    const struct xseg_segment_extent wanted = {
+        .bytes = bytes,
+        .page_bytes = page_bytes,
+        .behind = xseg_round_up(bytes, XSEG_SEGMENT_ALIGNMENT) - bytes,
+        .alignment = XSEG_SEGMENT_ALIGNMENT,
+    };
+
+    return xseg_segment_reserve_exactly(segment, context, pages, &wanted);
 }
 
 xseg_status xseg_segment_reserve_exactly(struct xseg_segment *segment, struct xseg_context *context,
@@ -102,7 +108,7 @@ xseg_status xseg_segment_reserve_exactly(struct xseg_segment *segment, struct xs
                                          const struct xseg_segment_extent *wanted)
 {
     init(segment, context, pages, wanted->bytes);
-    return reserve(segment, wanted->page_bytes, wanted->behind, wanted->alignment);
+    return reserve(segment, wanted);
 }
 
 xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_context *context,
@@ -175,11 +181,14 @@ static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
     const uint64_t handle = segment->handle[page], bytes = xseg_segment_page_bytes(segment, page);
     const bool was_shown = xseg_segment_forget_shown(segment, page);
+    const bool was_guest = xseg_segment_is_guest(segment, page);
 
+    if (was_guest)
+        segment->guest[page] = 0;
     xseg_segment_set_state(segment, page, XSEG_PAGE_HOLE);
     segment->handle[page] = 0;
     segment->length[page] = 0;
-    if (handle != 0) /* a page that the driver refuses is a leftover */
+    if (handle != 0 && !was_guest) /* a page that the driver refuses is a leftover */
         (void)xseg_pages_put(segment->pages, xseg_segment_kind(segment, bytes), handle,
                              segment->owner, keep && !was_shown);
 }
@@ -193,23 +202,19 @@ xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page,
 /* Take the memory of a page that is not mapped any more away, and update the counts. */
 static void clear_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
-    const uint64_t bytes = xseg_segment_page_bytes(segment, page);
-
     if (segment->state[page] == XSEG_PAGE_MAPPED)
-        atomic_fetch_sub_explicit(&segment->mapped, bytes, memory_order_relaxed);
+        xseg_segment_count_mapped_page(segment, page, false);
     else if (segment->handle[page] != 0)
-        xseg_segment_count_stuck(segment, -(int64_t)bytes);
+        xseg_segment_count_stuck_page(segment, page, false);
     put_page(segment, page, keep);
 }
 
 /* Mark a page as stuck: it is not known whether it is mapped, so it is not used until a growth or a trim finds out. */
 static void stick_page(struct xseg_segment *segment, uint32_t page)
 {
-    const uint64_t bytes = xseg_segment_page_bytes(segment, page);
-
     if (segment->state[page] == XSEG_PAGE_MAPPED) {
-        atomic_fetch_sub_explicit(&segment->mapped, bytes, memory_order_relaxed);
-        xseg_segment_count_stuck(segment, (int64_t)bytes);
+        xseg_segment_count_mapped_page(segment, page, false);
+        xseg_segment_count_stuck_page(segment, page, true);
     }
     xseg_segment_set_state(segment, page, XSEG_PAGE_STUCK);
 }
@@ -355,12 +360,12 @@ static xseg_status get_page(struct growth *growth, uint32_t at)
 {
     struct xseg_segment *segment = growth->segment;
     const struct xseg_page_taker taker = {segment->owner, growth->supply->choice,
-                                          segment->properties};
+                                          segment->properties, growth->supply->prepared_for};
+    const uint64_t idle_full =
+        growth->supply->small ? xseg_pages_idle(segment->pages, segment->page_bytes, &taker) : 0;
     struct xseg_page page;
 
-    segment->length[at] =
-        choose_length(segment, at, growth->end, growth->supply,
-                      xseg_pages_idle(segment->pages, segment->page_bytes, &taker));
+    segment->length[at] = choose_length(segment, at, growth->end, growth->supply, idle_full);
     if (xseg_pages_take(segment->pages, xseg_segment_page_bytes(segment, at), &taker, &page)) {
         segment->handle[at] = page.handle;
         growth->is_foreign |= page.owner != NULL && page.owner != segment->owner;
@@ -500,7 +505,9 @@ xseg_status xseg_segment_unstick(struct xseg_segment *segment)
     xseg_status result = XSEG_OK;
     bool is_known = true;
 
-    for (uint32_t page = 0; segment->stuck != 0 && page < segment->granules; page++) {
+    /* Guests that are stuck are counted nowhere. */
+    for (uint32_t page = 0;
+         (segment->stuck != 0 || segment->guest != NULL) && page < segment->granules; page++) {
         if (segment->state[page] != XSEG_PAGE_STUCK)
             continue;
         const xseg_status status = xseg_segment_unmap_page(segment, page, &is_known);

@@ -3,7 +3,7 @@
  * A segment: device addresses and the memory behind them.
  *
  * An expandable segment is a reserved range of addresses.  It is cut into *granules*, the smallest pieces
- * that the driver maps (2 MiB).  A *page* is one piece of physical memory, mapped to one granule or
+ * that are mapped (2 MiB, the driver's granularity, unless the segment is made with longer ones).  A *page* is one piece of physical memory, mapped to one granule or
  * to as many as make a full page (20 MiB in large pools); a granule that is not mapped is a hole:
  *
  *     base                 full page, 10 granules        two small ones
@@ -40,12 +40,14 @@
  *   SEG-5  pinned granules are mapped, and `pinned` counts them.
  *   SEG-6  exported granules are mapped, and `exported` counts them; they are whole pages of an exportable
  *          segment.
+ *   SEG-7  a guest has length 1, is mapped, stuck or evicted; `guests` is the bytes of those that are mapped.
  *
  * Locking: GROWTH of the device; `mapped` may be read without it.
  */
 #ifndef XSEG_VMM_SEGMENT_H
 #define XSEG_VMM_SEGMENT_H
 
+#include "src/base/align.h"
 #include "src/base/check.h"
 #include "vmm/page.h"
 #include "xseg/pool.h"
@@ -67,7 +69,7 @@ struct xseg_segment {
     uint64_t bytes;                 /* usable addresses */
     uint64_t reserved_bytes;        /* addresses of the reservation; 0 for a classic segment */
     uint64_t page_bytes;            /* of a full page; 0 for a classic segment */
-    uint64_t granule_bytes;         /* the driver's granularity */
+    uint64_t granule_bytes;         /* the driver's granularity, or a multiple of it */
     uint32_t granules;              /* 0 for a classic segment */
     atomic_uint_fast64_t mapped;    /* bytes the device may use */
     uint64_t stuck;                 /* bytes in stuck pages */
@@ -91,6 +93,10 @@ struct xseg_segment {
     _Atomic(uint32_t *) exports;
     uint32_t exported; /* how many granules are exported */
     uint8_t *shown;    /* behind `exports`: whether the page that starts there was ever exported */
+    /* [granules]: whether the page that starts there is a guest (guest.h); NULL before the first one. */
+    uint8_t *guest;
+    uint64_t guests; /* bytes of guests that are mapped */
+    uint64_t let_go; /* how often pins or exports were taken back */
 };
 
 static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment)
@@ -101,7 +107,7 @@ static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment
 static inline struct xseg_page_kind xseg_segment_kind(const struct xseg_segment *segment,
                                                       uint64_t page_bytes)
 {
-    return (struct xseg_page_kind){page_bytes, segment->properties};
+    return (struct xseg_page_kind){page_bytes, segment->properties, NULL};
 }
 
 /*
@@ -115,14 +121,19 @@ static inline struct xseg_page_kind xseg_segment_kind(const struct xseg_segment 
 xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
                                  struct xseg_pages *pages, uint64_t bytes, uint64_t page_bytes);
 
-/* The addresses of a segment for one block. */
+/* Alignment and size unit of most segments, so that one flat table finds the segment of an address. */
+#define XSEG_SEGMENT_ALIGNMENT XSEG_GIB
+
+/* The addresses of a segment. */
 struct xseg_segment_extent {
     uint64_t bytes, page_bytes; /* as for xseg_segment_reserve() */
     uint64_t behind;            /* bytes behind them that are reserved, and never mapped */
     uint64_t alignment; /* of the first address; a power of two, multiple of the granularity */
+    uint64_t
+        granule_bytes; /* multiple of the granularity, divides page_bytes; 0: the granularity */
 };
 
-/* Reserve the addresses of a segment for one block: exactly those.  Returns, cost: as xseg_segment_reserve() */
+/* Reserve the addresses of a segment: exactly those.  Returns, cost: as xseg_segment_reserve() */
 xseg_status xseg_segment_reserve_exactly(struct xseg_segment *segment, struct xseg_context *context,
                                          struct xseg_pages *pages,
                                          const struct xseg_segment_extent *wanted);
@@ -167,7 +178,8 @@ struct xseg_supply {
      * before it can be used, by work on `stream`. */
     enum xseg_page_choice choice;
     xseg_stream stream;
-    uint64_t cleared; /* bytes that were cleared: added to */
+    const void *prepared_for; /* as in struct xseg_page_taker */
+    uint64_t cleared;         /* bytes that were cleared: added to */
 };
 
 /*
@@ -219,6 +231,12 @@ static inline bool xseg_segment_is_mapped(const struct xseg_segment *segment, ui
 static inline bool xseg_segment_is_evicted(const struct xseg_segment *segment, uint32_t granule)
 {
     return segment->state[granule] >= XSEG_PAGE_AWAY;
+}
+
+/* Whether the page that starts at a granule is a guest: its memory belongs to another place (guest.h). */
+static inline bool xseg_segment_is_guest(const struct xseg_segment *segment, uint32_t page)
+{
+    return segment->guest != NULL && segment->guest[page] != 0;
 }
 
 static inline bool xseg_segment_has(const struct xseg_segment *segment,

@@ -35,6 +35,28 @@ static inline void xseg_segment_count_stuck(struct xseg_segment *segment, int64_
                               memory_order_relaxed);
 }
 
+/* Count the memory of a page as stuck, or no longer.  That of a guest counts where it belongs to. */
+static inline void xseg_segment_count_stuck_page(struct xseg_segment *segment, uint32_t page,
+                                                 bool is_stuck)
+{
+    const int64_t bytes = (int64_t)xseg_segment_page_bytes(segment, page);
+
+    if (!xseg_segment_is_guest(segment, page))
+        xseg_segment_count_stuck(segment, is_stuck ? bytes : -bytes);
+}
+
+/* Count a page as mapped, or no longer. */
+static inline void xseg_segment_count_mapped_page(struct xseg_segment *segment, uint32_t page,
+                                                  bool is_mapped)
+{
+    const uint64_t bytes = xseg_segment_page_bytes(segment, page);
+    const uint64_t more = is_mapped ? bytes : 0 - bytes;
+
+    atomic_fetch_add_explicit(&segment->mapped, more, memory_order_relaxed);
+    if (xseg_segment_is_guest(segment, page))
+        segment->guests += more;
+}
+
 /* Note that some granules have other memory from here on, or none: they get a new generation. */
 static inline void xseg_segment_note_change(struct xseg_segment *segment, uint32_t first,
                                             uint32_t count, uint64_t generation)

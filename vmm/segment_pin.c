@@ -65,6 +65,7 @@ bool xseg_segment_unpin(struct xseg_segment *segment, uint64_t begin, uint64_t e
             return false;
     for (uint32_t at = run.first; at < run.end; at++)
         segment->pinned -= --segment->pins[at] == 0;
+    segment->let_go++;
     return true;
 }
 
@@ -126,6 +127,7 @@ void xseg_segment_unexport(struct xseg_segment *segment, uint32_t first, uint32_
         XSEG_ASSERT(segment->exports[at] != 0);
         segment->exported -= --segment->exports[at] == 0;
     }
+    segment->let_go++;
 }
 
 bool xseg_segment_is_exported(const struct xseg_segment *segment, uint32_t first, uint32_t count)

@@ -249,6 +249,7 @@ static void steal_of_half_a_page(void)
     const struct xseg_steal_plan plan = {
         .config = scene.config,
         .bytes = MIB,
+        .granule_bytes = 2 * MIB,
         .page_bytes = 20 * MIB,
         .arena = scene.arena,
     };

@@ -68,13 +68,13 @@ static uint64_t put_kind(struct fixture *f, struct xseg_page_kind kind, const vo
 
 static uint64_t put(struct fixture *f, uint64_t bytes, const void *owner)
 {
-    return put_kind(f, (struct xseg_page_kind){bytes, false}, owner);
+    return put_kind(f, (struct xseg_page_kind){bytes, false, NULL}, owner);
 }
 
 static void expect_take(struct fixture *f, uint64_t bytes, const void *owner,
                         enum xseg_page_choice choice, uint64_t handle)
 {
-    const struct xseg_page_taker taker = {owner, choice, false};
+    const struct xseg_page_taker taker = {owner, choice, false, NULL};
     struct xseg_page page = {0};
 
     assert_int_equal(xseg_pages_take(&f->pages, bytes, &taker, &page), handle != 0);
@@ -86,7 +86,7 @@ static void expect_take(struct fixture *f, uint64_t bytes, const void *owner,
 
 static void sizes_do_not_stand_for_each_other(void **state)
 {
-    const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY, false};
+    const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY, false, NULL};
     struct fixture f;
 
     (void)state;
@@ -105,9 +105,9 @@ static void sizes_do_not_stand_for_each_other(void **state)
 
 static void exportable_pages_are_another_kind(void **state)
 {
-    const struct xseg_page_kind kind = {SMALL, true};
-    const struct xseg_page_taker plain = {NULL, XSEG_PAGE_ANY, false},
-                                 exporter = {NULL, XSEG_PAGE_ANY, true};
+    const struct xseg_page_kind kind = {SMALL, true, NULL};
+    const struct xseg_page_taker plain = {NULL, XSEG_PAGE_ANY, false, NULL},
+                                 exporter = {NULL, XSEG_PAGE_ANY, true, NULL};
     struct xseg_page page = {0};
     struct fixture f;
     int file = -1;
@@ -128,7 +128,7 @@ static void exportable_pages_are_another_kind(void **state)
     assert_true(xseg_pages_take(&f.pages, SMALL, &plain, &page));
     assert_int_equal(xseg_driver_export(&f.context, page.handle, &file), XSEG_ERR_DRIVER);
     assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
-    assert_false(xseg_pages_release(&f.pages, (struct xseg_page_kind){SMALL, false}));
+    assert_false(xseg_pages_release(&f.pages, (struct xseg_page_kind){SMALL, false, NULL}));
     assert_true(xseg_pages_release(&f.pages, kind));
     tear_down(&f);
 }
@@ -141,7 +141,7 @@ static void own_pages_come_first_where_that_matters(void **state)
     set_up(&f);
     const uint64_t own = put(&f, SMALL, &first), fresh = put(&f, SMALL, NULL),
                    other = put(&f, SMALL, &second), last = put(&f, SMALL, &second);
-    const struct xseg_page_taker only = {&first, XSEG_PAGE_OWN_ONLY, false};
+    const struct xseg_page_taker only = {&first, XSEG_PAGE_OWN_ONLY, false, NULL};
 
     assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &only), 2 * SMALL);
     expect_take(&f, SMALL, &first, XSEG_PAGE_ANY, last);
@@ -166,8 +166,8 @@ static void the_largest_go_first(void **state)
     assert_int_equal(xseg_pages_bytes(&f.pages), 50 * MIB);
     assert_int_equal(xseg_pages_shrink(&f.pages, 0, 3), 3);
     assert_int_equal(xseg_pages_bytes(&f.pages), 8 * MIB);
-    assert_false(xseg_pages_release(&f.pages, (struct xseg_page_kind){FULL, false}));
-    assert_true(xseg_pages_release(&f.pages, (struct xseg_page_kind){SMALL, false}));
+    assert_false(xseg_pages_release(&f.pages, (struct xseg_page_kind){FULL, false, NULL}));
+    assert_true(xseg_pages_release(&f.pages, (struct xseg_page_kind){SMALL, false, NULL}));
     assert_int_equal(xseg_pages_bytes(&f.pages), 6 * MIB);
     tear_down(&f);
 }
@@ -207,6 +207,38 @@ static void refused_pages_are_leftovers(void **state)
     tear_down(&f);
 }
 
+static void prepared_pages_are_left_to_their_taker(void **state)
+{
+    const struct xseg_page_kind kind = {SMALL, 0, &second};
+    const struct xseg_page_taker anyone = {&first, XSEG_PAGE_ANY, 0, NULL},
+                                 taker = {&first, XSEG_PAGE_OWN_ONLY, 0, &second};
+    struct xseg_page page = {0};
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    assert_int_equal(xseg_pages_make(&f.pages, kind), XSEG_OK);
+    assert_int_equal(xseg_pages_make(&f.pages, kind), XSEG_OK);
+    put(&f, FULL, &first);
+    assert_int_equal(xseg_pages_prepared(&f.pages), 2 * SMALL);
+    assert_int_equal(xseg_pages_of_kind(&f.pages, kind), 2 * SMALL);
+    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &anyone), 0);
+    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &taker), 2 * SMALL);
+    assert_false(xseg_pages_take(&f.pages, SMALL, &anyone, &page));
+    xseg_pages_fit(&f.pages, 0); /* the page cache alone is bounded */
+    assert_int_equal(xseg_pages_bytes(&f.pages), 2 * SMALL);
+    assert_true(xseg_pages_unprepare(&f.pages, kind));
+    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &anyone), SMALL);
+    audit(&f);
+    const uint64_t common = put(&f, SMALL, &first);
+    assert_true(xseg_pages_take(&f.pages, SMALL, &taker, &page));
+    assert_int_not_equal(page.handle, common);
+    assert_int_equal(xseg_pages_prepared(&f.pages), 0);
+    assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
+    assert_false(xseg_pages_unprepare(&f.pages, kind));
+    tear_down(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +248,7 @@ int main(void)
         cmocka_unit_test(the_largest_go_first),
         cmocka_unit_test(the_old_ones_can_go_alone),
         cmocka_unit_test(refused_pages_are_leftovers),
+        cmocka_unit_test(prepared_pages_are_left_to_their_taker),
     };
 
     return cmocka_run_group_tests_name("page", tests, NULL, NULL);

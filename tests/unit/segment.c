@@ -11,6 +11,7 @@
 #include "tests/support/scene.h"
 #include "vmm/context.h"
 #include "vmm/evicted.h"
+#include "vmm/guest.h"
 #include "vmm/segment.h"
 
 #define PAGE  (2 * XSEG_MIB)
@@ -67,7 +68,7 @@ static void tear_down(struct fixture *f)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-static const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY, false};
+static const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY, false, NULL};
 
 static xseg_status map(struct xseg_segment *segment, uint32_t first, uint32_t count, bool small)
 {
@@ -488,11 +489,11 @@ static void a_guarded_segment_takes_no_more_than_it_needs(void **state)
     set_up(&f, XSEG_GIB);
     assert_int_equal(xseg_segment_reserve_exactly(
                          &guarded, &f.context, &f.pages,
-                         &(struct xseg_segment_extent){3 * PAGE, PAGE, PAGE, 64 * XSEG_MIB}),
+                         &(struct xseg_segment_extent){3 * PAGE, PAGE, PAGE, 64 * XSEG_MIB, 0}),
                      XSEG_OK);
     assert_int_equal(
         xseg_segment_reserve_exactly(&next, &f.context, &f.pages,
-                                     &(struct xseg_segment_extent){PAGE, PAGE, PAGE, PAGE}),
+                                     &(struct xseg_segment_extent){PAGE, PAGE, PAGE, PAGE, 0}),
         XSEG_OK);
     assert_int_equal(guarded.base % (64 * XSEG_MIB), 0);
     assert_int_equal(guarded.bytes, 3 * PAGE);
@@ -505,12 +506,65 @@ static void a_guarded_segment_takes_no_more_than_it_needs(void **state)
     tear_down(&f);
 }
 
+/* A guest shares the page of its owner; the page goes with its owner, whoever that is by then. */
+static void a_page_at_two_places_goes_once(void **state)
+{
+    struct fixture f;
+    uint32_t done = 0;
+
+    (void)state;
+    set_up(&f, XSEG_GIB);
+    assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
+    assert_int_equal(xseg_guest_map(&f.segment, 10, 3, &f.segment, 0), XSEG_OK);
+    assert_int_equal(mapped(&f), 6 * PAGE);
+    assert_int_equal(f.segment.guests, 3 * PAGE);
+    assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 11, 2, false, &done), XSEG_OK);
+    assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+    xseg_guest_swap(&f.segment, 0, &f.segment, 10);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 0, 1, false, &done), XSEG_OK);
+    assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+    assert_int_equal(f.segment.guests, 0);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 10, 1, false, &done), XSEG_OK);
+    assert_int_equal(xseg_sim_used(0), 2 * PAGE);
+    tear_down(&f);
+}
+
+/* Fail each call of mapping three guests once: 3 maps, 1 set-access; and two in a row, of which one is the undo's. */
+static void guests_undo_themselves_at_every_failure(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1; n <= 12; n++) {
+        const bool twice = n > 6;
+        struct fixture f;
+
+        set_up(&f, XSEG_GIB);
+        assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
+        assert_int_equal(xseg_sim_fail(NULL, twice ? n - 6 : n, 999), XSEG_OK);
+        struct xseg_sim_fault next = XSEG_SIM_FAULT_INIT;
+        next.nth = n - 5;
+        if (twice)
+            assert_int_equal(xseg_sim_fault_set(1, &next), XSEG_OK);
+        const xseg_status status = xseg_guest_map(&f.segment, 10, 3, &f.segment, 0);
+        assert_int_equal(mapped(&f), (status == XSEG_OK ? 6 : 3) * PAGE);
+        assert_int_equal(status == XSEG_OK, n > (twice ? 10 : 3));
+        assert_int_equal(xseg_sim_fail(NULL, 0, 999), XSEG_OK);
+        assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
+        assert_int_equal(xseg_segment_unstick(&f.segment), XSEG_OK);
+        assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+        assert_int_equal(xseg_leftovers_bytes(&f.leftovers), 0);
+        tear_down(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(growing_keeps_what_was_mapped),
         cmocka_unit_test(too_little_memory_changes_nothing),
         cmocka_unit_test(map_undoes_itself_at_every_failure),
+        cmocka_unit_test(a_page_at_two_places_goes_once),
+        cmocka_unit_test(guests_undo_themselves_at_every_failure),
         cmocka_unit_test(a_failed_undo_loses_nothing),
         cmocka_unit_test(unmap_goes_page_by_page_where_it_must),
         cmocka_unit_test(releases_that_fail_are_leftovers),

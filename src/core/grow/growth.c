@@ -521,7 +521,8 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
                                 struct xseg_grant *out)
 {
     const uint64_t page = XSEG_SIZE_SMALL_SEGMENT, bytes = xseg_round_up(need->bytes, page);
-    const struct xseg_segment_extent wanted = {bytes, page, page, xseg_max(page, need->alignment)};
+    const struct xseg_segment_extent wanted = {bytes, page, page, xseg_max(page, need->alignment),
+                                               0};
     struct xseg_stretch stretch = {.missing = bytes, .small = true};
     const struct xseg_page_taker taker = xseg_scrub_taker(arena, NULL);
     const uint64_t idle =

@@ -124,7 +124,7 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
         xseg_trim_put_back(arena, claimed);
     else if (claimed != NULL)
         (void)xseg_trim_give(claimed, cache != 0, XSEG_HISTORY_SEGMENT_UNMAP);
-    (void)xseg_pages_shrink(&arena->device->pages, cache, UINT64_MAX);
+    xseg_pages_fit(&arena->device->pages, cache);
     if (status == XSEG_OK && ++arena->quarantined > XSEG_GUARDED_QUARANTINE) {
         xseg_trim_end_some_holes(arena, XSEG_GUARDED_QUARANTINE / 2);
         arena->quarantined -= XSEG_GUARDED_QUARANTINE / 2;

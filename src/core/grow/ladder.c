@@ -67,6 +67,7 @@ static xseg_status map_small(struct xseg_arena *arena, const struct xseg_need *n
         .taker = xseg_scrub_taker(arena, &stretch.first->extent->segment),
         .config = need->config,
         .bytes = stretch.missing,
+        .granule_bytes = stretch.first->extent->segment.granule_bytes,
         .page_bytes = stretch.first->extent->segment.page_bytes,
         .full_pages = xseg_stretch_full_pages(&stretch),
         .wait = wait,
@@ -76,7 +77,7 @@ static xseg_status map_small(struct xseg_arena *arena, const struct xseg_need *n
     if (status == XSEG_OK)
         status = xseg_steal(device, &plan);
     status = xseg_growth_finish(arena, need, &stretch, status, out);
-    (void)xseg_pages_shrink(&device->pages, need->config->page_cache_bytes, UINT64_MAX);
+    xseg_pages_fit(&device->pages, need->config->page_cache_bytes);
     return status;
 }
 

@@ -8,9 +8,9 @@ struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena,
                                         const struct xseg_segment *segment)
 {
     struct xseg_device *device = arena->device;
-    struct xseg_page_taker taker = {arena->pool, XSEG_PAGE_ANY,
-                                    segment != NULL ? segment->properties
-                                                    : xseg_pool_properties(arena->pool)};
+    struct xseg_page_taker taker = {
+        arena->pool, XSEG_PAGE_ANY,
+        segment != NULL ? segment->properties : xseg_pool_properties(arena->pool), NULL};
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (!xseg_allocator_config(device->allocator)->scrub)

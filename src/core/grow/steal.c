@@ -20,22 +20,27 @@ struct theft {
 
 static uint64_t granularity(const struct theft *theft)
 {
-    return theft->device->context.granularity;
+    return theft->plan->granule_bytes;
 }
 
 static struct xseg_page_kind kind_of(const struct theft *theft, uint64_t page)
 {
-    return (struct xseg_page_kind){page, theft->plan->taker.properties};
+    return (struct xseg_page_kind){page, theft->plan->taker.properties, NULL};
+}
+
+/* Bytes of pages of one size that the request has room for. */
+static uint64_t room_for(const struct theft *theft, uint64_t page)
+{
+    if (page == granularity(theft))
+        return UINT64_MAX;
+    return page == theft->plan->page_bytes ? theft->plan->full_pages * page : 0;
 }
 
 /* Bytes of the idle pages of one size that the request can use. */
 static uint64_t useful(const struct theft *theft, uint64_t page)
 {
-    const uint64_t idle = xseg_pages_idle(&theft->device->pages, page, &theft->plan->taker);
-
-    if (page == granularity(theft))
-        return idle;
-    return page == theft->plan->page_bytes ? xseg_min(idle, theft->plan->full_pages * page) : 0;
+    return xseg_min(xseg_pages_idle(&theft->device->pages, page, &theft->plan->taker),
+                    room_for(theft, page));
 }
 
 /* Bytes that idle pages cover: small pages, and full pages that the request has room for. */
@@ -166,12 +171,14 @@ static struct xseg_page_kind find_surplus(const struct theft *theft)
 
     for (size_t i = 0; i < pages->kinds; i++) {
         const struct xseg_page_kind kind = pages->stack[i].kind;
-        const bool fits = kind.properties == theft->plan->taker.properties;
+        const bool fits =
+            kind.properties == theft->plan->taker.properties &&
+            (kind.prepared_for == NULL || kind.prepared_for == theft->plan->taker.prepared_for);
 
         if (pages->stack[i].count * kind.bytes > (fits ? useful(theft, kind.bytes) : 0))
             return kind;
     }
-    return (struct xseg_page_kind){0, 0};
+    return (struct xseg_page_kind){0, 0, NULL};
 }
 
 /* Whether full pages may fit in the memory of a surplus page that goes back to the driver. */
@@ -182,6 +189,17 @@ static bool makes_full(const struct theft *theft, struct xseg_page_kind kind)
             kind.properties != theft->plan->taker.properties);
 }
 
+/* Take a page over that was prepared for another taker, if it is of use here as it is. */
+static bool take_over(struct theft *theft, struct xseg_page_kind kind)
+{
+    const struct xseg_page_taker *taker = &theft->plan->taker;
+
+    return kind.prepared_for != NULL && kind.prepared_for != taker->prepared_for &&
+           kind.properties == taker->properties && taker->choice != XSEG_PAGE_OWN_ONLY &&
+           useful(theft, kind.bytes) < room_for(theft, kind.bytes) &&
+           xseg_pages_unprepare(&theft->device->pages, kind);
+}
+
 /* Make the missing pages; while memory is short, give surplus pages back to the driver, one by one. */
 static xseg_status change_pages(struct theft *theft)
 {
@@ -190,7 +208,7 @@ static xseg_status change_pages(struct theft *theft)
     struct xseg_page_kind kind;
 
     while (is_shortage(status) && (kind = find_surplus(theft)).bytes != 0 &&
-           xseg_pages_release(pages, kind))
+           (take_over(theft, kind) || xseg_pages_release(pages, kind)))
         status = makes_full(theft, kind) ? make_all(theft) : make_pages(theft, granularity(theft));
     return status;
 }
@@ -213,7 +231,7 @@ xseg_status xseg_steal(struct xseg_device *device, const struct xseg_steal_plan 
 {
     struct theft theft = {.device = device, .plan = plan};
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && plan->arena->device == device);
-    XSEG_ASSERT(plan->page_bytes > 0 && plan->bytes % device->context.granularity == 0);
+    XSEG_ASSERT(plan->page_bytes > 0 && plan->bytes % plan->granule_bytes == 0);
     const xseg_status status = make_all(&theft);
 
     if (!is_shortage(status) || xseg_pending_captures(device->pending))

@@ -20,7 +20,8 @@
 struct xseg_steal_plan {
     const struct xseg_config *config;
     struct xseg_page_taker taker;
-    uint64_t bytes;           /* to be mapped; a multiple of the granularity */
+    uint64_t bytes;           /* to be mapped; a multiple of granule_bytes */
+    uint64_t granule_bytes;   /* of a small page of the segment that grows */
     uint64_t page_bytes;      /* of a full page of the segment that grows */
     uint64_t full_pages;      /* how many full pages there is room for */
     bool wait;                /* for streams that still work */

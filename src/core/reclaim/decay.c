@@ -223,7 +223,7 @@ static xseg_status take(struct xseg_device *device, const struct xseg_config *co
 {
     const xseg_status status = xseg_idle_take(device, wish, taken);
 
-    (void)xseg_pages_shrink(&device->pages, config->page_cache_bytes, UINT64_MAX);
+    xseg_pages_fit(&device->pages, config->page_cache_bytes);
     return status;
 }
 

@@ -13,7 +13,7 @@ void xseg_trim_bounds(struct xseg_device *device)
 
     xseg_lock_take(&device->growth_lock);
     if (!xseg_pending_captures(device->pending))
-        (void)xseg_pages_shrink(&device->pages, cache, UINT64_MAX);
+        xseg_pages_fit(&device->pages, cache);
     const uint64_t left = xseg_leftovers_bytes(&device->leftovers);
     /* A `leave` of 0 trims everything, which is right where leftovers alone reach the limit.  A lost device is
      * reported to the next call of the user. */
