@@ -2,15 +2,15 @@
 #include "vmm/guest.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "src/base/error.h"
+#include "src/base/zeroed.h"
 #include "vmm/segment_page.h"
 
 static bool has_table(struct xseg_segment *segment)
 {
     if (segment->guest == NULL)
-        segment->guest = calloc(segment->granules, sizeof(*segment->guest));
+        segment->guest = xseg_zeroed_take(segment->granules * sizeof(*segment->guest));
     return segment->guest != NULL;
 }
 

@@ -47,7 +47,7 @@ static void free_tables(struct xseg_segment *segment)
 {
     free(segment->pins);
     free(segment->exports);
-    free(segment->guest);
+    xseg_zeroed_give(segment->guest, segment->granules * sizeof(*segment->guest));
     xseg_zeroed_give(segment->handle, segment->granules * TABLES_BYTES);
     segment->since = &segment->since_whole;
     segment->generation = &segment->generation_whole;
@@ -217,6 +217,13 @@ static void stick_page(struct xseg_segment *segment, uint32_t page)
         xseg_segment_count_stuck_page(segment, page, true);
     }
     xseg_segment_set_state(segment, page, XSEG_PAGE_STUCK);
+}
+
+void xseg_segment_stick(struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    for (uint32_t page = first; page < first + count; page += segment->length[page])
+        stick_page(segment, page);
+    XSEG_AUDIT(xseg_segment_audit, segment);
 }
 
 /* --- Unmapping. --- */

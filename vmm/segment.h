@@ -316,6 +316,9 @@ struct xseg_segment_held xseg_segment_all_held(const struct xseg_segment *segmen
 uint32_t xseg_segment_loose_pages(const struct xseg_segment *segment, uint32_t *first,
                                   uint32_t end);
 
+/* Mark mapped pages as stuck: they were to be unmapped again after a failure, and the driver has refused. */
+void xseg_segment_stick(struct xseg_segment *segment, uint32_t first, uint32_t count);
+
 /* Try again to unmap the stuck pages.  Returns the first error; pages that are refused stay stuck. */
 xseg_status xseg_segment_unstick(struct xseg_segment *segment);
 

@@ -13,6 +13,7 @@
 #include "xseg/observe.h"
 #include "xseg/peer.h"
 #include "xseg/pool.h"
+#include "xseg/range.h"
 #include "xseg/registration.h"
 #include "xseg/share.h"
 #include "xseg/snapshot.h"

@@ -236,10 +236,14 @@ void scene_work(struct xseg_allocator *allocator, xseg_stream stream, const void
 {
     const struct xseg_block_info block = scene_block(allocator, ptr);
 
+    scene_work_at(stream, block.base, block.bytes);
+}
+
+void scene_work_at(xseg_stream stream, const void *address, uint64_t bytes)
+{
     enter_context();
-    assert_int_equal(
-        xseg_sim_launch_on(stream, UINT64_MAX, (uint64_t)(uintptr_t)block.base, block.bytes),
-        XSEG_OK);
+    assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uint64_t)(uintptr_t)address, bytes),
+                     XSEG_OK);
     leave_context();
 }
 

@@ -102,6 +102,9 @@ void scene_stream_wait(xseg_stream stream, xseg_stream other);
  * or capture it. */
 void scene_work(struct xseg_allocator *allocator, xseg_stream stream, const void *ptr);
 
+/* The same for any memory of device 0. */
+void scene_work_at(xseg_stream stream, const void *address, uint64_t bytes);
+
 /* A private pool of device 0, held once. */
 struct xseg_pool *scene_pool(struct xseg_allocator *allocator);
 

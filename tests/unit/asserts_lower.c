@@ -158,7 +158,7 @@ static void rest_without_lock(void)
 
 static void pend_what_was_not_allocated(void)
 {
-    xseg_counts_pend(&counts, 512);
+    xseg_counts_pend(&counts, 1, 512);
 }
 
 static void add_empty_fragment(void)

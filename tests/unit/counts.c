@@ -136,11 +136,11 @@ static void step_blocks(struct xseg_counts *counts, struct blocks *mine, unsigne
         xseg_counts_alloc(counts, 10, 7);
         mine->live++;
     } else if (random % 8 == 4 && mine->live > 0) {
-        xseg_counts_pend(counts, 10);
+        xseg_counts_pend(counts, 1, 10);
         mine->live--;
         mine->pending++;
     } else if (random % 8 == 5 && mine->pending > 0) {
-        xseg_counts_end_pending(counts, 10, 7);
+        xseg_counts_end_pending(counts, 1, 10, 7);
         mine->pending--;
     } else if (mine->live > 0) {
         xseg_counts_free(counts, 10, 7);

@@ -15,6 +15,7 @@
 #include "vmm/segment.h"
 
 struct xseg_arena;
+struct xseg_elastic;
 struct xseg_origins;
 struct xseg_packing_page;
 
@@ -33,6 +34,7 @@ struct xseg_extent {
     struct xseg_list link;           /* in its arena */
     uint32_t pool_number; /* of the pool that it was made for, for notes; as in arena.h */
     uint32_t registered;  /* registrations that hold its addresses; guarded by GROWTH */
+    struct xseg_elastic *elastic; /* of an elastic extent, see elastic.h; else NULL */
     _Atomic(struct xseg_origins *) origins; /* NULL while none is noted; see origins.h */
 };
 

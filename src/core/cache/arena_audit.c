@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "src/core/block/elastic.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
 #include "src/core/large/cached.h"
@@ -41,9 +42,55 @@ static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *e
     }
 }
 
+/* Add the granules of an elastic extent, which are no blocks. */
+static bool tally_elastic(const struct xseg_extent *extent, struct tally *tally,
+                          struct xseg_finding *finding)
+{
+    const struct xseg_segment *segment = &extent->segment;
+    const struct xseg_elastic *elastic = extent->elastic;
+    uint64_t live = 0, leaving = 0, own = 0;
+
+    for (uint32_t at = 0; at < segment->granules; at++) {
+        const bool is_live = elastic->use[at] == XSEG_ELASTIC_LIVE;
+        const bool is_used = is_live || elastic->use[at] == XSEG_ELASTIC_LEAVING;
+        const bool has_page =
+            xseg_segment_is_mapped(segment, at) || xseg_segment_is_evicted(segment, at);
+        const uint64_t bytes =
+            is_used && !xseg_segment_is_guest(segment, at) ? segment->granule_bytes : 0;
+
+        XSEG_HOLDS(finding, "ELASTIC-1", is_used == has_page,
+                   "granule %" PRIu32 " in state %d, for %d", at, segment->state[at],
+                   elastic->use[at]);
+        XSEG_HOLDS(finding, "ELASTIC-2",
+                   (elastic->batch[at] != 0) == (elastic->use[at] == XSEG_ELASTIC_LEAVING),
+                   "granule %" PRIu32 " in batch %" PRIu32, at, elastic->batch[at]);
+        live += is_live;
+        leaving += is_used && !is_live;
+        own += bytes;
+        tally->live_bytes += is_live ? bytes : 0;
+    }
+    XSEG_HOLDS(finding, "ELASTIC-3",
+               live == elastic->live && leaving == elastic->leaving && own == elastic->own,
+               "live says %" PRIu32 ", there are %" PRIu64 "; leaving %" PRIu32 ", %" PRIu64
+               "; own %" PRIu64 ", %" PRIu64,
+               elastic->live, live, elastic->leaving, leaving, elastic->own, own);
+    tally->active_bytes += own + elastic->zeros;
+    tally->live_bytes += elastic->zeros;
+    tally->mapped += own + elastic->zeros;
+    return true;
+}
+
 static uint64_t tree_count(struct xseg_block *root)
 {
     return root == NULL ? 0 : 1 + tree_count(root->left) + tree_count(root->right);
+}
+
+static bool has_claimed(const struct xseg_extent *extent)
+{
+    for (uint32_t at = 0; at < extent->segment.granules; at++)
+        if (extent->elastic->use[at] == XSEG_ELASTIC_CLAIMED)
+            return true;
+    return false;
 }
 
 static bool has_busy(const struct xseg_arena *arena)
@@ -52,6 +99,10 @@ static bool has_busy(const struct xseg_arena *arena)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
+        if (extent->elastic != NULL && has_claimed(extent))
+            return true;
+        if (extent->elastic != NULL)
+            continue;
         for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
             if (block->state == XSEG_BLOCK_BUSY)
                 return true;
@@ -90,7 +141,10 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
 
         if (!xseg_extent_audit(extent, finding))
             return false;
-        tally_up(arena, extent, &tally);
+        if (extent->elastic == NULL)
+            tally_up(arena, extent, &tally);
+        else if (!has_claimed(extent) && !tally_elastic(extent, &tally, finding))
+            return false;
     }
     for (uint32_t bin = xseg_bits_next(&arena->free_index.used, 0); bin != XSEG_BITS_NONE;
          bin = xseg_bits_next(&arena->free_index.used, bin + 1))

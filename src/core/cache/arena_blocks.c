@@ -298,14 +298,14 @@ void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block)
 
 void xseg_arena_note_pending(struct xseg_arena *arena, struct xseg_block *block)
 {
-    xseg_counts_pend(&arena->counts, block->bytes);
+    xseg_counts_pend(&arena->counts, 1, block->bytes);
     if (__builtin_expect(block->flags != 0, 0))
         xseg_flags_pend(arena, block);
 }
 
 void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
 {
-    xseg_counts_end_pending(&arena->counts, block->bytes, block->requested);
+    xseg_counts_end_pending(&arena->counts, 1, block->bytes, block->requested);
     if (__builtin_expect(block->flags != 0, 0))
         xseg_flags_take_back(arena, block);
     put_back(arena, block);

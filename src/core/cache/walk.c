@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/cache/walk.h"
 
+#include "src/core/block/elastic.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/small/cell.h"
 #include "src/core/small/tract.h"
@@ -42,11 +43,62 @@ static struct xseg_part part_of_cell(const struct xseg_block *tract, uint32_t qu
     return part;
 }
 
+static enum xseg_block_state state_of_use(enum xseg_elastic_use use)
+{
+    switch (use) {
+    case XSEG_ELASTIC_LIVE:
+        return XSEG_BLOCK_LIVE;
+    case XSEG_ELASTIC_LEAVING:
+        return XSEG_BLOCK_PENDING;
+    case XSEG_ELASTIC_CLAIMED:
+        return XSEG_BLOCK_BUSY;
+    default:
+        return XSEG_BLOCK_HOLE;
+    }
+}
+
+/* The run of granules of one use from a granule of an elastic extent on. */
+static struct xseg_part part_of_granules(const struct xseg_extent *extent, uint32_t first)
+{
+    const struct xseg_segment *segment = &extent->segment;
+    const uint8_t *use = extent->elastic->use;
+    struct xseg_part part = {.extent = extent, .record = extent->first};
+    uint32_t end = first + 1;
+
+    XSEG_ASSERT(first < segment->granules);
+    while (end < segment->granules && use[end] == use[first])
+        end++;
+    part.base = segment->base + first * segment->granule_bytes;
+    part.bytes = (end - first) * segment->granule_bytes;
+    part.state = state_of_use((enum xseg_elastic_use)use[first]);
+    part.requested =
+        part.state == XSEG_BLOCK_LIVE || part.state == XSEG_BLOCK_PENDING ? part.bytes : 0;
+    return part;
+}
+
+/* The run of granules of one use that a granule lies in. */
+static struct xseg_part part_over_granule(const struct xseg_extent *extent, uint32_t granule)
+{
+    const uint8_t *use = extent->elastic->use;
+
+    while (granule > 0 && use[granule - 1] == use[granule])
+        granule--;
+    return part_of_granules(extent, granule);
+}
+
+/* The granule of an address of an elastic extent. */
+static uint32_t granule_of(const struct xseg_extent *extent, uint64_t address)
+{
+    return (uint32_t)((address - extent->segment.base) / extent->segment.granule_bytes);
+}
+
 /* The first part of a record, which may be NULL. */
 static struct xseg_part first_of(const struct xseg_block *record)
 {
     if (record == NULL)
         return (struct xseg_part){0};
+    if (record->extent->elastic != NULL)
+        return part_of_granules(record->extent, 0);
     return record->state == XSEG_BLOCK_TRACT
                ? part_of_cell(record, xseg_cell_quantum_of(record->extent, record->base))
                : part_of_record(record);
@@ -62,6 +114,8 @@ struct xseg_part xseg_walk_next(const struct xseg_part *part)
     const struct xseg_block *record = part->record;
 
     XSEG_ASSERT(part->extent != NULL && xseg_part_end(part) <= xseg_block_end(record));
+    if (part->extent->elastic != NULL && xseg_part_end(part) < xseg_block_end(record))
+        return part_of_granules(part->extent, granule_of(part->extent, xseg_part_end(part)));
     if (record->state == XSEG_BLOCK_TRACT && xseg_part_end(part) < xseg_block_end(record))
         return part_of_cell(record, xseg_cell_quantum_of(record->extent, xseg_part_end(part)));
     return first_of(record->next);
@@ -69,6 +123,8 @@ struct xseg_part xseg_walk_next(const struct xseg_part *part)
 
 struct xseg_part xseg_walk_at(const struct xseg_extent *extent, uint64_t address)
 {
+    if (extent->elastic != NULL)
+        return part_over_granule(extent, granule_of(extent, address));
     const struct xseg_block *record = xseg_extent_block_over(extent, address);
 
     if (record->state != XSEG_BLOCK_TRACT)

@@ -22,8 +22,10 @@
 
 struct xseg_allocator;
 struct xseg_decay;
+struct xseg_leaving;
 struct xseg_poison;
 struct xseg_pending;
+struct xseg_ranges;
 struct xseg_sharing;
 
 /* Counters of a device, each with its member of struct xseg_statistics.  A reset of the totals sets them to 0. */
@@ -48,6 +50,8 @@ struct xseg_device {
     atomic_bool is_unpaged;
     /* Memory has been short once: events of pending blocks are queried where that may serve. */
     atomic_bool asks_late;
+    /* Bytes that quotas of ranges promise beyond what these have.  Guarded by GROWTH. */
+    uint64_t promised;
     /* enum xseg_refuser of the last growth that was refused.  Guarded by GROWTH. */
     unsigned refuser;
     struct xseg_pages pages; /* unmapped physical memory; guarded by GROWTH */
@@ -62,7 +66,9 @@ struct xseg_device {
     struct xseg_pending *pending;
     struct xseg_poison *poison;
     struct xseg_decay *decay;
+    struct xseg_leaving *leaving;
     struct xseg_sharing *sharing;
+    struct xseg_ranges *ranges;
     /* Stream that waits for users' events; NULL until needed; guarded by GROWTH. */
     xseg_stream side;
     /* Stream that copies contents of paused pools; NULL until needed; guarded by GROWTH. */

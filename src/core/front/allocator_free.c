@@ -37,7 +37,12 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT((size_t)part.state < XSEG_COUNT_OF(state_text) && state_text[part.state] != NULL);
-    *is_free = part.state != XSEG_BLOCK_LIVE;
+    *is_free = part.state != XSEG_BLOCK_LIVE && extent->elastic == NULL;
+    if (extent->elastic != NULL)
+        return xseg_fail(XSEG_ERR_NOT_LIVE,
+                         "%#" PRIx64 " is an address of a range, which has no blocks: "
+                         "xseg_range_decommit() gives its memory up",
+                         address);
     if (part.state == XSEG_BLOCK_LIVE)
         return xseg_fail(XSEG_ERR_NOT_LIVE,
                          "%#" PRIx64 " lies %" PRIu64 " bytes inside the live block at %#" PRIx64

@@ -18,9 +18,11 @@
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pools/page_trial.h"
 #include "src/core/pools/share.h"
+#include "src/core/ranges/range.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
 #include "src/core/reclaim/idle.h"
+#include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -31,6 +33,8 @@ struct whole {
     struct xseg_pending pending;
     struct xseg_poison poison;
     struct xseg_decay decay;
+    struct xseg_leaving leaving;
+    struct xseg_ranges ranges;
     struct xseg_sharing sharing;
 };
 
@@ -84,6 +88,8 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     device->pending = &whole->pending;
     device->poison = &whole->poison;
     device->decay = &whole->decay;
+    device->leaving = &whole->leaving;
+    device->ranges = &whole->ranges;
     device->sharing = &whole->sharing;
     status = xseg_leftovers_init(&device->leftovers, &device->context);
     if (status != XSEG_OK)
@@ -111,6 +117,8 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_history_init(&device->history, &allocator->history, &allocator->observers,
                       device->context.ordinal);
     xseg_sharing_init(device->sharing);
+    xseg_leaving_init(device->leaving);
+    xseg_ranges_init(device->ranges);
     xseg_list_init(&device->spare_extents);
     XSEG_ASSERT(device->pool.body == &device->pool_body);
     status = try_pages(device);
@@ -215,6 +223,7 @@ static xseg_status give_everything_back(struct xseg_device *device)
     status = xseg_trim_device(device, &everything, &done);
     if (status != XSEG_OK)
         return status;
+    xseg_ranges_end_all(device);
     xseg_device_visit_arenas(device, end_extents, &all);
     if (!all)
         return xseg_fail(XSEG_ERR_DRIVER,
@@ -267,6 +276,8 @@ void xseg_device_end(struct xseg_device *device)
     xseg_pages_fini(&device->pages);
     xseg_history_fini(&device->history);
     xseg_sharing_fini(device->sharing);
+    xseg_leaving_fini(device->leaving);
+    xseg_ranges_fini(device->ranges);
     xseg_leftovers_fini(&device->leftovers);
     xseg_lock_fini(&device->table_lock);
     xseg_lock_fini(&device->growth_lock);
@@ -325,6 +336,7 @@ xseg_status xseg_device_give_back(struct xseg_device *device)
     if (xseg_context_is_lost(&device->context)) {
         abandon_pending(device);
         xseg_forget_lost(device);
+        xseg_ranges_end_all(device);
         xseg_device_visit_arenas(device, abandon_extents, NULL);
         status = XSEG_OK;
     }

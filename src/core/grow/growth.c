@@ -11,6 +11,7 @@
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/config/size.h"
+#include "src/core/grow/extents.h"
 #include "src/core/grow/refusal.h"
 #include "src/core/grow/scrub.h"
 #include "src/core/pending/pending.h"
@@ -21,96 +22,6 @@
 
 _Static_assert(XSEG_GROWTH_ADDRESSES >> XSEG_PAGE_MAP_ADDRESS_BITS == 0,
                "the page map covers the budget of addresses");
-
-/* --- Extents. --- */
-
-static struct xseg_extent *take_extent(struct xseg_arena *arena)
-{
-    struct xseg_list *spare = &arena->device->spare_extents;
-    struct xseg_extent *extent;
-
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (xseg_list_is_empty(spare)) {
-        extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
-        if (extent == NULL) {
-            (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's record");
-            return NULL;
-        }
-        memset(extent, 0, sizeof(*extent));
-    } else {
-        extent = XSEG_LIST_FIRST(spare, struct xseg_extent, link);
-        xseg_list_remove(&extent->link);
-    }
-    xseg_list_init(&extent->link);
-    extent->arena = arena;
-    extent->oversize = false;
-    extent->registered = 0;
-    return extent;
-}
-
-static void put_extent(struct xseg_extent *extent)
-{
-    XSEG_ASSERT(xseg_list_is_empty(&extent->link));
-    xseg_list_insert(&extent->arena->device->spare_extents, &extent->link);
-}
-
-/*
- * Announce an extent as one busy block: give it tables, and add it to the page map and to its arena's list.  On
- * failure the segment ends and the record is spare again.
- */
-static xseg_status announce(struct xseg_extent *extent, bool cover)
-{
-    struct xseg_arena *arena = extent->arena;
-    struct xseg_device *device = arena->device;
-    bool known = false;
-
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && extent->segment.bytes > 0);
-    if (!xseg_extent_init(extent))
-        goto end_segment;
-    if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
-        goto end_tables;
-    extent->segment.owner = arena->pool;
-    extent->pool_number = arena->pool_number;
-    extent->segment.properties = xseg_pool_properties(arena->pool);
-    atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
-    xseg_arena_lock(arena);
-    if (xseg_arena_stock(arena, &arena->blocks, 2)) {
-        xseg_lock_take(&device->page_map->lock);
-        known = xseg_page_map_insert(device->page_map, extent);
-        xseg_lock_give(&device->page_map->lock);
-    }
-    if (known)
-        (void)xseg_arena_add_extent(arena, extent);
-    xseg_arena_unlock(arena);
-    XSEG_ASSERT(!known || extent->first->state == XSEG_BLOCK_BUSY);
-    if (known)
-        return XSEG_OK;
-
-end_tables:
-    xseg_arena_lock(arena);
-    xseg_extent_fini(extent);
-    xseg_arena_unlock(arena);
-end_segment:
-    (void)xseg_segment_end(&extent->segment);
-    put_extent(extent);
-    return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's tables");
-}
-
-/* Announce a new expandable segment, which is one hole, and count its addresses.  status: of reserving them */
-static xseg_status announce_reserved(struct xseg_extent *extent, xseg_status status)
-{
-    struct xseg_device *device = extent->arena->device;
-    const uint64_t bytes = extent->segment.reserved_bytes;
-
-    XSEG_ASSERT(status != XSEG_OK || bytes >= extent->segment.bytes);
-    if (status == XSEG_OK)
-        status = announce(extent, false);
-    else
-        put_extent(extent);
-    if (status == XSEG_OK)
-        atomic_fetch_add_explicit(&device->addresses, bytes, memory_order_relaxed);
-    return status;
-}
 
 /* --- Limits. --- */
 
@@ -130,7 +41,8 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
 {
     struct xseg_device *device = pool->body->device;
     const uint64_t limit = xseg_device_limit(device);
-    const uint64_t physical = xseg_device_physical(device);
+    /* What is promised to ranges counts as taken. */
+    const uint64_t physical = xseg_device_physical(device) + device->promised;
     const uint64_t total = device->context.total_bytes;
 
     const xseg_status status = xseg_growth_check_pool(pool, more);
@@ -201,15 +113,15 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
         status = xseg_growth_check(arena->pool, bytes, 0);
     if (status != XSEG_OK)
         return status;
-    struct xseg_extent *extent = take_extent(arena);
+    struct xseg_extent *extent = xseg_extents_take(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
     status = make_classic(arena, &extent->segment, bytes);
     if (status != XSEG_OK) {
-        put_extent(extent);
+        xseg_extents_put(extent);
         return status;
     }
-    status = announce(extent, true);
+    status = xseg_extents_announce(extent, true);
     if (status != XSEG_OK)
         return status;
     xseg_pool_note_growth(arena, bytes);
@@ -311,10 +223,11 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     status = check_page(device, page);
     if (status != XSEG_OK)
         return status;
-    struct xseg_extent *extent = take_extent(arena);
+    struct xseg_extent *extent = xseg_extents_take(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
-    status = announce_reserved(extent, reserve(device, &extent->segment, &range, page));
+    status =
+        xseg_extents_announce_reserved(extent, reserve(device, &extent->segment, &range, page));
     if (status != XSEG_OK)
         return status;
     xseg_arena_lock(arena);
@@ -432,12 +345,12 @@ static xseg_status add_exactly(struct xseg_arena *arena, const struct xseg_segme
 
     if (status != XSEG_OK)
         return status;
-    struct xseg_extent *extent = take_extent(arena);
+    struct xseg_extent *extent = xseg_extents_take(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
-    status =
-        announce_reserved(extent, xseg_segment_reserve_exactly(&extent->segment, &device->context,
-                                                               &device->pages, wanted));
+    status = xseg_extents_announce_reserved(
+        extent,
+        xseg_segment_reserve_exactly(&extent->segment, &device->context, &device->pages, wanted));
     if (status == XSEG_OK)
         *out = extent->first;
     XSEG_ASSERT(status != XSEG_OK || ((*out)->state == XSEG_BLOCK_BUSY && !(*out)->mapped));

@@ -16,6 +16,7 @@
 #include "src/core/grow/unpaged.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/garbage.h"
+#include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_oversize.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -49,6 +50,7 @@ static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_nee
                                  struct xseg_grant *out)
 {
     xseg_pending_poll(arena->device->pending);
+    xseg_leaving_look(arena->device, false);
     return search(arena, need, out);
 }
 
@@ -276,6 +278,7 @@ static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
     if (atomic_load_explicit(&device->asks_late, memory_order_relaxed) &&
         xseg_pending_count(device->pending) != 0 && !xseg_pending_captures(device->pending))
         xseg_pending_poll(device->pending);
+    xseg_leaving_look(device, false);
     /* Another thread may have freed or mapped a fitting block while this one waited for the lock. */
     const xseg_status status = search(arena, need, out);
 

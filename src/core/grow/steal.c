@@ -77,7 +77,7 @@ static xseg_status make_pages(struct theft *theft, uint64_t page)
             xseg_pages_idle(&device->pages, page, &theft->plan->taker) >=
                 theft->plan->full_pages * page)
             return XSEG_OK;
-        if (xseg_device_physical(device) + page > limit)
+        if (xseg_device_physical(device) + device->promised + page > limit)
             return xseg_refusal_fail(theft->plan->arena->pool,
                                      limit < device->context.total_bytes
                                          ? xseg_refusal_of_limits(device)

@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/cache/walk.h"
 #include "src/core/pending/pending.h"
+#include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
@@ -151,6 +152,7 @@ xseg_status xseg_obstacle_close(struct xseg_pool *pool)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(pool->body->state == XSEG_POOL_MOVES);
     xseg_pending_poll(pool->body->device->pending);
+    xseg_leaving_look(pool->body->device, false);
     xseg_pool_visit_arenas(pool->body, close_arena, &found);
     xseg_streams_visit(&pool->body->device->streams, ask_stream, &questions);
     return judge(pool, &found);

@@ -5,6 +5,7 @@
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/idle.h"
+#include "src/core/reclaim/leaving.h"
 
 #define MILLISECOND UINT64_C(1000000)
 #define SECOND      (1000 * MILLISECOND)
@@ -307,6 +308,7 @@ static xseg_status look(struct xseg_device *device, const struct xseg_config *co
         decay->page_cost = FIRST_PAGE_COST;
     decay->looked = now;
     xseg_pending_poll(device->pending);
+    xseg_leaving_look(device, false);
     earn(decay, config, elapsed);
     const xseg_status status =
         reclaim(device, config, affordable(decay, who, budget), elapsed, &is_left);

@@ -78,6 +78,23 @@ bool xseg_notice_leave(struct xseg_device *device, const struct xseg_block *clai
     return false;
 }
 
+bool xseg_notice_leave_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
+{
+    struct xseg_device *device = extent->arena->device;
+    struct xseg_fail_kept kept;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && bytes > 0);
+    if (!xseg_notice_is_wanted(device))
+        return true;
+    let_go(device, &kept);
+    tell_bytes(extent, base, bytes, XSEG_OBSERVERS_LEAVING);
+    take_again(device, &kept);
+    if (!xseg_pending_captures(device->pending))
+        return true;
+    xseg_notice_come(extent, base, bytes);
+    return false;
+}
+
 void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
 {
     struct xseg_device *device = extent->arena->device;

@@ -10,6 +10,7 @@
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
 #include "src/core/reclaim/idle.h"
+#include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim_steps.h"
 
@@ -390,11 +391,14 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_tri
     if (plan->wait) {
         atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
         waited = xseg_pending_wait(device->pending);
+        const xseg_status left = xseg_leaving_wait(device, false);
+        waited = waited == XSEG_OK ? left : waited;
         /* After another error, blocks of one stream are still pending; the memory of the others can go. */
         if (waited == XSEG_ERR_DEVICE_LOST)
             return waited;
     } else {
         xseg_pending_poll(device->pending);
+        xseg_leaving_look(device, false);
     }
     (void)xseg_leftovers_retry(&device->leftovers);
     xseg_forget_paused(device);

@@ -295,10 +295,45 @@ void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed)
 
 /* --- Arenas. --- */
 
+/* Take an extent of one busy block without memory out of its arena and the page map.  The arena's lock is held. */
+static void remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
+    XSEG_REQUIRES(arena->lock)
+{
+    struct xseg_page_map *page_map = arena->device->page_map;
+
+    xseg_arena_remove_extent(arena, extent);
+    xseg_lock_take(&page_map->lock);
+    xseg_page_map_remove(page_map, extent);
+    xseg_lock_give(&page_map->lock);
+    xseg_extent_fini(extent);
+}
+
+/* Give the addresses of an extent back that was removed. */
+static void end_addresses(struct xseg_device *device, struct xseg_extent *extent)
+{
+    XSEG_ASSERT(atomic_load(&extent->segment.mapped) == 0);
+    XSEG_ASSERT(atomic_load(&device->addresses) >= extent->segment.reserved_bytes);
+    atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
+                              memory_order_relaxed);
+    (void)xseg_segment_end(&extent->segment); /* addresses that are refused are a leftover */
+    xseg_list_insert(&device->spare_extents, &extent->link);
+}
+
+void xseg_trim_end_elastic(struct xseg_extent *extent)
+{
+    struct xseg_arena *arena = extent->arena;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(extent->elastic != NULL && extent->registered == 0 && extent->segment.stuck == 0);
+    xseg_arena_lock(arena);
+    remove_extent(arena, extent);
+    xseg_arena_unlock(arena);
+    end_addresses(arena->device, extent);
+}
+
 bool xseg_trim_end_hole(struct xseg_extent *extent)
 {
     struct xseg_arena *arena = extent->arena;
-    struct xseg_device *device = arena->device;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (arena->pool->body->state != XSEG_POOL_RUNS || extent->registered != 0)
@@ -308,22 +343,12 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
                          extent->segment.stuck == 0;
     if (is_hole) {
         (void)xseg_arena_claim(arena, extent->first);
-        xseg_arena_remove_extent(arena, extent);
-        xseg_lock_take(&device->page_map->lock);
-        xseg_page_map_remove(device->page_map, extent);
-        xseg_lock_give(&device->page_map->lock);
-        xseg_extent_fini(extent);
+        remove_extent(arena, extent);
     }
     xseg_arena_unlock(arena);
-    if (!is_hole)
-        return false;
-    XSEG_ASSERT(atomic_load(&extent->segment.mapped) == 0);
-    XSEG_ASSERT(atomic_load(&device->addresses) >= extent->segment.reserved_bytes);
-    atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
-                              memory_order_relaxed);
-    (void)xseg_segment_end(&extent->segment); /* addresses that are refused are a leftover */
-    xseg_list_insert(&device->spare_extents, &extent->link);
-    return true;
+    if (is_hole)
+        end_addresses(arena->device, extent);
+    return is_hole;
 }
 
 bool xseg_trim_end_holes(struct xseg_arena *arena)

@@ -17,6 +17,9 @@ bool xseg_trim_end_hole(struct xseg_extent *extent);
  * lock. */
 void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most);
 
+/* End an elastic extent without memory: its addresses go back to the driver.  GROWTH is held. */
+void xseg_trim_end_elastic(struct xseg_extent *extent);
+
 /*
  * Give the addresses of all segments of an arena back that hold no memory.  GROWTH is held, no other lock.
  *

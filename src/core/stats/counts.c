@@ -229,11 +229,11 @@ static void part(struct xseg_totals *totals, enum xseg_count what, enum xseg_cou
     }
 }
 
-void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes)
+void xseg_counts_pend(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes)
 {
     struct xseg_totals *totals = counts->totals;
 
-    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATION).current != 0);
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATION).current >= blocks);
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATED_BYTES).current >= bytes);
     xseg_lock_take(&totals->lock);
     wake(counts);
@@ -242,29 +242,59 @@ void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes)
         part(totals, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES);
         totals->has_pended = true;
     }
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, blocks);
     xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
-    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].up, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].up, blocks);
     xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].up, bytes);
     limit_blocks(counts);
     limit_bytes(counts);
     xseg_lock_give(&totals->lock);
 }
 
-void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
+void xseg_counts_end_pending(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes,
+                             uint64_t requested)
 {
     XSEG_ASSERT(counts->totals->has_pended);
-    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE).current != 0);
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE).current >= blocks);
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE_BYTES).current >= bytes);
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_REQUESTED_BYTES).current >= requested);
     xseg_lock_take(&counts->totals->lock);
     wake(counts);
-    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].down, 1);
+    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].down, blocks);
     xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
     xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
     limit_blocks(counts);
     limit_bytes(counts);
     xseg_lock_give(&counts->totals->lock);
+}
+
+void xseg_counts_use(struct xseg_counts *counts, uint64_t bytes)
+{
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
+    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, bytes);
+    if (xseg_counts_are_past_limits(counts))
+        xseg_counts_reconcile_all(counts);
+}
+
+void xseg_counts_use_again(struct xseg_counts *counts, uint64_t bytes)
+{
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE_BYTES).current >= bytes);
+    xseg_lock_take(&counts->totals->lock);
+    wake(counts);
+    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
+    limit_bytes(counts);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
+    xseg_lock_give(&counts->totals->lock);
+    if (xseg_counts_are_past_limits(counts))
+        xseg_counts_reconcile_all(counts);
+}
+
+void xseg_counts_end_use(struct xseg_counts *counts, uint64_t bytes)
+{
+    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATED_BYTES).current >= bytes);
+    xseg_counts_wake(counts);
+    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
+    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, bytes);
 }
 
 /* The headroom moves with the amount, so that the sum of the quotas stays the same. */

@@ -270,9 +270,16 @@ static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, 
 void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xseg_count what,
                       uint64_t amount);
 
-/* Begin and end the time in which a freed block stays active, since streams still use it. */
-void xseg_counts_pend(struct xseg_counts *counts, uint64_t bytes);
-void xseg_counts_end_pending(struct xseg_counts *counts, uint64_t bytes, uint64_t requested);
+/* Begin and end the time in which freed blocks, or bytes that belong to none, stay active, since streams still use
+ * them. */
+void xseg_counts_pend(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes);
+void xseg_counts_end_pending(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes,
+                             uint64_t requested);
+
+/* Bytes that belong to no block: count new ones as allocated, or ones that were pending; and allocated ones as free. */
+void xseg_counts_use(struct xseg_counts *counts, uint64_t bytes);
+void xseg_counts_use_again(struct xseg_counts *counts, uint64_t bytes);
+void xseg_counts_end_use(struct xseg_counts *counts, uint64_t bytes);
 
 /* Statistics of one quantity of one group. */
 struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_group group,

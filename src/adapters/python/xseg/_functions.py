@@ -9,8 +9,9 @@ from ctypes import (
 from xseg._structs import (
     xseg_block_info, xseg_dmabuf, xseg_driver_call, xseg_explained, xseg_history_entry, xseg_history_frame,
     xseg_history_hook, xseg_history_summary, xseg_key, xseg_limit_values, xseg_mapping, xseg_observer,
-    xseg_options, xseg_pool_options, xseg_reason, xseg_registrar, xseg_request, xseg_share,
-    xseg_snapshot_options, xseg_statistics, xseg_trim_options, xseg_trimmed, xseg_where,
+    xseg_options, xseg_pool_options, xseg_range_info, xseg_range_options, xseg_reason, xseg_registrar,
+    xseg_request, xseg_share, xseg_snapshot_options, xseg_statistics, xseg_trim_options, xseg_trimmed,
+    xseg_where,
 )
 
 # Name: what it returns, what it takes.
@@ -72,6 +73,16 @@ FUNCTIONS = {
     "xseg_pool_retain": (c_int, [c_void_p]),
     "xseg_pool_set": (c_int, [c_void_p, c_int, c_bool]),
     "xseg_prewarm": (c_int, [c_void_p, POINTER(xseg_where), c_size_t]),
+    "xseg_range_commit": (c_int, [c_void_p, c_uint64, c_uint64, c_void_p]),
+    "xseg_range_decommit": (c_int, [c_void_p, c_uint64, c_uint64, c_void_p]),
+    "xseg_range_hold": (c_int, [c_void_p, c_uint64, c_uint64]),
+    "xseg_range_info": (c_int, [c_void_p, POINTER(xseg_range_info)]),
+    "xseg_range_let_go": (c_int, [c_void_p, c_uint64, c_uint64, c_void_p]),
+    "xseg_range_prepare": (c_int, [c_void_p, c_uint64]),
+    "xseg_range_quota": (c_int, [c_void_p, c_uint64]),
+    "xseg_range_release": (c_int, [c_void_p]),
+    "xseg_range_reserve": (c_int, [c_void_p, c_int, c_uint64, POINTER(xseg_range_options), POINTER(c_void_p)]),
+    "xseg_range_share": (c_int, [c_void_p, c_uint64, c_uint64, c_void_p, c_uint64]),
     "xseg_reason_text": (c_char_p, [c_int]),
     "xseg_register": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(xseg_registrar), POINTER(c_uint64)]),
     "xseg_route_begin": (c_int, [c_void_p, CFUNCTYPE(c_bool, c_void_p, c_void_p), c_void_p]),

@@ -342,6 +342,37 @@ class xseg_pool_options(Structure):
     ]
 
 
+class xseg_range_options(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("pool", c_void_p),
+        ("page_bytes", c_uint64),
+        ("limit_bytes", c_uint64),
+        ("exportable", c_bool),
+        ("rdma", c_bool),
+        ("name", c_char_p),
+    ]
+
+
+class xseg_range_info(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("base", c_void_p),
+        ("bytes", c_uint64),
+        ("page_bytes", c_uint64),
+        ("device", c_int),
+        ("pool", c_void_p),
+        ("limit_bytes", c_uint64),
+        ("quota_bytes", c_uint64),
+        ("committed_bytes", c_uint64),
+        ("leaving_bytes", c_uint64),
+        ("mapped_bytes", c_uint64),
+        ("physical_bytes", c_uint64),
+        ("prepared_bytes", c_uint64),
+        ("retaken", c_uint64),
+    ]
+
+
 class xseg_mapping(Structure):
     _fields_ = [
         ("struct_bytes", c_size_t),

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Elastic extents: addresses of a user, beneath which memory comes and goes by the granule (ranges.h).
+ *
+ *     granule   0     1     2     3     4     5     6     7
+ *     use     [live][live][    ][leav][leav][    ][live][    ] ...
+ *               committed   empty  decommitted, but a stream may still use the memory
+ *
+ * An elastic extent has one block for all of its addresses, which stays busy: nothing is cut from it, and no trim
+ * looks into it.  What its granules are used for stands here.  A walk (walk.h) shows runs of granules as blocks:
+ * live, pending, busy, or holes.
+ *
+ * The granules of the segment are the range's pages, so each page is one granule long.
+ *
+ * Invariants, while no granule is claimed; xseg_arena_audit() checks them:
+ *   ELASTIC-1  a granule is live or leaving exactly if it is mapped or evicted.
+ *   ELASTIC-2  a granule has a batch exactly if it is leaving.
+ *   ELASTIC-3  `live` and `leaving` are the granules in those uses; `own` is the bytes of those that are no guests.
+ *
+ * Locking: GROWTH, and ARENA of the extent's arena as well for changes of `use`; either suffices for reading.
+ */
+#ifndef XSEG_CORE_ELASTIC_H
+#define XSEG_CORE_ELASTIC_H
+
+#include <stdint.h>
+
+#include "src/base/align.h"
+
+struct xseg_range_body;
+
+enum xseg_elastic_use {
+    XSEG_ELASTIC_EMPTY,   /* no memory is to be here */
+    XSEG_ELASTIC_LIVE,    /* committed */
+    XSEG_ELASTIC_LEAVING, /* decommitted; goes once its stream has passed */
+    XSEG_ELASTIC_CLAIMED  /* a call works on it, and lets locks go meanwhile */
+};
+
+/* Where else the page of a granule is mapped; see places.h.  Numbers are those of granules of the device. */
+struct xseg_elastic_place {
+    uint32_t older, younger; /* 0, 0: nowhere else */
+};
+
+struct xseg_elastic {
+    struct xseg_range_body *range;
+    uint8_t *use;    /* [granules] */
+    uint32_t *batch; /* [granules]: number of the batch that it leaves with; 0: none */
+    uint32_t *holds; /* [granules]: how often it is held by captures */
+    struct xseg_elastic_place *place; /* [granules]; NULL before the first share */
+    uint32_t live, leaving;           /* granules in these uses */
+    uint64_t own;                     /* bytes of pages that are counted here */
+    uint64_t coming;                  /* bytes that a commit is getting */
+    uint64_t quota, promised;         /* see xseg_elastic_set_own() */
+    uint64_t zeros;  /* bytes of the page beneath the holes, which counts as in use */
+    uint64_t let_go; /* how often holds were taken back */
+};
+
+/*
+ * Set the bytes of pages that are counted in an extent and that a commit is getting.  What is left of its quota is
+ * promised, and taken from what others of the device may have.
+ *
+ * all: what is promised on the device
+ */
+static inline void xseg_elastic_set_own(struct xseg_elastic *elastic, uint64_t own, uint64_t coming,
+                                        uint64_t *all)
+{
+    const uint64_t used = own + coming;
+    const uint64_t promised = elastic->quota - xseg_min(elastic->quota, used);
+
+    elastic->own = own;
+    elastic->coming = coming;
+    *all += promised - elastic->promised;
+    elastic->promised = promised;
+}
+
+/* Bytes of the tables of a granule, without places. */
+#define XSEG_ELASTIC_BYTES (2 * sizeof(uint32_t) + sizeof(uint8_t))
+
+#endif

@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/ranges/commit.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "src/base/error.h"
+#include "src/base/span.h"
+#include "src/core/arena/notes.h"
+#include "src/core/config/size.h"
+#include "src/core/device/allocator.h"
+#include "src/core/grow/growth.h"
+#include "src/core/grow/refusal.h"
+#include "src/core/grow/shortage.h"
+#include "src/core/grow/steal.h"
+#include "src/core/pending/pending.h"
+#include "src/core/pending/stream_retirement.h"
+#include "src/core/reclaim/leaving.h"
+#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/places.h"
+#include "src/core/reclaim/trim.h"
+
+/* A commit under way. */
+struct commit {
+    struct xseg_device *device;
+    struct xseg_range_run run;
+    struct xseg_arena *arena;
+    struct xseg_known_stream *stream;
+    const struct xseg_config *config;
+    struct xseg_need need; /* as the ladder describes a request */
+    uint64_t missing;      /* bytes of granules that need pages */
+    bool is_full;          /* the range or its pool is at its own limit */
+};
+
+/* --- Claiming. --- */
+
+/* Whether the granules can be committed: each is empty, or leaves. */
+static xseg_status check_use(const struct xseg_range_run *run)
+{
+    const uint8_t *use = run->extent->elastic->use;
+
+    for (uint32_t at = run->first; at < run->first + run->count; at++)
+        if (use[at] != XSEG_ELASTIC_EMPTY && use[at] != XSEG_ELASTIC_LEAVING)
+            return xseg_range_fail_use(run, at, "commit what has no memory");
+    return XSEG_OK;
+}
+
+/* The next run of granules from one on that leave, or that do not: a claimed one leaves as long as it has a batch. */
+static struct xseg_range_run next_part(const struct xseg_range_run *run, uint32_t from, bool leaves)
+{
+    const uint32_t *batch = run->extent->elastic->batch;
+    const uint32_t end = run->first + run->count;
+    struct xseg_range_run part = {run->body, run->extent, from, 0};
+
+    while (part.first < end && (batch[part.first] != 0) != leaves)
+        part.first++;
+    while (part.first + part.count < end && (batch[part.first + part.count] != 0) == leaves)
+        part.count++;
+    return part;
+}
+
+#define FOR_PARTS(part, run, leaves)                                                               \
+    for (struct xseg_range_run part = next_part((run), (run)->first, (leaves)); (part).count != 0; \
+         (part) = next_part((run), (part).first + (part).count, (leaves)))
+
+/* Give claimed granules up: those that left leave again, the others are empty. */
+static void unclaim(const struct commit *commit)
+{
+    FOR_PARTS(empty, &commit->run, false)
+    {
+        xseg_range_set_use(&empty, XSEG_ELASTIC_EMPTY);
+    }
+    FOR_PARTS(part, &commit->run, true)
+    {
+        xseg_leaving_resume(part.extent, part.first, part.count);
+    }
+}
+
+/* --- Getting pages. --- */
+
+/* Which idle pages the range may have; as scrub.h says, with the stream of the commit. */
+static struct xseg_page_taker taker_of(const struct commit *commit)
+{
+    struct xseg_page_taker taker = {commit->arena->pool, XSEG_PAGE_ANY,
+                                    commit->run.extent->segment.properties, commit->run.body};
+
+    if (commit->config->scrub)
+        taker.choice = xseg_pending_captures(commit->device->pending) ||
+                               !xseg_streams_is_open(&commit->device->context, commit->stream)
+                           ? XSEG_PAGE_OWN_ONLY
+                           : XSEG_PAGE_OWN_FIRST;
+    return taker;
+}
+
+static xseg_status check_limits(struct commit *commit, const struct xseg_page_taker *taker)
+{
+    const struct xseg_range_body *body = commit->run.body;
+    const uint64_t page = commit->run.extent->segment.page_bytes, own = body->elastic.own;
+    const uint64_t idle = xseg_pages_idle(&commit->device->pages, page, taker);
+
+    commit->is_full = own > body->limit || commit->missing > body->limit - own;
+    if (commit->is_full)
+        return xseg_fail(XSEG_ERR_LIMIT,
+                         "limit_bytes of the range (%" PRIu64 ") leaves no room for %" PRIu64
+                         " bytes: it has %" PRIu64 ", of which %" PRIu64 " leave",
+                         body->limit, commit->missing, own,
+                         body->elastic.leaving * commit->run.extent->segment.granule_bytes);
+    const xseg_status status =
+        xseg_growth_check(commit->arena->pool, commit->missing, xseg_min(commit->missing, idle));
+    commit->is_full = commit->arena->pool->body->is_full;
+    return status;
+}
+
+/* Unmap the granules again that were empty, up to one. */
+static void unmap_up_to(const struct commit *commit, uint32_t end)
+{
+    struct xseg_segment *segment = &commit->run.extent->segment;
+    uint32_t done = 0;
+
+    FOR_PARTS(part, &commit->run, false)
+    {
+        if (part.first >= end)
+            return;
+        (void)xseg_segment_unmap(segment, part.first, part.count, true, &done);
+        /* A page that the driver refuses to unmap is neither committed nor a hole: it is made a stuck one. */
+        if (done < part.count)
+            xseg_segment_stick(segment, part.first + done, part.count - done);
+    }
+}
+
+/* Map all granules that are empty, or none. */
+static xseg_status map_all(struct commit *commit, const struct xseg_page_taker *taker)
+{
+    struct xseg_segment *segment = &commit->run.extent->segment;
+    struct xseg_supply supply = {
+        .choice = taker->choice,
+        .stream = commit->stream->handle,
+        .prepared_for = commit->run.body,
+    };
+    char reason[256];
+
+    FOR_PARTS(part, &commit->run, false)
+    {
+        const xseg_status status = xseg_segment_map(segment, part.first, part.count, &supply);
+
+        if (status == XSEG_OK)
+            continue;
+        (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+        unmap_up_to(commit, part.first);
+        return xseg_fail(status, "%s", reason);
+    }
+    atomic_fetch_add_explicit(&commit->device->scrubbed, supply.cleared, memory_order_relaxed);
+    return XSEG_OK;
+}
+
+/* Get pages and map them, as far as limits and the driver allow without taking any from elsewhere. */
+static xseg_status grow(struct commit *commit)
+{
+    const struct xseg_page_taker taker = taker_of(commit);
+    const xseg_status status = check_limits(commit, &taker);
+
+    return status == XSEG_OK ? map_all(commit, &taker) : status;
+}
+
+/* --- Steps when memory is short. --- */
+
+typedef xseg_status step(struct commit *commit);
+
+static xseg_status finished(struct commit *commit)
+{
+    xseg_pending_poll(commit->device->pending);
+    xseg_leaving_look(commit->device, true);
+    return grow(commit);
+}
+
+static xseg_status steal_pages(struct commit *commit, bool wait)
+{
+    const struct xseg_segment *segment = &commit->run.extent->segment;
+    const struct xseg_steal_plan plan = {
+        .taker = taker_of(commit),
+        .config = commit->config,
+        .bytes = commit->missing,
+        .granule_bytes = segment->page_bytes,
+        .page_bytes = segment->page_bytes,
+        .full_pages = commit->missing / segment->page_bytes,
+        .wait = wait,
+        .arena = commit->arena,
+    };
+    const xseg_status status = xseg_growth_check_pool(commit->arena->pool, commit->missing);
+
+    if (status != XSEG_OK)
+        return status;
+    const xseg_status stolen = xseg_steal(commit->device, &plan);
+    return stolen == XSEG_OK ? map_all(commit, &plan.taker) : stolen;
+}
+
+static xseg_status steal(struct commit *commit)
+{
+    return steal_pages(commit, false);
+}
+
+static xseg_status steal_waiting(struct commit *commit)
+{
+    return steal_pages(commit, true);
+}
+
+static xseg_status pending(struct commit *commit)
+{
+    xseg_status status = xseg_pending_captures(commit->device->pending)
+                             ? XSEG_OK
+                             : xseg_pending_wait(commit->device->pending);
+
+    if (status != XSEG_ERR_DEVICE_LOST)
+        status = xseg_leaving_wait(commit->device, true);
+    return status == XSEG_ERR_DEVICE_LOST ? status : grow(commit);
+}
+
+static xseg_status flush(struct commit *commit)
+{
+    const struct xseg_trim_plan everything = {.wait = true};
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    const xseg_status status = xseg_trim_device(commit->device, &everything, &done);
+
+    if (status == XSEG_ERR_DEVICE_LOST)
+        return status;
+    atomic_fetch_add_explicit(&commit->device->retries, 1, memory_order_relaxed);
+    return grow(commit);
+}
+
+static step *const all_steps[] = {steal, steal_waiting, pending, steal_waiting, flush, NULL};
+static step *const capture_steps[] = {steal, NULL};
+/* Memory of others is of no use to a range or a pool that is at its own limit. */
+static step *const full_steps[] = {pending, NULL};
+
+static xseg_status climb(struct commit *commit, xseg_status refused)
+{
+    step *const *next = commit->is_full ? full_steps : all_steps;
+
+    if (xseg_pending_captures(commit->device->pending))
+        next = commit->is_full ? full_steps + 1 : capture_steps;
+    for (; *next != NULL && xseg_refusal_is_shortage(refused); next++)
+        refused = (*next)(commit);
+    return refused;
+}
+
+/* Ask the observers to spare memory; returns whether one has.  GROWTH is let go meanwhile. */
+static bool ask(const struct commit *commit, xseg_status refused, unsigned attempt) XSEG_UNCHECKED
+{
+    xseg_lock_give(&commit->device->growth_lock);
+    const bool spared =
+        xseg_shortage_tell(commit->arena, &commit->need, refused, XSEG_OBSERVERS_SHORT, attempt);
+    xseg_lock_take(&commit->device->growth_lock);
+    return spared;
+}
+
+static xseg_status overcome(struct commit *commit, xseg_status refused)
+{
+    struct xseg_device *device = commit->device;
+    bool spared = true;
+
+    device->is_short = device->is_short || !commit->is_full;
+    if (!xseg_pending_captures(device->pending))
+        refused = finished(commit);
+    for (unsigned attempt = 0;
+         spared && attempt < XSEG_ASKS_MOST && xseg_refusal_is_shortage(refused); attempt++) {
+        spared = ask(commit, refused, attempt);
+        if (spared)
+            refused = grow(commit);
+        if (xseg_refusal_is_shortage(refused))
+            refused = climb(commit, refused);
+    }
+    return refused;
+}
+
+/* Have pages mapped beneath the empty granules.  What idle pages are left goes as page_cache_mb says. */
+static xseg_status supply(struct commit *commit)
+{
+    struct xseg_elastic *elastic = commit->run.extent->elastic;
+    struct xseg_device *device = commit->device;
+
+    xseg_elastic_set_own(elastic, elastic->own, elastic->coming + commit->missing,
+                         &device->promised);
+    xseg_status status = grow(commit);
+    if (xseg_refusal_is_shortage(status)) {
+        XSEG_SPAN_BEGIN(ladder, device->context.ordinal, commit->missing);
+        status = overcome(commit, status);
+        XSEG_SPAN_END(ladder, device->context.ordinal, status);
+    }
+    xseg_elastic_set_own(elastic, elastic->own, elastic->coming - commit->missing,
+                         &device->promised);
+    xseg_pages_fit(&device->pages, commit->config->page_cache_bytes);
+    return status;
+}
+
+/* --- Settling. --- */
+
+/* Let the stream of the commit wait for those that granules leave with. */
+static xseg_status order(const struct commit *commit)
+{
+    const uint32_t *batch = commit->run.extent->elastic->batch;
+    uint32_t last = 0;
+
+    FOR_PARTS(part, &commit->run, true)
+    {
+        for (uint32_t at = part.first; at < part.first + part.count; at++) {
+            const xseg_status status =
+                batch[at] == last ? XSEG_OK : xseg_leaving_order(part.extent, at, commit->stream);
+
+            if (status != XSEG_OK)
+                return status;
+            last = batch[at];
+        }
+    }
+    return XSEG_OK;
+}
+
+/* Take granules back that left. */
+static void retake(const struct commit *commit, const struct xseg_range_run *part)
+{
+    struct xseg_elastic *elastic = part->extent->elastic;
+    struct xseg_arena *arena = commit->arena;
+    const uint64_t own = xseg_places_own(part->extent, part->first, part->count);
+
+    xseg_leaving_end(part->extent, part->first, part->count);
+    xseg_arena_lock(arena);
+    elastic->leaving -= part->count;
+    elastic->live += part->count;
+    if (own != 0)
+        xseg_counts_use_again(&arena->counts, own);
+    xseg_arena_unlock(arena);
+    part->body->retaken += part->count;
+}
+
+/* Count granules that were mapped. */
+static void count_mapped(const struct commit *commit, const struct xseg_range_run *part)
+{
+    struct xseg_elastic *elastic = part->extent->elastic;
+    struct xseg_arena *arena = commit->arena;
+    const uint64_t bytes = xseg_range_bytes(part);
+
+    xseg_arena_lock(arena);
+    xseg_elastic_set_own(elastic, elastic->own + bytes, elastic->coming, &commit->device->promised);
+    elastic->live += part->count;
+    xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+    xseg_counts_use(&arena->counts, bytes);
+    if (xseg_notes_are_kept(arena))
+        xseg_notes_segment(part->extent, XSEG_HISTORY_SEGMENT_MAP, xseg_range_base(part), bytes);
+    xseg_arena_unlock(arena);
+    xseg_pool_note_growth(arena, bytes);
+}
+
+/* All granules are live.  Observers are told of new memory while it is still claimed. */
+static void settle(const struct commit *commit)
+{
+    const struct xseg_range_run *run = &commit->run;
+
+    if (xseg_notice_is_wanted(commit->device))
+        FOR_PARTS(part, run, false)
+        {
+            xseg_notice_come(part.extent, xseg_range_base(&part), xseg_range_bytes(&part));
+        }
+    FOR_PARTS(part, run, false)
+    {
+        count_mapped(commit, &part);
+    }
+    /* From here on the parts are not told apart any more: taking back ends batches. */
+    for (uint32_t at = run->first, end = run->first + run->count; at < end;) {
+        const struct xseg_range_run part = next_part(run, at, true);
+
+        if (part.count == 0)
+            break;
+        retake(commit, &part);
+        at = part.first + part.count;
+    }
+    xseg_range_set_use(run, XSEG_ELASTIC_LIVE);
+    xseg_places_return(run->extent, run->first, run->count);
+}
+
+/* --- The call. --- */
+
+static void describe(struct commit *commit)
+{
+    commit->missing = 0;
+    FOR_PARTS(part, &commit->run, false)
+    {
+        commit->missing += xseg_range_bytes(&part);
+    }
+    commit->need = (struct xseg_need){
+        .config = commit->config,
+        .pool = commit->arena->pool,
+        .requested = xseg_range_bytes(&commit->run),
+        .bytes = commit->missing,
+        .alignment = XSEG_SIZE_QUANTUM,
+        .span = commit->missing,
+        .segment_bytes = commit->missing,
+        .expandable = true,
+        .is_single = true, /* no cached block serves it */
+        .no_split = true,
+    };
+}
+
+/* Commit the granules, which have been checked.  GROWTH is held. */
+static xseg_status commit_run(struct commit *commit)
+{
+    struct xseg_segment *segment = &commit->run.extent->segment;
+    xseg_status status = XSEG_OK;
+
+    describe(commit);
+    xseg_range_set_use(&commit->run, XSEG_ELASTIC_CLAIMED);
+    if (commit->missing != 0) {
+        xseg_leaving_look(commit->device, true);
+        /* A stuck guest is in the way of a page of the range's own. */
+        if (segment->guest != NULL)
+            (void)xseg_segment_unstick(segment);
+        status = supply(commit);
+    }
+    if (status == XSEG_OK) {
+        status = order(commit);
+        if (status != XSEG_OK)
+            unmap_up_to(commit, segment->granules);
+    }
+    if (status == XSEG_OK)
+        settle(commit);
+    else
+        unclaim(commit);
+    return status;
+}
+
+/* Begin a commit: everything that can be wrong with its arguments.  GROWTH is held. */
+static xseg_status begin(struct commit *commit, struct xseg_range *range, uint64_t offset,
+                         uint64_t bytes)
+{
+    xseg_status status = xseg_range_find(range, offset, bytes, &commit->run);
+
+    if (status == XSEG_OK && xseg_context_is_lost(&commit->device->context))
+        status = xseg_driver_fail_lost(&commit->device->context);
+    if (status == XSEG_OK)
+        status = xseg_pool_check_running(commit->run.body->pool);
+    if (status == XSEG_OK)
+        status = check_use(&commit->run);
+    if (status == XSEG_OK)
+        commit->arena = commit->run.extent->arena;
+    return status;
+}
+
+/* Write the error text of a refusal, and count it.  GROWTH is held. */
+static xseg_status refuse(struct commit *commit, xseg_status status)
+{
+    struct xseg_arena *arena = commit->arena;
+    uint64_t free_bytes = 0;
+
+    atomic_fetch_add_explicit(&commit->device->ooms, 1, memory_order_relaxed);
+    if (commit->is_full && !arena->pool->body->is_full)
+        return status;
+    status = xseg_shortage_fail(arena, &commit->need, status, false, &free_bytes);
+    if (!xseg_notes_are_kept(arena))
+        return status;
+    xseg_arena_lock(arena);
+    xseg_notes_oom(arena, commit->need.requested, free_bytes);
+    xseg_arena_unlock(arena);
+    return status;
+}
+
+/* Report a refusal, as the ladder does.  No lock is held. */
+static void report(const struct commit *commit, xseg_status status)
+{
+    struct xseg_device *device = commit->device;
+
+    device->allocator->report_oom(device->allocator);
+    (void)xseg_shortage_tell(commit->arena, &commit->need, status, XSEG_OBSERVERS_OOM, 0);
+    xseg_lock_take(&device->growth_lock);
+    XSEG_ASSERT(commit->arena->misses > 0);
+    commit->arena->misses--;
+    xseg_lock_give(&device->growth_lock);
+}
+
+xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                        xseg_stream stream)
+{
+    struct xseg_device *device = range->device;
+    struct commit commit = {.device = device, .config = xseg_allocator_config(device->allocator)};
+    xseg_status status = xseg_stream_retirement_get(device, stream, &commit.stream);
+
+    if (status != XSEG_OK)
+        return status;
+    if (xseg_pending_captures(device->pending))
+        xseg_streams_claim(commit.stream);
+    xseg_lock_take(&device->growth_lock);
+    status = begin(&commit, range, offset, bytes);
+    if (status != XSEG_OK || commit.run.count == 0) {
+        xseg_lock_give(&device->growth_lock);
+        return status;
+    }
+    commit.arena->misses++;
+    status = commit_run(&commit);
+    const bool is_short = xseg_refusal_is_shortage(status);
+    if (is_short)
+        status = refuse(&commit, status);
+    commit.arena->misses -= !is_short;
+    xseg_lock_give(&device->growth_lock);
+    if (is_short)
+        report(&commit, status);
+    return status;
+}

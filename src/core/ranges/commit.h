@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Committing: memory beneath granules of a range.
+ *
+ *     claim the granules                  no other call works on them
+ *     empty ones:    get pages, map them  the steps below
+ *     leaving ones:  let the stream wait  for the one that they leave with
+ *     settle: all of them are live        or, after a failure, as they were
+ *
+ * The steps of getting pages, of which each is followed by another attempt:
+ *
+ *     grow          prepared pages, idle ones, new ones
+ *     finished      unmap what leaves and has passed
+ *     ask           observers, without GROWTH
+ *     steal         idle pages of other ranges and pools; idle memory of other kinds goes back to the driver for new ones
+ *     waiting       the same, after waiting for their streams
+ *     pending       what leaves, and freed blocks that other streams use, after waiting for them
+ *     flush         all idle memory goes back to the driver
+ *
+ * The last four not in a capture, but `steal`, which makes new pages only; and where the range or its pool is at its own
+ * limit, what leaves alone.
+ */
+#ifndef XSEG_CORE_COMMIT_H
+#define XSEG_CORE_COMMIT_H
+
+#include "src/core/ranges/range.h"
+
+/* As xseg_range_commit() of the public header.  No lock is held. */
+xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                        xseg_stream stream);
+
+#endif

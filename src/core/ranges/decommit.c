@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/ranges/decommit.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pending/pending.h"
+#include "src/core/pending/stream_retirement.h"
+#include "src/core/reclaim/leaving.h"
+#include "src/core/reclaim/places.h"
+
+/* Let live granules leave.  GROWTH is held. */
+static xseg_status decommit(const struct xseg_range_run *run, struct xseg_known_stream *stream)
+{
+    struct xseg_elastic *elastic = run->extent->elastic;
+    struct xseg_arena *arena = run->extent->arena;
+    uint32_t at = 0;
+
+    if (!xseg_range_is_all(run, XSEG_ELASTIC_LIVE, &at))
+        return xseg_range_fail_use(run, at, "decommit what is committed");
+    const xseg_status status = xseg_leaving_begin(run->extent, run->first, run->count, stream);
+    if (status != XSEG_OK)
+        return status;
+    xseg_places_leave(run->extent, run->first, run->count);
+    const uint64_t own = xseg_places_own(run->extent, run->first, run->count);
+    xseg_arena_lock(arena);
+    memset(&elastic->use[run->first], XSEG_ELASTIC_LEAVING, run->count);
+    elastic->live -= run->count;
+    elastic->leaving += run->count;
+    if (own != 0)
+        xseg_counts_pend(&arena->counts, 0, own);
+    xseg_arena_unlock(arena);
+    return XSEG_OK;
+}
+
+xseg_status xseg_decommit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                          xseg_stream handle)
+{
+    struct xseg_device *device = range->device;
+    struct xseg_known_stream *stream = NULL;
+    struct xseg_range_run run;
+    xseg_status status = xseg_stream_retirement_get(device, handle, &stream);
+
+    if (status != XSEG_OK)
+        return status;
+    xseg_lock_take(&device->growth_lock);
+    status = xseg_range_find(range, offset, bytes, &run);
+    if (status == XSEG_OK)
+        status = xseg_pool_check_running(run.body->pool);
+    if (status == XSEG_OK && run.count != 0)
+        status = decommit(&run, stream);
+    if (status == XSEG_OK)
+        xseg_leaving_look(device, false);
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}
+
+/* --- Holds. --- */
+
+xseg_status xseg_decommit_hold(struct xseg_range *range, uint64_t offset, uint64_t bytes)
+{
+    struct xseg_device *device = range->device;
+    struct xseg_range_run run = {0};
+
+    xseg_lock_take(&device->growth_lock);
+    xseg_status status = xseg_range_find(range, offset, bytes, &run);
+    for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
+        if (run.body->elastic.holds[at] == UINT32_MAX)
+            status =
+                xseg_fail(XSEG_ERR_BUSY, "a granule is held as often as it can be: let go of it");
+    for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
+        run.body->elastic.holds[at]++;
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}
+
+/* Let the granules that this lets go of, and that leave, leave with a stream as well.  Granules are let go of only once
+ * this has succeeded for all.  GROWTH is held. */
+static xseg_status leave_again(const struct xseg_range_run *run, struct xseg_known_stream *stream)
+{
+    const struct xseg_elastic *elastic = run->extent->elastic;
+    const uint32_t end = run->first + run->count;
+
+    for (uint32_t first = run->first, at; first < end; first = at + 1) {
+        xseg_status status = XSEG_OK;
+
+        for (at = first; status == XSEG_OK && at < end && elastic->holds[at] == 1 &&
+                         elastic->use[at] == XSEG_ELASTIC_LEAVING;)
+            status = xseg_leaving_order(run->extent, at++, stream);
+        if (status == XSEG_OK && at != first)
+            status = xseg_leaving_again(run->extent, first, at - first, stream);
+        if (status != XSEG_OK)
+            return status;
+    }
+    return XSEG_OK;
+}
+
+static xseg_status let_go(const struct xseg_range_run *run, struct xseg_known_stream *stream)
+{
+    uint32_t *holds = run->extent->elastic->holds;
+    xseg_status status = XSEG_OK;
+
+    for (uint32_t at = run->first; at < run->first + run->count; at++)
+        if (holds[at] == 0)
+            return xseg_fail(XSEG_ERR_ARGUMENT,
+                             "the granule at offset %" PRIu64
+                             " is not held: let go of what is held, as often",
+                             at * run->extent->segment.granule_bytes);
+    status = leave_again(run, stream);
+    if (status != XSEG_OK)
+        return status;
+    for (uint32_t at = run->first; at < run->first + run->count; at++)
+        holds[at]--;
+    run->extent->elastic->let_go++;
+    return XSEG_OK;
+}
+
+xseg_status xseg_decommit_let_go(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                                 xseg_stream handle)
+{
+    struct xseg_device *device = range->device;
+    struct xseg_known_stream *stream = NULL;
+    struct xseg_range_run run;
+    xseg_status status = xseg_stream_retirement_get(device, handle, &stream);
+
+    if (status != XSEG_OK)
+        return status;
+    xseg_lock_take(&device->growth_lock);
+    status = xseg_range_find(range, offset, bytes, &run);
+    if (status == XSEG_OK)
+        status = let_go(&run, stream);
+    if (status == XSEG_OK)
+        xseg_leaving_look(device, false);
+    xseg_lock_give(&device->growth_lock);
+    return status;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Decommitting: memory of a range is given up in the order of a stream (leaving.h); and holds, over which it stays.
+ *
+ * Locking: GROWTH is taken.
+ */
+#ifndef XSEG_CORE_DECOMMIT_H
+#define XSEG_CORE_DECOMMIT_H
+
+#include "src/core/ranges/range.h"
+
+/* As xseg_range_decommit(), xseg_range_hold() and xseg_range_let_go() of the public header.  No lock is held. */
+xseg_status xseg_decommit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                          xseg_stream stream);
+xseg_status xseg_decommit_hold(struct xseg_range *range, uint64_t offset, uint64_t bytes);
+xseg_status xseg_decommit_let_go(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                                 xseg_stream stream);
+
+#endif

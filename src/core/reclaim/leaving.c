@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/reclaim/leaving.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/arena/notes.h"
+#include "src/core/block/elastic.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/places.h"
+#include "src/core/reclaim/trim_steps.h"
+
+struct xseg_leaving_batch {
+    struct xseg_list link;
+    struct xseg_extent *extent;
+    struct xseg_known_stream *stream;
+    uint64_t
+        stream_number; /* of the stream; once another one has the entry, the stream has passed */
+    xseg_event event;  /* NULL: not recorded yet, or is_over */
+    uint32_t number;
+    uint32_t first, count; /* granules that it began with */
+    uint32_t left;         /* of these, how many it still has */
+    bool is_over;          /* the stream has passed */
+    bool is_worked;        /* its memory is being taken away; GROWTH may be let go meanwhile */
+    uint64_t look;         /* the last one in which memory was taken away */
+    uint64_t let_go;       /* let_go_of() at that time */
+};
+
+void xseg_leaving_init(struct xseg_leaving *leaving)
+{
+    memset(leaving, 0, sizeof(*leaving));
+    xseg_list_init(&leaving->batches);
+    leaving->free = 1;
+}
+
+void xseg_leaving_fini(struct xseg_leaving *leaving)
+{
+    XSEG_LIST_FOR_SAFE(node, &leaving->batches)
+    {
+        free(XSEG_CONTAINER(node, struct xseg_leaving_batch, link));
+    }
+    free(leaving->table);
+}
+
+static struct xseg_device *device_of(const struct xseg_extent *extent)
+{
+    const struct xseg_arena *arena = extent->arena;
+
+    return arena->device;
+}
+
+/* --- Numbers. --- */
+
+/* Give a batch a number; false without host memory. */
+static bool add(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch)
+{
+    while (leaving->free < leaving->capacity && leaving->table[leaving->free] != NULL)
+        leaving->free++;
+    if (leaving->free >= leaving->capacity) {
+        const uint32_t capacity = leaving->capacity == 0 ? 64 : leaving->capacity * 2;
+        struct xseg_leaving_batch **table =
+            realloc(leaving->table, capacity * sizeof(struct xseg_leaving_batch *));
+
+        if (table == NULL)
+            return false;
+        memset(table + leaving->capacity, 0,
+               (capacity - leaving->capacity) * sizeof(struct xseg_leaving_batch *));
+        leaving->table = table;
+        leaving->capacity = capacity;
+    }
+    batch->number = leaving->free++;
+    leaving->table[batch->number] = batch;
+    xseg_list_insert(&leaving->batches, &batch->link);
+    return true;
+}
+
+/* Give the event of a batch back, if there is one. */
+static void put_event(struct xseg_leaving_batch *batch)
+{
+    if (batch->event != NULL)
+        xseg_pending_put_event(device_of(batch->extent)->pending, batch->event);
+    batch->event = NULL;
+}
+
+/* End a batch that has no granule left. */
+static void end(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch)
+{
+    XSEG_ASSERT(batch->left == 0 && leaving->table[batch->number] == batch);
+    put_event(batch);
+    leaving->table[batch->number] = NULL;
+    leaving->free = batch->number < leaving->free ? batch->number : leaving->free;
+    xseg_list_remove(&batch->link);
+    free(batch);
+}
+
+/* A run of granules of one batch, which is claimed. */
+struct run {
+    struct xseg_extent *extent;
+    uint32_t first, count;
+};
+
+/* Set what a run is used for.  Takes ARENA. */
+static void set_use(const struct run *run, enum xseg_elastic_use use)
+{
+    struct xseg_arena *arena = run->extent->arena;
+
+    xseg_arena_lock(arena);
+    memset(&run->extent->elastic->use[run->first], (int)use, run->count);
+    xseg_arena_unlock(arena);
+}
+
+/* --- Beginning, and taking back. --- */
+
+static bool has_passed(const struct xseg_leaving_batch *batch)
+{
+    return atomic_load_explicit(&batch->stream->number, memory_order_acquire) !=
+           batch->stream_number;
+}
+
+/* Record the event of a batch. */
+static xseg_status record(struct xseg_leaving_batch *batch)
+{
+    struct xseg_pending *pending = device_of(batch->extent)->pending;
+
+    xseg_pending_lock(pending);
+    const xseg_status status =
+        xseg_fences_record(&pending->fences, batch->stream->handle, &batch->event);
+    xseg_pending_unlock(pending);
+    return status;
+}
+
+/* Make a batch of no granules, with its event. */
+static xseg_status make(struct xseg_extent *extent, struct xseg_known_stream *stream,
+                        struct xseg_leaving_batch **out)
+{
+    struct xseg_device *device = device_of(extent);
+    struct xseg_leaving_batch *batch = calloc(1, sizeof(*batch));
+    xseg_status status = XSEG_OK;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    if (batch == NULL || !add(device->leaving, batch)) {
+        free(batch);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to let memory of a range leave");
+    }
+    batch->extent = extent;
+    batch->stream = stream;
+    batch->stream_number = atomic_load_explicit(&stream->number, memory_order_relaxed);
+    batch->let_go = UINT64_MAX;
+    if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
+        status = record(batch);
+    if (status == XSEG_OK)
+        *out = batch;
+    else
+        end(device->leaving, batch);
+    return status;
+}
+
+/* Let granules that have no batch leave with one that is new. */
+static void join(struct xseg_leaving_batch *batch, uint32_t first, uint32_t count)
+{
+    struct xseg_elastic *elastic = batch->extent->elastic;
+
+    batch->first = first;
+    batch->count = batch->left = count;
+    for (uint32_t at = first; at < first + count; at++) {
+        XSEG_ASSERT(elastic->batch[at] == 0);
+        elastic->batch[at] = batch->number;
+    }
+}
+
+xseg_status xseg_leaving_begin(struct xseg_extent *extent, uint32_t first, uint32_t count,
+                               struct xseg_known_stream *stream)
+{
+    struct xseg_leaving_batch *batch = NULL;
+    const xseg_status status = make(extent, stream, &batch);
+
+    XSEG_ASSERT(count > 0);
+    if (status == XSEG_OK)
+        join(batch, first, count);
+    return status;
+}
+
+xseg_status xseg_leaving_again(struct xseg_extent *extent, uint32_t first, uint32_t count,
+                               struct xseg_known_stream *stream)
+{
+    struct xseg_leaving_batch *batch = NULL;
+    const xseg_status status = make(extent, stream, &batch);
+
+    XSEG_ASSERT(count > 0);
+    if (status != XSEG_OK)
+        return status;
+    xseg_leaving_end(extent, first, count);
+    join(batch, first, count);
+    return XSEG_OK;
+}
+
+static struct xseg_leaving_batch *batch_of(const struct xseg_extent *extent, uint32_t granule)
+{
+    const struct xseg_leaving *leaving = device_of(extent)->leaving;
+    const uint32_t number = extent->elastic->batch[granule];
+
+    XSEG_ASSERT(number != 0 && number < leaving->capacity && leaving->table[number] != NULL);
+    return leaving->table[number];
+}
+
+xseg_status xseg_leaving_order(const struct xseg_extent *extent, uint32_t granule,
+                               struct xseg_known_stream *stream)
+{
+    struct xseg_leaving_batch *batch = batch_of(extent, granule);
+    struct xseg_device *device = device_of(extent);
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    if (batch->stream == stream || batch->is_over || has_passed(batch))
+        return XSEG_OK;
+    if (xseg_pending_captures(device->pending))
+        return xseg_fail(
+            XSEG_ERR_BUSY,
+            "memory there leaves with stream %p, for which no other stream can be made to "
+            "wait while a capture is under way on device %d: commit it on that stream",
+            (void *)batch->stream->handle, device->context.ordinal);
+    if (batch->event == NULL) {
+        const xseg_status status = record(batch);
+
+        if (status != XSEG_OK)
+            return status;
+    }
+    return xseg_driver_stream_wait_event(&device->context, stream->handle, batch->event);
+}
+
+void xseg_leaving_resume(struct xseg_extent *extent, uint32_t first, uint32_t count)
+{
+    const struct run run = {extent, first, count};
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    for (uint32_t at = first; at < first + count; at++)
+        batch_of(extent, at)->let_go = UINT64_MAX;
+    set_use(&run, XSEG_ELASTIC_LEAVING);
+}
+
+void xseg_leaving_end(struct xseg_extent *extent, uint32_t first, uint32_t count)
+{
+    struct xseg_leaving *leaving = device_of(extent)->leaving;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    for (uint32_t at = first; at < first + count; at++) {
+        struct xseg_leaving_batch *batch = batch_of(extent, at);
+
+        extent->elastic->batch[at] = 0;
+        XSEG_ASSERT(batch->left > 0);
+        if (--batch->left == 0 && !batch->is_worked)
+            end(leaving, batch);
+    }
+}
+
+/* --- Asking. --- */
+
+/* Streams that a look has found to be at work: their later batches need no question. */
+struct at_work {
+    const struct xseg_known_stream *stream[16];
+    uint32_t count;
+};
+
+static bool is_at_work(const struct at_work *at_work, const struct xseg_known_stream *stream)
+{
+    for (uint32_t i = 0; i < at_work->count; i++)
+        if (at_work->stream[i] == stream)
+            return true;
+    return false;
+}
+
+static void note_at_work(struct at_work *at_work, const struct xseg_known_stream *stream)
+{
+    if (at_work->count < XSEG_COUNT_OF(at_work->stream))
+        at_work->stream[at_work->count++] = stream;
+}
+
+/* Ask about the events of all batches.  An event that cannot be asked about, such as one that was recorded in a capture
+ * of which the library was not told, is recorded again. */
+static void ask(struct xseg_device *device)
+{
+    struct xseg_driver_questions questions = {.context = &device->context};
+    struct at_work at_work = {.count = 0};
+
+    xseg_pending_lock(device->pending);
+    XSEG_LIST_FOR(node, &device->leaving->batches)
+    {
+        struct xseg_leaving_batch *batch = XSEG_CONTAINER(node, struct xseg_leaving_batch, link);
+
+        if (batch->event == NULL || is_at_work(&at_work, batch->stream))
+            continue;
+        const enum xseg_driver_answer answer = xseg_driver_ask(&questions, batch->event, false);
+        if (answer == XSEG_DRIVER_UNASKED)
+            break;
+        if (answer == XSEG_DRIVER_NO) {
+            note_at_work(&at_work, batch->stream);
+            continue;
+        }
+        batch->is_over = answer == XSEG_DRIVER_YES;
+        xseg_fences_put(&device->pending->fences, batch->event);
+        batch->event = NULL;
+    }
+    xseg_driver_ask_end(&questions);
+    xseg_pending_unlock(device->pending);
+}
+
+/* Record the event of a batch that has none yet, or find out that it needs none. */
+static void catch_up(struct xseg_device *device, struct xseg_leaving_batch *batch)
+{
+    bool idle = false;
+
+    if (batch->is_over || batch->event != NULL)
+        return;
+    if (has_passed(batch)) {
+        batch->is_over = true;
+        return;
+    }
+    if (xseg_streams_is_open(&device->context, batch->stream) && record(batch) == XSEG_OK)
+        return;
+    batch->is_over = xseg_trim_is_idle(device, batch->stream, false, &idle) == XSEG_OK && idle;
+}
+
+/* --- Taking away. --- */
+
+static bool is_held(const struct xseg_extent *extent, uint32_t granule)
+{
+    return extent->elastic->holds[granule] != 0 ||
+           xseg_segment_is_held(&extent->segment, granule, 1);
+}
+
+/* How often anything of an extent was let go of. */
+static uint64_t let_go_of(const struct xseg_extent *extent)
+{
+    return extent->segment.let_go + extent->elastic->let_go;
+}
+
+static bool may_go(const struct xseg_leaving_batch *batch, uint32_t granule)
+{
+    const struct xseg_elastic *elastic = batch->extent->elastic;
+
+    return elastic->batch[granule] == batch->number &&
+           elastic->use[granule] == XSEG_ELASTIC_LEAVING &&
+           xseg_segment_is_mapped(&batch->extent->segment, granule) &&
+           !is_held(batch->extent, granule);
+}
+
+/* Find the next run of a batch from a granule on that may go; one of no granules if there is none. */
+static struct run next_run(const struct xseg_leaving_batch *batch, uint32_t from)
+{
+    const uint32_t end = batch->first + batch->count;
+    struct run run = {batch->extent, from, 0};
+
+    while (run.first < end && !may_go(batch, run.first))
+        run.first++;
+    while (run.first + run.count < end && may_go(batch, run.first + run.count))
+        run.count++;
+    return run;
+}
+
+static uint64_t base_of(const struct run *run)
+{
+    const struct xseg_segment *segment = &run->extent->segment;
+
+    return segment->base + run->first * segment->granule_bytes;
+}
+
+/* Count a run whose memory has gone. */
+static void settle(const struct run *run, uint64_t own)
+{
+    struct xseg_extent *extent = run->extent;
+    struct xseg_arena *arena = extent->arena;
+    const uint64_t bytes = run->count * extent->segment.granule_bytes;
+
+    xseg_leaving_end(extent, run->first, run->count);
+    xseg_arena_lock(arena);
+    memset(&extent->elastic->use[run->first], XSEG_ELASTIC_EMPTY, run->count);
+    extent->elastic->leaving -= run->count;
+    xseg_elastic_set_own(extent->elastic, extent->elastic->own - own, extent->elastic->coming,
+                         &arena->device->promised);
+    if (own != 0) {
+        xseg_counts_end_pending(&arena->counts, 0, own, own);
+        xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, own);
+    }
+    if (own != 0 && xseg_notes_are_kept(arena))
+        xseg_notes_segment(extent, XSEG_HISTORY_SEGMENT_UNMAP, base_of(run), bytes);
+    xseg_arena_unlock(arena);
+    if (own != 0)
+        xseg_pool_note_shrink(arena, own);
+}
+
+/* Take the memory of a run away; returns whether all of it has gone. */
+static bool take(struct run run, bool keep)
+{
+    struct xseg_segment *segment = &run.extent->segment;
+    uint32_t done = 0;
+
+    set_use(&run, XSEG_ELASTIC_CLAIMED);
+    if (!xseg_notice_leave_bytes(run.extent, base_of(&run), run.count * segment->granule_bytes)) {
+        set_use(&run, XSEG_ELASTIC_LEAVING);
+        return false;
+    }
+    xseg_places_pass_on(run.extent, run.first, run.count);
+    const uint64_t own = xseg_places_own(run.extent, run.first, run.count);
+    (void)xseg_segment_unmap(segment, run.first, run.count, keep, &done);
+    const struct run gone = {run.extent, run.first, done};
+    const struct run rest = {run.extent, run.first + done, run.count - done};
+    const uint64_t left = xseg_places_own(run.extent, rest.first, rest.count);
+    if (done != 0) {
+        xseg_places_forget(run.extent, gone.first, gone.count);
+        settle(&gone, own - left);
+    }
+    if (rest.count == 0)
+        return true;
+    set_use(&rest, XSEG_ELASTIC_LEAVING);
+    xseg_notice_come(run.extent, base_of(&rest), rest.count * segment->granule_bytes);
+    return false;
+}
+
+/* Take the memory of a batch away that may go. */
+static void work(struct xseg_device *device, struct xseg_leaving_batch *batch, bool keep)
+{
+    batch->is_worked = true;
+    batch->look = device->leaving->look;
+    batch->let_go = let_go_of(batch->extent);
+    for (uint32_t at = batch->first;;) {
+        const struct run run = next_run(batch, at);
+
+        if (run.count == 0)
+            break;
+        at = run.first + run.count;
+        /* What the driver refuses is tried again by the next look. */
+        if (!take(run, keep)) {
+            batch->let_go = UINT64_MAX;
+            break;
+        }
+    }
+    batch->is_worked = false;
+    if (batch->left == 0)
+        end(device->leaving, batch);
+}
+
+/* The next batch with memory that may go. */
+static struct xseg_leaving_batch *next_due(const struct xseg_leaving *leaving)
+{
+    XSEG_LIST_FOR(node, &leaving->batches)
+    {
+        struct xseg_leaving_batch *batch = XSEG_CONTAINER(node, struct xseg_leaving_batch, link);
+        const struct xseg_arena *arena = batch->extent->arena;
+
+        if (batch->is_over && !batch->is_worked && batch->look != leaving->look &&
+            batch->let_go != let_go_of(batch->extent) && arena->pool->body->state == XSEG_POOL_RUNS)
+            return batch;
+    }
+    return NULL;
+}
+
+void xseg_leaving_look(struct xseg_device *device, bool keep)
+{
+    struct xseg_leaving *leaving = device->leaving;
+    const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
+    struct xseg_leaving_batch *batch;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    if (!xseg_leaving_is_any(leaving) || xseg_pending_captures(device->pending) ||
+        xseg_context_is_lost(&device->context))
+        return;
+    leaving->look++;
+    XSEG_LIST_FOR(node, &leaving->batches)
+    {
+        catch_up(device, XSEG_CONTAINER(node, struct xseg_leaving_batch, link));
+    }
+    ask(device);
+    while (!xseg_pending_captures(device->pending) && (batch = next_due(leaving)) != NULL)
+        work(device, batch, keep || cache != 0);
+    if (!keep)
+        xseg_pages_fit(&device->pages, cache);
+}
+
+xseg_status xseg_leaving_wait(struct xseg_device *device, bool keep)
+{
+    xseg_status status = XSEG_OK;
+    bool idle = false;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    if (!xseg_leaving_is_any(device->leaving) || xseg_pending_captures(device->pending))
+        return XSEG_OK;
+    XSEG_LIST_FOR(node, &device->leaving->batches)
+    {
+        struct xseg_leaving_batch *batch = XSEG_CONTAINER(node, struct xseg_leaving_batch, link);
+
+        if (batch->is_over || status != XSEG_OK)
+            continue;
+        if (batch->event != NULL)
+            status = xseg_driver_event_wait(&device->context, batch->event);
+        else if (!has_passed(batch))
+            status = xseg_trim_is_idle(device, batch->stream, true, &idle);
+    }
+    xseg_leaving_look(device, keep);
+    return status;
+}

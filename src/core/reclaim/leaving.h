@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Leaving memory: granules of ranges (elastic.h) that were decommitted, while streams may still use them.
+ *
+ *     decommit --> a batch: one run of granules, and an event on the stream
+ *                    |  the event is complete
+ *                    v
+ *                  unmapped, released or kept for the next growth
+ *
+ * Until it is unmapped, memory that leaves can be taken back without the driver.  Granules that are held, pinned or
+ * exported stay in their batch until they are let go of.
+ *
+ * During a capture nothing is unmapped, and no event is recorded or asked about.  A batch of that time has no event;
+ * it gets one at the first look after the capture.
+ *
+ * Looks are made by calls that need memory, trims, decay, and the calls of ranges themselves.
+ *
+ * Locking: GROWTH is held by the caller, no other lock; where observers are told it is let go, as notice.h says.
+ */
+#ifndef XSEG_CORE_LEAVING_H
+#define XSEG_CORE_LEAVING_H
+
+#include "src/core/device/device.h"
+
+struct xseg_leaving_batch;
+
+/* The batches of a device. */
+struct xseg_leaving {
+    struct xseg_list batches;          /* the oldest first */
+    struct xseg_leaving_batch **table; /* [capacity]: by number; number 0 is nobody's */
+    uint32_t capacity, free;           /* free: the lowest number that may be free */
+    uint64_t look;                     /* the number of looks */
+};
+
+void xseg_leaving_init(struct xseg_leaving *leaving);
+
+/* Free the batches that are left, which is so on a lost device only. */
+void xseg_leaving_fini(struct xseg_leaving *leaving);
+
+/*
+ * Let live granules leave, in the order of a stream.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, and nothing has changed
+ * Cost:    one event record; none in a capture
+ */
+xseg_status xseg_leaving_begin(struct xseg_extent *extent, uint32_t first, uint32_t count,
+                               struct xseg_known_stream *stream);
+
+/*
+ * Make a stream wait for the stream with which a granule leaves, unless that is the same one.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_BUSY, in a capture; XSEG_ERR_DRIVER
+ * Cost:    none on the same stream; else one wait, and no host waits
+ */
+xseg_status xseg_leaving_order(const struct xseg_extent *extent, uint32_t granule,
+                               struct xseg_known_stream *stream);
+
+/* Let granules that leave, and are held no longer, leave with another stream as well: in a batch of their own.  Returns,
+ * cost: as xseg_leaving_begin() */
+xseg_status xseg_leaving_again(struct xseg_extent *extent, uint32_t first, uint32_t count,
+                               struct xseg_known_stream *stream);
+
+/* Let claimed granules that have batches leave again. */
+void xseg_leaving_resume(struct xseg_extent *extent, uint32_t first, uint32_t count);
+
+/* Take granules out of their batches, which all leave, or were claimed while they did.  The caller sets what they are
+ * used for. */
+void xseg_leaving_end(struct xseg_extent *extent, uint32_t first, uint32_t count);
+
+/* Unmap what may go.  keep: its pages become idle; else as page_cache_mb says */
+void xseg_leaving_look(struct xseg_device *device, bool keep);
+
+/* Wait for all streams that memory leaves with; then look.  Returns the first error. */
+xseg_status xseg_leaving_wait(struct xseg_device *device, bool keep);
+
+/* Whether memory of a range leaves. */
+static inline bool xseg_leaving_is_any(const struct xseg_leaving *leaving)
+{
+    return !xseg_list_is_empty(&leaving->batches);
+}
+
+#endif

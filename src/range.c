@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+#include "xseg/range.h"
+
+#include <string.h>
+
+#include "src/core/front/allocator_open.h"
+#include "src/core/front/device_open.h"
+#include "src/core/ranges/commit.h"
+#include "src/core/ranges/decommit.h"
+#include "src/core/ranges/prepare.h"
+#include "src/core/ranges/range.h"
+#include "src/core/ranges/shares.h"
+#include "src/entry.h"
+
+/* Returns from the entry point unless the range's allocator can be used by this process. */
+#define ENTRY_RANGE(range)                                                          \
+    do {                                                                            \
+        if ((range) == NULL)                                                        \
+            return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the range is NULL", __func__); \
+        if (xseg_fork_is_child((range)->device->fork))                              \
+            return xseg_allocator_fail_forked();                                    \
+        xseg_allocator_run_errands((range)->device->allocator);                     \
+        xseg_history_gather(&(range)->device->allocator->history);                  \
+    } while (0)
+
+/* End a call: what observers are to hear is told, and errands run. */
+static xseg_status end_call(const struct xseg_range *range, xseg_status status)
+{
+    xseg_allocator_end_call(range->device->allocator);
+    return status;
+}
+
+/* Hold the pool that a range is to have: the one that is named, or a new one. */
+static xseg_status get_pool(struct xseg_device *device, const struct xseg_range_options *options,
+                            struct xseg_pool **out)
+{
+    struct xseg_pool_options own = XSEG_POOL_OPTIONS_INIT;
+
+    if (options->pool == NULL) {
+        own.exportable = options->exportable;
+        own.rdma = options->rdma;
+        own.name = options->name;
+        return xseg_device_make_pool(device, &own, out);
+    }
+    XSEG_ENTRY_REQUIRE(options->pool->body->device == device,
+                       "xseg_range_reserve: pool %s is not one of device %d of this allocator",
+                       xseg_pool_label(options->pool), device->context.ordinal);
+    XSEG_ENTRY_REQUIRE(!options->exportable && !options->rdma && options->name == NULL,
+                       "xseg_range_reserve: %s beside a pool: the pool says that",
+                       options->exportable ? "exportable"
+                       : options->rdma     ? "rdma"
+                                           : "a name");
+    XSEG_ENTRY_REQUIRE(xseg_pool_hold(options->pool),
+                       "xseg_range_reserve: nobody holds the pool any more");
+    *out = options->pool;
+    return XSEG_OK;
+}
+
+xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device, uint64_t bytes,
+                               const struct xseg_range_options *options, struct xseg_range **out)
+{
+    struct xseg_range_options chosen = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_device *found = NULL;
+    struct xseg_pool *pool = NULL;
+
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_range_reserve: out is NULL");
+    XSEG_ENTRY_REQUIRE(options == NULL ||
+                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_range_options, name),
+                       "xseg_range_reserve: options->struct_bytes is %zu: start from "
+                       "XSEG_RANGE_OPTIONS_INIT",
+                       options->struct_bytes);
+    if (options != NULL)
+        XSEG_ENTRY_TAKE(&chosen, options);
+    XSEG_ENTRY_REQUIRE(chosen.name == NULL ||
+                           strnlen(chosen.name, XSEG_POOL_NAME_MOST + 1) <= XSEG_POOL_NAME_MOST,
+                       "xseg_range_reserve: a name of more than %d bytes, which begins \"%.*s\"",
+                       XSEG_POOL_NAME_MOST, XSEG_POOL_NAME_MOST, chosen.name);
+    xseg_status status = xseg_allocator_device(allocator, device, &found);
+    if (status == XSEG_OK)
+        status = get_pool(found, &chosen, &pool);
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_ranges_reserve(pool, bytes, &chosen, out);
+    if (status != XSEG_OK)
+        (void)xseg_retire_release(pool);
+    xseg_allocator_end_call(allocator);
+    return status;
+}
+
+xseg_status xseg_range_release(struct xseg_range *range)
+{
+    ENTRY_RANGE(range);
+    return end_call(range, xseg_ranges_release(range));
+}
+
+xseg_status xseg_range_commit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                              xseg_stream stream)
+{
+    ENTRY_RANGE(range);
+    return end_call(range, xseg_commit(range, offset, bytes, stream));
+}
+
+xseg_status xseg_range_decommit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                                xseg_stream stream)
+{
+    ENTRY_RANGE(range);
+    return end_call(range, xseg_decommit(range, offset, bytes, stream));
+}
+
+xseg_status xseg_range_prepare(struct xseg_range *range, uint64_t bytes)
+{
+    ENTRY_RANGE(range);
+    return end_call(range, xseg_prepare(range, bytes));
+}
+
+xseg_status xseg_range_quota(struct xseg_range *range, uint64_t bytes)
+{
+    ENTRY_RANGE(range);
+    return end_call(range, xseg_prepare_quota(range, bytes));
+}
+
+xseg_status xseg_range_hold(struct xseg_range *range, uint64_t offset, uint64_t bytes)
+{
+    ENTRY_RANGE(range);
+    return xseg_decommit_hold(range, offset, bytes);
+}
+
+xseg_status xseg_range_let_go(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                              xseg_stream stream)
+{
+    ENTRY_RANGE(range);
+    return end_call(range, xseg_decommit_let_go(range, offset, bytes, stream));
+}
+
+xseg_status xseg_range_share(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                             struct xseg_range *from, uint64_t from_offset)
+{
+    ENTRY_RANGE(range);
+    XSEG_ENTRY_REQUIRE(from != NULL, "xseg_range_share: from is NULL");
+    return end_call(range, xseg_shares_map(range, offset, bytes, from, from_offset));
+}
+
+xseg_status xseg_range_info(struct xseg_range *range, struct xseg_range_info *out)
+{
+    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+
+    ENTRY_RANGE(range);
+    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_FILLS(out),
+                       "xseg_range_info: out is NULL or of unknown size: start from "
+                       "XSEG_RANGE_INFO_INIT");
+    const xseg_status status = xseg_ranges_tell(range, &info);
+    if (status == XSEG_OK)
+        XSEG_ENTRY_FILL(out, &info);
+    return status;
+}
