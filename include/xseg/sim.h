@@ -18,8 +18,8 @@
  * Strict: what a real driver leaves undefined ends the process with a report on standard error
  * (what, by which call, what made it, what uses it still).  Undefined is memory that is unmapped or
  * freed while queued work touches it or others have it registered, an address that is touched without
- * being mapped or accessible, and a stream or event used after its destruction.  What a driver
- * refuses is refused with its error code.
+ * being mapped or accessible, a write to memory that may only be read, and a stream or event used after
+ * its destruction.  What a driver refuses is refused with its error code.
  *
  * Work: what is queued on a stream stays unfinished until its time comes on the virtual clock, or
  * until the host waits for it: a wait succeeds and ends all work that it waits for.
@@ -234,6 +234,10 @@ struct xseg_sim_touch {
  */
 XSEG_API xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds,
                                         uint64_t address, uint64_t bytes);
+
+/** Queue work that only reads what it touches, as above: memory that its device may read and not write will do. */
+XSEG_API xseg_status xseg_sim_launch_reading(struct CUstream_st *stream, uint64_t nanoseconds,
+                                             uint64_t address, uint64_t bytes);
 
 /** Queue one piece of work that touches several places. */
 XSEG_API xseg_status xseg_sim_launch_touching(struct CUstream_st *stream, uint64_t nanoseconds,

@@ -1021,7 +1021,7 @@ static void bad_copies_end_in_a_report(void **state)
                   "cuMemcpyDtoDAsync");
     EXPECT_REPORT(fill_another_device, "without access rights", "touched by device 1",
                   "cuMemsetD8");
-    EXPECT_REPORT(write_what_may_be_read, "without access rights", "touched by device 1");
+    EXPECT_REPORT(write_what_may_be_read, "a read-only address is written", "touched by device 1");
     EXPECT_REPORT(fill_a_hole, "an unmapped address", "call:    cuMemsetD8", "0x200200000");
     EXPECT_REPORT(copy_from_memory_without_rights, "without access rights", "cuMemcpyDtoH");
     EXPECT_REPORT(unmap_under_a_copy, "cuMemUnmap", "used by:");

@@ -194,13 +194,24 @@ static bool is_denied(const struct run *run, const CUmemAccessDesc *desc)
     return false;
 }
 
+/* No right may go that queued work of the device needs. */
+static void check_loss(const struct sim_mapping *mapping, const CUmemAccessDesc *desc)
+{
+    const unsigned device = (unsigned)desc->location.id;
+    const uint64_t bit = (uint64_t)1 << device;
+
+    if ((mapping->readable & bit) != 0 && desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+        sim_check_unused_by(mapping, device);
+    if ((mapping->writable & bit) != 0 && desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ)
+        sim_check_unwritten_by(mapping, device);
+}
+
 static void grant(struct sim_mapping *mapping, const CUmemAccessDesc *desc)
 {
     const uint64_t bit = (uint64_t)1 << desc->location.id;
 
-    if (sim_machine.strict && (mapping->writable & bit) != 0 &&
-        desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-        sim_check_idle_on(mapping, (unsigned)desc->location.id);
+    if (sim_machine.strict)
+        check_loss(mapping, desc);
     mapping->readable &= ~bit;
     mapping->writable &= ~bit;
     if (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)

@@ -67,7 +67,7 @@ CUresult sim_operation_check(struct sim_operation *operation)
         return sim_transfer_check(operation->device, &operation->transfer);
     for (size_t i = 0; i < operation->touches && sim_machine.strict; i++)
         (void)sim_check_reach(operation->device, operation->touch[i].address,
-                              operation->touch[i].bytes, true);
+                              operation->touch[i].bytes, !operation->reads_only);
     return CUDA_SUCCESS;
 }
 
@@ -107,9 +107,9 @@ static bool queue_transfer(struct sim_stream *stream, const struct sim_transfer 
         is_queued = sim_stream_queue(stream, 0, NULL);
     }
     if (is_queued && transfer->to_side == SIM_DEVICE)
-        is_queued = sim_touches_add(stream, transfer->to, transfer->bytes);
+        is_queued = sim_touches_add(stream, transfer->to, transfer->bytes, true);
     if (is_queued && transfer->width == 0 && transfer->from_side == SIM_DEVICE)
-        is_queued = sim_touches_add(stream, transfer->from, transfer->bytes);
+        is_queued = sim_touches_add(stream, transfer->from, transfer->bytes, false);
     return is_queued;
 }
 
@@ -131,10 +131,11 @@ static bool queue_kernel(struct sim_stream *stream, const struct sim_operation *
     for (size_t i = 0; i < operation->touches; i++) {
         const struct xseg_sim_touch *touch = &operation->touch[i];
 
-        if (touch->bytes != 0 && !sim_touches_add(stream, touch->address, touch->bytes))
+        if (touch->bytes != 0 &&
+            !sim_touches_add(stream, touch->address, touch->bytes, !operation->reads_only))
             return false;
     }
-    return operation->touches != 0 || sim_touches_add(stream, 0, 0);
+    return operation->touches != 0 || sim_touches_add(stream, 0, 0, true);
 }
 
 CUresult sim_operation_queue(struct sim_stream *stream, const struct sim_operation *operation)

@@ -61,7 +61,7 @@ static bool make_room(struct sim_touches *touches)
 
 /* Work that went on with the piece before it may say the same again. */
 static bool is_known(const struct sim_touches *touches, const struct sim_work *work,
-                     uint64_t address, uint64_t bytes)
+                     uint64_t address, uint64_t bytes, bool writes)
 {
     const struct sim_touch *last;
 
@@ -70,17 +70,18 @@ static bool is_known(const struct sim_touches *touches, const struct sim_work *w
     if (touches->count == 0)
         return false;
     last = &touches->touch[touches->count - 1];
-    return last->work == work && last->address == address && last->bytes == bytes;
+    return last->work == work && last->address == address && last->bytes == bytes &&
+           (last->writes || !writes);
 }
 
-bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t bytes)
+bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t bytes, bool writes)
 {
     struct sim_touches *touches = &sim_machine.touches;
     struct sim_work *work = stream->queue.last;
 
     if (!sim_machine.strict || sim_work_ended(work))
         return true;
-    if (is_known(touches, work, address, bytes))
+    if (is_known(touches, work, address, bytes, writes))
         return true;
     if (!make_room(touches))
         return false;
@@ -92,6 +93,7 @@ bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t
         .bytes = bytes,
         .stream = stream->id,
         .device = stream->device,
+        .writes = writes,
         .origin = sim_origin_here(),
     };
     return true;
@@ -121,48 +123,61 @@ static void report_user(const struct sim_touch *touch)
                         touch->stream, touch->device);
     else
         sim_report_line("used by:", &touch->origin,
-                        "work on stream %" PRIu64 " of device %u, which touches %" PRIu64
+                        "work on stream %" PRIu64 " of device %u, which %s %" PRIu64
                         " bytes at 0x%" PRIx64,
-                        touch->stream, touch->device, touch->bytes, touch->address);
+                        touch->stream, touch->device, touch->writes ? "touches" : "reads",
+                        touch->bytes, touch->address);
 }
 
 #define ANY_DEVICE UINT_MAX
 
-/* Unfinished work of a device that touches some of that. */
-static const struct sim_touch *user_of(uint64_t address, uint64_t bytes, unsigned device)
+/* Unfinished work of a device that touches some of that.  writers: leave out what only reads */
+static const struct sim_touch *user_of(uint64_t address, uint64_t bytes, unsigned device,
+                                       bool writers)
 {
     const struct sim_touches *touches = &sim_machine.touches;
 
     for (size_t i = 0; i < touches->count; i++) {
         const struct sim_touch *touch = &touches->touch[i];
 
-        if ((device == ANY_DEVICE || touch->device == device) &&
+        if ((device == ANY_DEVICE || touch->device == device) && (touch->writes || !writers) &&
             overlaps(touch->address, touch->bytes, address, bytes) && !sim_work_ended(touch->work))
             return touch;
     }
     return NULL;
 }
 
-void sim_check_idle_on(const struct sim_mapping *mapping, unsigned device)
+static void check_mapping(const struct sim_mapping *mapping, unsigned device, bool writers,
+                          const char *why)
 {
-    const struct sim_touch *user = user_of(mapping->address, mapping->bytes, device);
+    const struct sim_touch *user = user_of(mapping->address, mapping->bytes, device, writers);
 
     if (user == NULL)
         return;
-    sim_report_begin("memory is taken away that queued work touches");
+    sim_report_begin(why);
     sim_report_mapping(mapping);
     report_user(user);
     sim_report_end();
 }
 
+void sim_check_unused_by(const struct sim_mapping *mapping, unsigned device)
+{
+    check_mapping(mapping, device, false, "memory is taken away that queued work touches");
+}
+
+void sim_check_unwritten_by(const struct sim_mapping *mapping, unsigned device)
+{
+    check_mapping(mapping, device, true, "memory becomes read-only that queued work writes");
+}
+
 void sim_check_idle(const struct sim_mapping *mapping)
 {
-    sim_check_idle_on(mapping, ANY_DEVICE);
+    sim_check_unused_by(mapping, ANY_DEVICE);
 }
 
 void sim_check_allocation_idle(const struct sim_range *range)
 {
-    const struct sim_touch *user = user_of(range->base, range->bytes, ANY_DEVICE);
+    const struct sim_touch *user = user_of(range->base, range->bytes, ANY_DEVICE, false);
 
     if (user == NULL)
         return;
@@ -232,7 +247,8 @@ static uint64_t reach_of(unsigned device, uint64_t address, bool writes, const c
         *why = "an unmapped address is touched";
         return 0;
     }
-    *why = "an address is touched without access rights";
+    *why = writes && (mapping->readable & bit) != 0 ? "a read-only address is written"
+                                                    : "an address is touched without access rights";
     if (((writes ? mapping->writable : mapping->readable) & bit) == 0)
         return 0;
     return mapping->bytes - (address - mapping->address);

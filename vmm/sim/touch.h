@@ -29,6 +29,7 @@ struct sim_touch {
     uint64_t address, bytes; /* bytes 0: did not say */
     uint64_t stream;         /* its id */
     unsigned device;         /* of the stream */
+    bool writes;             /* false: it only reads there */
     struct sim_origin origin;
 };
 
@@ -37,8 +38,15 @@ struct sim_touches {
     size_t count, capacity;
 };
 
-/** The last piece of work of a stream touches that.  Returns: false when there is no host memory */
-bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t bytes);
+/**
+ * The last piece of work of a stream touches that.
+ *
+ * @param writes  false: it only reads there
+ *
+ * Returns: false when there is no host memory
+ */
+bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t bytes,
+                     bool writes);
 
 /** Drop the touches of work that has ended. */
 void sim_touches_prune(void);
@@ -56,9 +64,10 @@ bool sim_can_reach(unsigned device, uint64_t address, uint64_t bytes, bool write
 bool sim_check_reach(unsigned device, uint64_t address, uint64_t bytes, bool writes);
 
 /** Strict: a mapping or allocation must not go under unfinished work, nor become unreachable for a device under work
- * of that device. */
+ * of that device, nor read-only under work of that device that writes. */
 void sim_check_idle(const struct sim_mapping *mapping);
-void sim_check_idle_on(const struct sim_mapping *mapping, unsigned device);
+void sim_check_unused_by(const struct sim_mapping *mapping, unsigned device);
+void sim_check_unwritten_by(const struct sim_mapping *mapping, unsigned device);
 void sim_check_allocation_idle(const struct sim_range *range);
 
 /** Within a report: the lines of a mapping with its memory, and of an allocation. */
