@@ -55,6 +55,7 @@
  *   XSEG_SIM_RDMA=KIND          works, refused, denied, ignored or absent: enum xseg_sim_rdma (works)
  *   XSEG_SIM_DMA_BUF=0|1        whether address ranges have dma-bufs (1)
  *   XSEG_SIM_ADDRESS_RANGE=0|1  whether cuMemGetAddressRange answers for mapped memory (1)
+ *   XSEG_SIM_READ_ONLY=0|1      whether cuMemSetAccess gives read-only access (1)
  *
  * Threads: any.  Costs: no real driver is ever called.
  * Errors:  a status, and a sentence: xseg_sim_error_text().
@@ -103,9 +104,10 @@ struct xseg_sim_settings {
     enum xseg_sim_rdma rdma; /* what it does about memory for RDMA; 0: all works */
     bool without_dma_buf;    /* no address range has a dma-buf */
     bool no_address_range;   /* cuMemGetAddressRange does not answer for mapped memory */
+    bool without_read_only;  /* cuMemSetAccess refuses read-only access */
 };
 /* clang-format off */
-#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL, false, false, XSEG_SIM_RDMA_WORKS, false, false}
+#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL, false, false, XSEG_SIM_RDMA_WORKS, false, false, false}
 /* clang-format on */
 
 /**

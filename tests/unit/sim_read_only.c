@@ -77,6 +77,25 @@ static void one_call_covers_several_places(void **state)
     ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
 }
 
+static void a_machine_can_refuse_it(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+    const CUmemAccessDesc both[2] = {right(0, WRITE), right(1, READ)};
+    CUdeviceptr base;
+
+    (void)state;
+    settings.without_read_only = true;
+    start(&settings);
+    base = reserve(GRANULE);
+    back(base, GRANULE);
+    ASSERT_CU(cuMemSetAccess(base, GRANULE, both, 2), CUDA_ERROR_NOT_SUPPORTED);
+    assert_int_equal(access_of(base, 0), NONE);
+    assert_int_equal(access_of(base, 1), NONE);
+    ASSERT_OK(allow(base, 0, WRITE));
+    ASSERT_CU(allow(base, 0, READ), CUDA_ERROR_NOT_SUPPORTED);
+    assert_int_equal(access_of(base, 0), WRITE);
+}
+
 /* --- Contents. --- */
 
 static unsigned char *seen(CUdeviceptr address)
@@ -372,6 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(each_place_has_rights_of_its_own, fresh),
         cmocka_unit_test_setup(one_call_covers_several_places, fresh),
+        cmocka_unit_test(a_machine_can_refuse_it),
         cmocka_unit_test_setup(what_one_place_writes_the_other_reads, with_bytes),
         cmocka_unit_test_setup(the_host_writes_where_any_device_may, with_bytes),
         cmocka_unit_test(what_writes_ends_in_a_report),

@@ -163,6 +163,9 @@ static CUresult check_descriptor(const CUmemAccessDesc *desc)
         return CUDA_ERROR_INVALID_VALUE;
     if (desc->location.id < 0 || (unsigned)desc->location.id >= sim_machine.devices)
         return CUDA_ERROR_INVALID_DEVICE;
+    /* Of the errors that cuda.h lists, the one that fits; nobody was found to report a refusal. */
+    if (desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ && sim_machine.without_read_only)
+        return CUDA_ERROR_NOT_SUPPORTED;
     return CUDA_SUCCESS;
 }
 
