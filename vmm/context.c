@@ -221,6 +221,124 @@ xseg_status xseg_context_try(struct xseg_context *context, struct xseg_leftovers
     return status;
 }
 
+/* --- Memory that may only be read. --- */
+
+/* The trial's page: at the first place it may be written, at the second only read. */
+struct pair {
+    struct xseg_context *context;
+    uint64_t base, page_bytes, handle;
+    bool is_created;
+    unsigned mapped; /* places */
+};
+
+static uint64_t second_place(const struct pair *pair)
+{
+    return pair->base + pair->page_bytes;
+}
+
+static xseg_status map_next(struct pair *pair)
+{
+    const xseg_status status =
+        xseg_driver_map(pair->context, pair->mapped == 0 ? pair->base : second_place(pair),
+                        pair->page_bytes, pair->handle);
+
+    pair->mapped += status == XSEG_OK;
+    return status;
+}
+
+/* As every page begins. */
+static xseg_status begin_pair(struct pair *pair)
+{
+    xseg_status status = xseg_driver_create(pair->context, pair->page_bytes, 0, &pair->handle);
+
+    pair->is_created = status == XSEG_OK;
+    if (status == XSEG_OK)
+        status = map_next(pair);
+    if (status == XSEG_OK)
+        status = xseg_driver_set_access(pair->context, pair->base, pair->page_bytes);
+    return status;
+}
+
+/* A driver may give more rights than it was asked for, or the same ones wherever the memory is. */
+static xseg_status check_rights(const struct pair *pair)
+{
+    bool is_first = true, is_second = false;
+    xseg_status status = xseg_driver_is_read_only(pair->context, pair->base, &is_first);
+
+    if (status == XSEG_OK)
+        status = xseg_driver_is_read_only(pair->context, second_place(pair), &is_second);
+    if (status != XSEG_OK || (is_second && !is_first))
+        return status;
+    return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                     "the driver gives other rights than it is asked for (it says so by "
+                     "cuMemGetAccess)");
+}
+
+/* Which error a driver gives for these rights is written nowhere, so each of them is a refusal. */
+static xseg_status add_second(struct pair *pair)
+{
+    xseg_status status = map_next(pair);
+
+    if (status == XSEG_OK)
+        status =
+            xseg_driver_set_access_read_only(pair->context, second_place(pair), pair->page_bytes);
+    if (status == XSEG_OK)
+        status = check_rights(pair);
+    return status == XSEG_ERR_DRIVER ? XSEG_ERR_UNSUPPORTED : status;
+}
+
+/* What the driver refuses to take back is a leftover.  The error text stays. */
+static void end_pair(const struct pair *pair, struct xseg_leftovers *leftovers)
+{
+    struct xseg_fail_kept kept;
+
+    xseg_fail_keep(&kept);
+    if (pair->is_created)
+        (void)xseg_leftovers_give_mapped_twice(
+            leftovers, pair->handle, pair->mapped > 0 ? pair->base : 0,
+            pair->mapped > 1 ? second_place(pair) : 0, pair->page_bytes);
+    (void)xseg_leftovers_give(leftovers, XSEG_LEFTOVER_RANGE, pair->base, 2 * pair->page_bytes);
+    xseg_fail_restore(&kept);
+}
+
+static xseg_status try_pair(struct xseg_context *context, struct xseg_leftovers *leftovers)
+{
+    struct pair pair = {.context = context, .page_bytes = context->granularity};
+    xseg_status status = xseg_driver_reserve(context, 2 * pair.page_bytes, 0, &pair.base);
+
+    if (status != XSEG_OK)
+        return status;
+    status = begin_pair(&pair);
+    if (status == XSEG_OK)
+        status = add_second(&pair);
+    end_pair(&pair, leftovers);
+    return status;
+}
+
+xseg_status xseg_context_try_read_only(struct xseg_context *context,
+                                       struct xseg_leftovers *leftovers)
+{
+    xseg_status status = XSEG_OK;
+
+    if (!context->has_vmm)
+        return xseg_fail(XSEG_ERR_UNSUPPORTED, "device %d has no virtual memory management",
+                         context->ordinal);
+    if (context->read_only == XSEG_READ_ONLY_UNTRIED) {
+        status = try_pair(context, leftovers);
+        if (status != XSEG_OK && status != XSEG_ERR_UNSUPPORTED)
+            return status;
+        context->read_only = status == XSEG_OK ? XSEG_READ_ONLY_WORKS : XSEG_READ_ONLY_REFUSED;
+        if (status != XSEG_OK)
+            (void)snprintf(context->why_not_read_only, sizeof(context->why_not_read_only), "%s",
+                           xseg_fail_text()->buffer);
+    }
+    if (context->read_only == XSEG_READ_ONLY_WORKS)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                     "memory of device %d cannot be mapped a second time with read-only access: %s",
+                     context->ordinal, context->why_not_read_only);
+}
+
 xseg_status xseg_context_close(struct xseg_context *context)
 {
     return xseg_driver_let_go(context);

@@ -44,6 +44,7 @@
     X(MemMap, 10020)                                          \
     X(MemUnmap, 10020)                                        \
     X(MemSetAccess, 10020)                                    \
+    X(MemGetAccess, 10020)                                    \
     X(PointerGetAttributes, 7000)                             \
     X(MemGetHandleForAddressRange, 11070)                     \
     X(MemExportToShareableHandle, 10020)                      \
@@ -175,8 +176,8 @@ void xseg_driver_leave(struct xseg_context *context);
         return status_;                                                   \
     } while (0)
 
-/* The right of a device to read and write, or none, for cuMemSetAccess. */
-CUmemAccessDesc xseg_driver_right(int device, bool is_allowed);
+/* The right of a device, for cuMemSetAccess. */
+CUmemAccessDesc xseg_driver_right(int device, CUmemAccess_flags flags);
 
 /*
  * Make the device's context current, in relaxed capture mode: for calls that ask, wait, allocate or free, which

@@ -3,6 +3,10 @@
  * Peers: the rights of another device on memory that is mapped already.  What is mapped later gets them with the
  * rights of its own device, in one call (xseg_driver_set_access()).
  *
+ * The functions below give the right to write, too.  Where the owner may only read, so may its peers, or one of them
+ * could write what the owner takes for constant: xseg_driver_set_access_read_only() sees to those that are there
+ * already, xseg_driver_set_peer_access_read_only() is for one that comes later.
+ *
  * Locking: GROWTH of the device that has the memory.
  */
 #ifndef XSEG_VMM_PEER_H

@@ -362,6 +362,12 @@ static void run(const struct scenario *scenario, struct refusal first, struct re
     assert_int_equal(cuCtxPopCurrent_v2(&current), 201);
 }
 
+/* Not refused: the first names an error, and the second is how the stage looks at pages, whatever the library asks. */
+static bool is_the_tests(const char *name)
+{
+    return strcmp(name, "cuGetErrorName") == 0 || strcmp(name, "cuMemGetAccess") == 0;
+}
+
 /* The driver calls that a scenario makes, by name: those that the library makes at all. */
 static void learn_names(const struct scenario *scenario)
 {
@@ -376,7 +382,7 @@ static void learn_names(const struct scenario *scenario)
     for (size_t i = 0; i < count; i++)
         if (strcmp(calls[i].name, "cuPointerGetAttributes") == 0 || /* after refusals only */
             strcmp(calls[i].name, "cuCtxGetCurrent") == 0 ||
-            (xseg_sim_calls(calls[i].name) != 0 && strcmp(calls[i].name, "cuGetErrorName") != 0))
+            (xseg_sim_calls(calls[i].name) != 0 && !is_the_tests(calls[i].name)))
             names[count_of_names++] = calls[i].name;
     xseg_driver_close(driver);
 }
