@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What every entry point does first: check the handle, refuse in a forked child, run errands, and gather the
- * context of the events that the call may cause.  Three kinds run no errands: a hit; a scrape, which changes nothing; a
- * note that a stream uses a block, which may come with each hit.
+ * context of the events that the call may cause.  Three kinds run no errands: a hit; a scrape or a look
+ * at all devices, which change nothing; a note that a stream uses a block, which may come with each hit.
  *
  * The entry points check arguments, find the device, and call the floor below; nothing else.
  */

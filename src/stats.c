@@ -6,6 +6,7 @@
 #include "src/core/device/pool_stats.h"
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_audit.h"
+#include "src/core/inspect/device_figures.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pools/share.h"
 #include "src/core/registration/registrations.h"
@@ -137,6 +138,29 @@ xseg_status xseg_driver_calls(struct xseg_allocator *allocator, struct xseg_driv
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(calls != NULL || capacity == 0, "xseg_driver_calls: calls is NULL");
     const size_t there = xseg_driver_call_counts(allocator->driver, calls, capacity);
+    if (count != NULL)
+        *count = there;
+    return XSEG_OK;
+}
+
+xseg_status xseg_devices(struct xseg_allocator *allocator, struct xseg_device_figures *devices,
+                         size_t entry_bytes, size_t capacity, size_t *count)
+{
+    struct xseg_device_figures figures;
+
+    XSEG_ENTRY_CHECK(allocator);
+    XSEG_ENTRY_REQUIRE(devices != NULL || capacity == 0, "xseg_devices: devices is NULL");
+    XSEG_ENTRY_REQUIRE(entry_bytes >= sizeof(size_t) && entry_bytes <= XSEG_ENTRY_STRUCT_MOST &&
+                           entry_bytes % sizeof(size_t) == 0,
+                       "xseg_devices: entries are of unknown size: give "
+                       "sizeof(struct xseg_device_figures) as entry_bytes");
+    const uint64_t now = xseg_clock_coarse(&allocator->clock);
+    const size_t there = (size_t)allocator->device_count;
+    for (size_t i = 0; i < xseg_min(there, capacity); i++) {
+        xseg_device_figures_read(allocator, (int)i, now, &figures);
+        figures.struct_bytes = xseg_min(entry_bytes, sizeof(figures));
+        memcpy((char *)devices + entry_bytes * i, &figures, figures.struct_bytes);
+    }
     if (count != NULL)
         *count = there;
     return XSEG_OK;

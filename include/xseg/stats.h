@@ -126,6 +126,48 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_driver_calls(struct xseg_allocator *all
                                                       struct xseg_driver_call *calls,
                                                       size_t capacity, size_t *count);
 
+/** What a device has, as the library knows it without the driver. */
+struct xseg_device_figures {
+    size_t struct_bytes;     /* sizeof(struct xseg_device_figures), as the library knows it */
+    int device;              /* CUDA ordinal: the place in the array */
+    bool is_open;            /* false: this allocator has not used the device yet; all below is 0 */
+    bool is_lost;            /* no request succeeds (XSEG_ERR_DEVICE_LOST) */
+    uint64_t total_bytes;    /* memory of the device */
+    uint64_t limit_bytes;    /* what physical_bytes may reach; UINT64_MAX when unlimited */
+    uint64_t physical_bytes; /* memory taken from the driver */
+    uint64_t reserved_bytes; /* mapped pages + classic segments */
+    uint64_t live_bytes;     /* in live blocks; those of paused pools have addresses only */
+    uint64_t pending_bytes;  /* in blocks that were freed and that another stream may still use */
+    /* In no block: cached memory of all pools, of those that are held, too, and pages that are kept for reuse.
+     * xseg_explain() says how much of it can go back. */
+    uint64_t idle_bytes;
+    /* total_bytes less physical_bytes, and less what others had when the driver was last asked: what is taken here is that
+     * of now, what others take is that of then.  Others are other processes and allocators, and this process's context.
+     * UINT64_MAX: the driver was never asked.  It is asked when memory is short, and with device_free_min_mb each time
+     * that decay looks. */
+    uint64_t free_bytes;
+    uint64_t free_age_ms; /* milliseconds since the driver was asked; UINT64_MAX: it never was */
+};
+
+/**
+ * The figures of all devices, for a scheduler that looks at them at each step.
+ *
+ * Opens no device, waits for nothing, and changes nothing: a device that grows, trims or waits holds up neither its own
+ * figures nor those of others.  While other threads allocate, figures of a device may be of slightly different moments.
+ *
+ * @param devices      where they go, the device of ordinal 0 first; NULL when capacity is 0
+ * @param entry_bytes  sizeof(struct xseg_device_figures), as the caller knows it; each entry is filled in so far
+ * @param capacity     entries in devices
+ * @param count        NULL, or how many devices there are
+ *
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
+ * Cost:    no driver call, no lock; a few words read of each pool of a stream.
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_devices(struct xseg_allocator *allocator,
+                                                 struct xseg_device_figures *devices,
+                                                 size_t entry_bytes, size_t capacity,
+                                                 size_t *count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -144,6 +144,7 @@ static void look(struct xseg_allocator *allocator, void *block)
     FENCED(xseg_history_summary, summary, XSEG_HISTORY_SUMMARY_INIT);
     FENCED(xseg_block_info, info, XSEG_BLOCK_INFO_INIT);
     struct xseg_history_entry entries[8];
+    struct xseg_device_figures devices[8];
     size_t count = 0;
 
     where.it.device = 0;
@@ -152,6 +153,10 @@ static void look(struct xseg_allocator *allocator, void *block)
     CHECK(sums.it.live_itself >= 3000 && sums.behind == BEHIND);
     DONE(xseg_stats(allocator, &where.it, &stats.it));
     CHECK(stats.it.requested_bytes[XSEG_STAT_ALL].current >= 3000 && stats.behind == BEHIND);
+    DONE(xseg_devices(allocator, devices, sizeof(devices[0]), 8, &count));
+    for (size_t i = 0; i < count && i < 8; i++)
+        CHECK(devices[i].struct_bytes > sizeof(size_t) && devices[i].device == (int)i);
+    CHECK(devices[0].live_bytes >= 3000);
     DONE(xseg_mappings(allocator, &where.it, see_mapping, NULL));
     DONE(xseg_history_walk(allocator, 0, see_entry, NULL, &summary.it));
     CHECK(summary.it.events != 0 && summary.it.stacks != 0 && summary.behind == BEHIND);

@@ -99,6 +99,7 @@ static const unsigned documented[CALL_COUNT] = {
     [CALL_xseg_stats] = DEVICE | UNSUPPORTED,
     [CALL_xseg_stats_reset] = DEVICE | UNSUPPORTED,
     [CALL_xseg_driver_calls] = PLAIN,
+    [CALL_xseg_devices] = PLAIN,
     [CALL_xseg_trim] = DEVICE,
     [CALL_xseg_tick] = PLAIN | IS(ERR_DEVICE_LOST),
     [CALL_xseg_limits] = DRIVER | UNSUPPORTED,

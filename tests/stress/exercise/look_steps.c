@@ -9,6 +9,23 @@
 #include "tests/stress/exercise/world.h"
 #include "tests/support/scene.h"
 
+/* Of each device what belongs together fits, whatever the other threads do meanwhile. */
+static void see_devices(const struct world *world)
+{
+    struct xseg_device_figures devices[64];
+    size_t count = 0;
+
+    CHECK(CALL(xseg_devices, world->allocator, devices, sizeof(devices[0]),
+               sizeof(devices) / sizeof(devices[0]), &count) == XSEG_OK);
+    CHECK(count == world->options.devices);
+    for (size_t i = 0; i < count; i++) {
+        CHECK(devices[i].device == (int)i && devices[i].is_open == (devices[i].total_bytes != 0));
+        CHECK(devices[i].reserved_bytes <= devices[i].physical_bytes);
+        CHECK(devices[i].idle_bytes <= devices[i].physical_bytes);
+        CHECK((devices[i].free_bytes == UINT64_MAX) == (devices[i].free_age_ms == UINT64_MAX));
+    }
+}
+
 void step_stats(struct worker *worker)
 {
     struct world *world = worker->world;
@@ -17,6 +34,7 @@ void step_stats(struct worker *worker)
     struct tag *tag = chance(worker, 2) ? any_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch();
 
+    see_devices(world);
     where.device = tag == NULL ? any_device(worker) : tag->device;
     where.pool = tag == NULL ? NULL : tag->pool;
     xseg_status status = CALL(xseg_stats, world->allocator, &where, &stats);

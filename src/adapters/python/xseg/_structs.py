@@ -265,6 +265,24 @@ class xseg_driver_call(Structure):
     ]
 
 
+class xseg_device_figures(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("device", c_int),
+        ("is_open", c_bool),
+        ("is_lost", c_bool),
+        ("total_bytes", c_uint64),
+        ("limit_bytes", c_uint64),
+        ("physical_bytes", c_uint64),
+        ("reserved_bytes", c_uint64),
+        ("live_bytes", c_uint64),
+        ("pending_bytes", c_uint64),
+        ("idle_bytes", c_uint64),
+        ("free_bytes", c_uint64),
+        ("free_age_ms", c_uint64),
+    ]
+
+
 class xseg_reason(Structure):
     _fields_ = [
         ("struct_bytes", c_size_t),

@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The figures of all devices at once: they are those of the other reports, and reading them asks nobody and waits for
+ * nothing.
+ */
+#include "tests/support/scene.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DEVICES 4
+#define MS      UINT64_C(1000000)
+
+/* Of CUresult. */
+#define ILLEGAL_ADDRESS 700
+
+static struct xseg_allocator *open_on(size_t mib, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.devices = DEVICES;
+    settings.memory_bytes = mib * MIB;
+    return scene_open_with_clock(&settings, config);
+}
+
+static void *alloc_on(struct xseg_allocator *allocator, int device, size_t bytes)
+{
+    void *block = NULL;
+
+    assert_int_equal(xseg_alloc(allocator, device, bytes, NULL, &block), XSEG_OK);
+    return block;
+}
+
+static struct xseg_where where_of(int device)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = device;
+    return where;
+}
+
+static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, double fraction)
+{
+    struct xseg_limit_values set = XSEG_LIMIT_VALUES_INIT;
+    const struct xseg_where where = where_of(device);
+
+    set.hard_bytes = hard;
+    set.fraction = fraction;
+    set.has_fraction = true;
+    assert_int_equal(xseg_limits(allocator, &where, &set, NULL), XSEG_OK);
+}
+
+/* The counts of all driver calls, which the caller frees. */
+static struct xseg_driver_call *counts_of(struct xseg_allocator *allocator, size_t *count)
+{
+    struct xseg_driver_call *calls;
+
+    assert_int_equal(xseg_driver_calls(allocator, NULL, 0, count), XSEG_OK);
+    calls = calloc(*count, sizeof(*calls));
+    assert_non_null(calls);
+    assert_int_equal(xseg_driver_calls(allocator, calls, *count, NULL), XSEG_OK);
+    return calls;
+}
+
+/* Read all devices: no call of the driver is counted, neither by the library nor by the driver. */
+static void look(struct xseg_allocator *allocator, struct xseg_device_figures *devices)
+{
+    const uint64_t made = xseg_sim_calls(NULL);
+    size_t count = 0, calls = 0;
+    struct xseg_driver_call *before = counts_of(allocator, &calls), *after;
+
+    memset(devices, 0xa5, DEVICES * sizeof(*devices));
+    assert_int_equal(xseg_devices(allocator, devices, sizeof(*devices), DEVICES, &count), XSEG_OK);
+    assert_int_equal(count, DEVICES);
+    after = counts_of(allocator, &calls);
+    assert_memory_equal(before, after, calls * sizeof(*before));
+    assert_int_equal(xseg_sim_calls(NULL), made);
+    free(before);
+    free(after);
+    for (int i = 0; i < DEVICES; i++) {
+        assert_int_equal(devices[i].struct_bytes, sizeof(*devices));
+        assert_int_equal(devices[i].device, i);
+    }
+}
+
+static struct xseg_device_figures look_at(struct xseg_allocator *allocator, int device)
+{
+    struct xseg_device_figures devices[DEVICES];
+
+    look(allocator, devices);
+    return devices[device];
+}
+
+/* What the statistics of a device say, too; nothing happens on it meanwhile, and no pool is paused. */
+static void expect_statistics(struct xseg_allocator *allocator,
+                              const struct xseg_device_figures *device)
+{
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    const struct xseg_where where = where_of(device->device);
+
+    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    const uint64_t reserved = stats.reserved_bytes[XSEG_STAT_ALL].current;
+    const uint64_t live = stats.allocated_bytes[XSEG_STAT_ALL].current;
+    const uint64_t active = stats.active_bytes[XSEG_STAT_ALL].current;
+    assert_true(device->is_open);
+    assert_int_equal(device->total_bytes, stats.device_bytes);
+    assert_int_equal(device->limit_bytes, stats.limit_bytes);
+    assert_int_equal(device->physical_bytes, stats.physical_bytes);
+    assert_int_equal(device->reserved_bytes, reserved);
+    assert_int_equal(device->live_bytes, live);
+    assert_int_equal(device->pending_bytes, active - live);
+    assert_int_equal(device->idle_bytes, reserved - active + stats.idle_page_bytes);
+}
+
+static void expect_closed(const struct xseg_device_figures *device, int ordinal)
+{
+    const struct xseg_device_figures closed = {.struct_bytes = sizeof(closed), .device = ordinal};
+
+    assert_memory_equal(device, &closed, sizeof(closed));
+}
+
+/* --- Arguments, and room. --- */
+
+static void arguments_are_checked(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, NULL);
+    struct xseg_device_figures devices[DEVICES];
+    size_t count = 77;
+
+    (void)state;
+    scene_expect_error(xseg_devices(NULL, devices, sizeof(devices[0]), DEVICES, &count),
+                       XSEG_ERR_ARGUMENT, "allocator");
+    scene_expect_error(xseg_devices(allocator, NULL, sizeof(devices[0]), 1, &count),
+                       XSEG_ERR_ARGUMENT, "devices is NULL");
+    scene_expect_error(xseg_devices(allocator, devices, 4, DEVICES, &count), XSEG_ERR_ARGUMENT,
+                       "unknown size");
+    scene_expect_error(xseg_devices(allocator, devices, sizeof(devices[0]) + 1, 1, &count),
+                       XSEG_ERR_ARGUMENT, "entry_bytes");
+    scene_expect_error(xseg_devices(allocator, devices, 5000, 1, &count), XSEG_ERR_ARGUMENT,
+                       "struct xseg_device_figures");
+    assert_int_equal(count, 77);
+    assert_int_equal(xseg_devices(allocator, devices, sizeof(devices[0]), DEVICES, NULL), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void an_array_is_filled_as_far_as_it_goes(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, NULL);
+    struct xseg_device_figures devices[DEVICES + 1];
+    unsigned char behind[sizeof(devices[0])];
+
+    (void)state;
+    memset(behind, 0xa5, sizeof(behind));
+    for (size_t capacity = 0; capacity <= DEVICES + 1; capacity++) {
+        const size_t filled = capacity < DEVICES ? capacity : DEVICES;
+        size_t count = 0;
+
+        memset(devices, 0xa5, sizeof(devices));
+        assert_int_equal(xseg_devices(allocator, capacity == 0 ? NULL : devices, sizeof(devices[0]),
+                                      capacity, &count),
+                         XSEG_OK);
+        assert_int_equal(count, DEVICES);
+        for (size_t i = 0; i < filled; i++)
+            assert_int_equal(devices[i].device, i);
+        for (size_t i = filled; i <= DEVICES; i++)
+            assert_memory_equal(&devices[i], behind, sizeof(behind));
+    }
+    scene_close(allocator);
+}
+
+/* A program that was built when the entries were shorter, and one that was built when they are longer. */
+static void entries_of_other_versions_are_filled_as_far_as_both_go(void **state)
+{
+    enum { SHORT = offsetof(struct xseg_device_figures, total_bytes) };
+    struct xseg_allocator *allocator = open_on(4096, NULL);
+    struct {
+        struct xseg_device_figures known;
+        uint64_t more;
+    } longer[DEVICES];
+    unsigned char shorter[DEVICES][SHORT];
+
+    (void)state;
+    scene_free(allocator, alloc_on(allocator, 2, 4 * MIB));
+    memset(longer, 0xa5, sizeof(longer));
+    assert_int_equal(xseg_devices(allocator, &longer[0].known, sizeof(longer[0]), DEVICES, NULL),
+                     XSEG_OK);
+    assert_int_equal(xseg_devices(allocator, (void *)shorter, sizeof(shorter[0]), DEVICES, NULL),
+                     XSEG_OK);
+    for (int i = 0; i < DEVICES; i++) {
+        struct xseg_device_figures known = {0};
+
+        memcpy(&known, shorter[i], SHORT);
+        assert_int_equal(known.struct_bytes, SHORT);
+        assert_int_equal(known.device, i);
+        assert_int_equal(known.is_open, i == 2);
+        assert_int_equal(longer[i].known.struct_bytes, sizeof(known));
+        assert_int_equal(longer[i].known.is_open, i == 2);
+        assert_int_equal(longer[i].more, UINT64_C(0xa5a5a5a5a5a5a5a5));
+    }
+    scene_close(allocator);
+}
+
+/* --- What they say. --- */
+
+static void looking_opens_no_device(void **state)
+{
+    struct xseg_allocator *allocator = open_on(4096, NULL);
+    struct xseg_device_figures devices[DEVICES];
+
+    (void)state;
+    for (unsigned round = 0; round < 2; round++) {
+        look(allocator, devices);
+        for (int i = 0; i < DEVICES; i++)
+            expect_closed(&devices[i], i);
+    }
+    assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 0);
+    scene_close(allocator);
+}
+
+/* Device 0 is used, device 1 is lost, device 2 is full, device 3 nobody has used. */
+static void each_device_has_its_own(void **state)
+{
+    struct xseg_allocator *allocator = open_on(512, "expandable_segments:True");
+    const xseg_stream side = scene_stream();
+    struct xseg_device_figures devices[DEVICES];
+    void *live = alloc_on(allocator, 0, 100 * MIB), *pending = alloc_on(allocator, 0, 60 * MIB);
+    void *lost = alloc_on(allocator, 1, 40 * MIB), *full = alloc_on(allocator, 2, 500 * MIB);
+    void *none = NULL;
+
+    (void)state;
+    scene_free(allocator, alloc_on(allocator, 0, 40 * MIB));
+    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    assert_int_equal(xseg_use(allocator, pending, side), XSEG_OK);
+    scene_free(allocator, pending);
+    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS), XSEG_OK);
+    assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &none), XSEG_ERR_DEVICE_LOST);
+    assert_int_equal(xseg_alloc(allocator, 2, 40 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    look(allocator, devices);
+    for (int i = 0; i < 3; i++) {
+        expect_statistics(allocator, &devices[i]);
+        assert_int_equal(devices[i].total_bytes, 512 * MIB);
+        assert_int_equal(devices[i].limit_bytes, UINT64_MAX);
+        assert_int_equal(devices[i].is_lost, i == 1);
+    }
+    assert_int_equal(devices[0].live_bytes, 100 * MIB);
+    assert_int_equal(devices[0].pending_bytes, 60 * MIB);
+    assert_int_equal(devices[0].idle_bytes, 40 * MIB);
+    assert_int_equal(devices[0].free_bytes, UINT64_MAX);
+    assert_int_equal(devices[0].free_age_ms, UINT64_MAX);
+    assert_int_equal(devices[1].live_bytes, 40 * MIB);
+    assert_int_equal(devices[2].physical_bytes, 500 * MIB);
+    assert_int_equal(devices[2].idle_bytes, 0);
+    assert_int_equal(devices[2].free_bytes, 12 * MIB);
+    assert_int_equal(devices[2].free_age_ms, 0);
+    expect_closed(&devices[3], 3);
+    scene_free(allocator, live);
+    scene_free(allocator, lost);
+    scene_free(allocator, full);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(side);
+}
+
+/* What others have is as old as the driver's answer, what is taken here is of now. */
+static void free_is_as_last_learned(void **state)
+{
+    struct xseg_allocator *allocator = open_on(100, "expandable_segments:False"), *other = NULL;
+    void *block = NULL;
+
+    (void)state;
+    assert_int_equal(scene_try_open("expandable_segments:False", &other), XSEG_OK);
+    void *theirs = scene_alloc(other, 40 * MIB, NULL), *ours = alloc_on(allocator, 0, 20 * MIB);
+    assert_int_equal(look_at(allocator, 0).free_bytes, UINT64_MAX);
+    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(look_at(allocator, 0).free_bytes, 40 * MIB);
+    xseg_sim_advance(3000 * MS);
+    assert_int_equal(look_at(allocator, 0).free_age_ms, 3000);
+    void *more = alloc_on(allocator, 0, 30 * MIB);
+    assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
+    /* The others give theirs back, and nobody has asked since. */
+    scene_free(other, theirs);
+    assert_int_equal(xseg_close(other), XSEG_OK);
+    assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
+    /* More than was free then. */
+    void *most = alloc_on(allocator, 0, 40 * MIB);
+    assert_int_equal(look_at(allocator, 0).free_bytes, 0);
+    assert_in_range(look_at(allocator, 0).free_age_ms, 3000, 3100);
+    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
+    assert_int_equal(look_at(allocator, 0).free_age_ms, 0);
+    scene_free(allocator, ours);
+    scene_free(allocator, more);
+    scene_free(allocator, most);
+    scene_close(allocator);
+}
+
+/* With device_free_min_mb each look of decay asks, so a scheduler that ticks has fresh figures. */
+static void decay_learns_what_is_free(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1024, "device_free_min_mb:1"), *other = NULL;
+
+    (void)state;
+    scene_free(allocator, alloc_on(allocator, 1, 100 * MIB));
+    assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
+    void *theirs = alloc_on(other, 1, 200 * MIB);
+    xseg_sim_advance(1000 * MS);
+    assert_int_equal(xseg_tick(allocator, 0), XSEG_OK);
+    xseg_sim_advance(20 * MS);
+    const struct xseg_device_figures device = look_at(allocator, 1);
+    assert_int_equal(device.free_bytes, 724 * MIB);
+    assert_int_equal(device.free_age_ms, 20);
+    expect_statistics(allocator, &device);
+    scene_free(other, theirs);
+    assert_int_equal(xseg_close(other), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void the_lowest_limit_counts(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1024, NULL);
+    struct xseg_device_figures devices[DEVICES];
+
+    (void)state;
+    limit(allocator, 0, 300 * MIB, 1);
+    limit(allocator, 1, 300 * MIB, 0.25);
+    limit(allocator, 2, UINT64_MAX, 0.5);
+    look(allocator, devices);
+    assert_int_equal(devices[0].limit_bytes, 300 * MIB);
+    assert_int_equal(devices[1].limit_bytes, 256 * MIB);
+    assert_int_equal(devices[2].limit_bytes, 512 * MIB);
+    expect_closed(&devices[3], 3);
+    scene_close(allocator);
+}
+
+static void pages_kept_for_reuse_are_idle(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1024, "idle_ms:100,page_cache_mb:100");
+    void *live = alloc_on(allocator, 0, 40 * MIB);
+
+    (void)state;
+    scene_free(allocator, alloc_on(allocator, 0, 200 * MIB));
+    assert_int_equal(look_at(allocator, 0).idle_bytes, 200 * MIB);
+    for (unsigned i = 0; i < 30; i++) {
+        xseg_sim_advance(10 * MS);
+        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+    }
+    const struct xseg_device_figures device = look_at(allocator, 0);
+    expect_statistics(allocator, &device);
+    assert_int_equal(device.reserved_bytes, 40 * MIB);
+    assert_int_equal(device.physical_bytes, 140 * MIB);
+    assert_int_equal(device.idle_bytes, 100 * MIB);
+    scene_free(allocator, live);
+    scene_close(allocator);
+}
+
+/* Blocks of a paused pool are live, and have no memory: they take away nothing of what is idle elsewhere. */
+static void a_paused_pool_takes_nothing_away(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
+    struct xseg_pool *pool = scene_pool(allocator);
+    void *block = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, alloc_on(allocator, 0, 60 * MIB));
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    const struct xseg_device_figures device = look_at(allocator, 0);
+    assert_int_equal(device.live_bytes, 100 * MIB);
+    assert_int_equal(device.reserved_bytes, 60 * MIB);
+    assert_int_equal(device.idle_bytes, 60 * MIB);
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* Of all pools: one that is held, one that has ended. */
+static void cached_memory_of_every_pool_is_idle(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
+    struct xseg_pool *held = scene_pool(allocator), *ended = scene_pool(allocator);
+
+    (void)state;
+    scene_free(allocator, scene_alloc_in(allocator, held, 20 * MIB, NULL));
+    scene_free(allocator, scene_alloc_in(allocator, ended, 40 * MIB, NULL));
+    scene_free(allocator, alloc_on(allocator, 0, 80 * MIB));
+    assert_int_equal(xseg_pool_release(ended), XSEG_OK);
+    const struct xseg_device_figures device = look_at(allocator, 0);
+    expect_statistics(allocator, &device);
+    assert_int_equal(device.idle_bytes, 140 * MIB);
+    assert_int_equal(xseg_pool_release(held), XSEG_OK);
+    scene_close(allocator);
+}
+
+/* --- While something happens. --- */
+
+/* Memory of a pool's own that comes when the test says so. */
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_waiting, is_open;
+};
+
+static void *come_late(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    struct gate *gate = context;
+    void *memory = NULL;
+
+    (void)device;
+    (void)stream;
+    (void)pthread_mutex_lock(&gate->lock);
+    gate->is_waiting = true;
+    (void)pthread_cond_broadcast(&gate->changed);
+    while (!gate->is_open)
+        (void)pthread_cond_wait(&gate->changed, &gate->lock);
+    (void)pthread_mutex_unlock(&gate->lock);
+    return posix_memalign(&memory, 512, bytes) == 0 ? memory : NULL;
+}
+
+static void take_back(void *context, void *memory, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context;
+    (void)bytes;
+    (void)device;
+    (void)stream;
+    free(memory);
+}
+
+/* A thread that allocates from a pool. */
+struct growth {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+};
+
+static void *grow(void *self)
+{
+    const struct growth *growth = self;
+    struct xseg_request request = XSEG_REQUEST_INIT;
+    void *block = NULL;
+
+    request.bytes = 20 * MIB;
+    request.pool = growth->pool;
+    return xseg_alloc_with(growth->allocator, &request, &block) == XSEG_OK ? block : NULL;
+}
+
+/* A growth that waits for memory holds its device for itself; figures can be read, and are those before it. */
+static void a_growth_that_waits_holds_up_nothing(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1024, NULL);
+    struct gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct growth growth = {allocator, NULL};
+    void *block = NULL;
+    pthread_t thread;
+
+    (void)state;
+    options.memory = (struct xseg_pool_memory){come_late, take_back, &gate};
+    assert_int_equal(xseg_pool_create(allocator, 0, &options, &growth.pool), XSEG_OK);
+    assert_int_equal(pthread_create(&thread, NULL, grow, &growth), 0);
+    (void)pthread_mutex_lock(&gate.lock);
+    while (!gate.is_waiting)
+        (void)pthread_cond_wait(&gate.changed, &gate.lock);
+    (void)pthread_mutex_unlock(&gate.lock);
+    for (unsigned i = 0; i < 100; i++)
+        assert_int_equal(look_at(allocator, 0).reserved_bytes, 0);
+    (void)pthread_mutex_lock(&gate.lock);
+    gate.is_open = true;
+    (void)pthread_cond_broadcast(&gate.changed);
+    (void)pthread_mutex_unlock(&gate.lock);
+    assert_int_equal(pthread_join(thread, &block), 0);
+    assert_non_null(block);
+    assert_int_equal(look_at(allocator, 0).live_bytes, 20 * MIB);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_pool_release(growth.pool), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void a_forked_child_is_refused(void **state)
+{
+    struct xseg_allocator *allocator = open_on(1024, NULL);
+    int result = 0;
+
+    (void)state;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct xseg_device_figures device;
+
+        _exit(xseg_devices(allocator, &device, sizeof(device), 1, NULL) == XSEG_ERR_FORKED ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arguments_are_checked),
+        cmocka_unit_test(an_array_is_filled_as_far_as_it_goes),
+        cmocka_unit_test(entries_of_other_versions_are_filled_as_far_as_both_go),
+        cmocka_unit_test(looking_opens_no_device),
+        cmocka_unit_test(each_device_has_its_own),
+        cmocka_unit_test(free_is_as_last_learned),
+        cmocka_unit_test(decay_learns_what_is_free),
+        cmocka_unit_test(the_lowest_limit_counts),
+        cmocka_unit_test(pages_kept_for_reuse_are_idle),
+        cmocka_unit_test(a_paused_pool_takes_nothing_away),
+        cmocka_unit_test(cached_memory_of_every_pool_is_idle),
+        cmocka_unit_test(a_growth_that_waits_holds_up_nothing),
+        cmocka_unit_test(a_forked_child_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("devices", tests, NULL, NULL);
+}
