@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 import cases
 import machine
@@ -127,6 +128,32 @@ class Allocators(Case):
         found = {key.name: key for key in xseg.keys("idle_ms:50")}
         self.assertEqual((found["idle_ms"].value, found["idle_ms"].is_named), ("50", True))
         self.assertFalse(found["expandable_segments"].is_named)
+
+    def test_devices_are_looked_at_without_asking_the_driver(self):
+        with unittest.mock.patch.dict(os.environ, XSEG_SIM_DEVICES="3"):
+            machine.reset()
+            self.addCleanup(machine.reset)
+        allocator = self.open("hard_limit_mb:200")
+        block = allocator.allocate(100 * MIB, device=1)
+        allocator.allocate(50 * MIB, device=1).free()
+        with self.assertRaises(xseg.LimitError):
+            allocator.allocate(300 * MIB, device=1)
+        before = machine.simulator.xseg_sim_calls(None)
+        devices = allocator.devices()
+        self.assertEqual(machine.simulator.xseg_sim_calls(None), before)
+        self.assertEqual([(one.device, one.is_open, one.is_lost) for one in devices],
+                         [(0, False, False), (1, True, False), (2, False, False)])
+        used, statistics = devices[1], allocator.statistics(1)
+        self.assertEqual((used.live_bytes, used.pending_bytes, used.limit_bytes), (100 * MIB, 0, 200 * MIB))
+        self.assertEqual((used.total_bytes, used.physical_bytes, used.reserved_bytes),
+                         (statistics.device_bytes, statistics.physical_bytes, statistics.reserved_bytes.all.current))
+        self.assertEqual(used.idle_bytes, used.reserved_bytes - 100 * MIB)
+        self.assertEqual(used.free_bytes, used.total_bytes - used.physical_bytes)
+        self.assertLess(used.free_age_ms, 60000)
+        allocator.allocate(MIB, device=2).free()
+        never = allocator.devices()[2]
+        self.assertEqual((never.is_open, never.free_bytes, never.free_age_ms), (True, None, None))
+        block.free()
 
     def test_limits_are_read_and_set_one_by_one(self):
         allocator = self.open()

@@ -83,7 +83,8 @@ class Layout(unittest.TestCase):
                 (_records.Statistics, _structs.xseg_statistics, set()), (_records.Reason, _structs.xseg_reason, set()),
                 (_records.Explained, _structs.xseg_explained, {"reasons"}),
                 (_records.BlockInfo, _structs.xseg_block_info, set()),
-                (_records.DriverCall, _structs.xseg_driver_call, set())):
+                (_records.DriverCall, _structs.xseg_driver_call, set()),
+                (_records.DeviceFigures, _structs.xseg_device_figures, set())):
             members = {name for name, _ in kind._fields_} - {"struct_bytes"}
             self.assertEqual(set(record._fields) ^ members, others)
         self.assertEqual([f"XSEG_REASON_{one.name}" for one in _records.ReasonKind],

@@ -22,15 +22,17 @@ from xseg._errors import (
 )
 from xseg._pool import Pool
 from xseg._records import (
-    BlockInfo, BlockState, DriverCall, Explained, Groups, Key, Limits, Reason, ReasonKind, Stat, Statistics, Trimmed,
+    BlockInfo, BlockState, DeviceFigures, DriverCall, Explained, Groups, Key, Limits, Reason, ReasonKind, Stat, Statistics,
+    Trimmed,
 )
 from xseg._registration import Dmabuf, Registration
 from xseg._structs import VERSION
 
 __version__ = VERSION
 __all__ = [
-    "Allocator", "ArgumentError", "Block", "BlockInfo", "BlockState", "BusyError", "ConfigError", "DeviceLostError",
-    "Dmabuf", "DriverCall", "DriverError", "Error", "Explained", "FileError", "ForkedError", "Groups", "HostMemoryError", "Key",
-    "LimitError", "Limits", "NoAddressesError", "NoDriverError", "NoMemoryError", "NotLiveError", "PausedError", "Pool",
-    "Reason", "ReasonKind", "Registration", "Stat", "Statistics", "Trimmed", "UnsupportedError", "keys", "open",
+    "Allocator", "ArgumentError", "Block", "BlockInfo", "BlockState", "BusyError", "ConfigError", "DeviceFigures",
+    "DeviceLostError", "Dmabuf", "DriverCall", "DriverError", "Error", "Explained", "FileError", "ForkedError", "Groups",
+    "HostMemoryError", "Key", "LimitError", "Limits", "NoAddressesError", "NoDriverError", "NoMemoryError", "NotLiveError",
+    "PausedError", "Pool", "Reason", "ReasonKind", "Registration", "Stat", "Statistics", "Trimmed", "UnsupportedError", "keys",
+    "open",
 ]

@@ -200,6 +200,14 @@ class Allocator:
         found = [_records.record(_records.DriverCall, one) for one in calls]
         return {one.name: one for one in found}
 
+    def devices(self) -> List[_records.DeviceFigures]:
+        """What each device has, without asking the driver or waiting for anything: for schedulers that look at each step."""
+        count, size = c_size_t(), ctypes.sizeof(_structs.xseg_device_figures)
+        _library.call("xseg_devices", self.handle, None, size, 0, byref(count))
+        devices = (_structs.xseg_device_figures * count.value)()
+        _library.call("xseg_devices", self.handle, devices, size, len(devices), None)
+        return [_records.record(_records.DeviceFigures, one) for one in devices]
+
     def limits(self, device: int = 0, *, pool: Optional[Pool] = None) -> _records.Limits:
         """The limits of a device or a pool."""
         return self.set_limits(device, pool=pool)

@@ -167,6 +167,23 @@ class DriverCall(NamedTuple):
     failed: int
 
 
+class DeviceFigures(NamedTuple):
+    """What a device has, see xseg/stats.h.  While is_open is false nothing is known of it, and the rest is 0."""
+
+    device: int
+    is_open: bool
+    is_lost: bool
+    total_bytes: int
+    limit_bytes: Optional[int]
+    physical_bytes: int
+    reserved_bytes: int
+    live_bytes: int
+    pending_bytes: int
+    idle_bytes: int
+    free_bytes: Optional[int]
+    free_age_ms: Optional[int]
+
+
 Record = TypeVar("Record", bound=tuple)
 ENUMS = {"state": BlockState, "kind": ReasonKind}
 
