@@ -220,12 +220,55 @@ static void limits_and_shortage(void **state)
     scene_close(allocator);
 }
 
+/* Map the page of a granule at another one as well. */
+static void share(struct xseg_range *range, unsigned to, unsigned from)
+{
+    assert_int_equal(xseg_range_share(range, to * PAGE, PAGE, range, from * PAGE), XSEG_OK);
+}
+
+/* Places of a page that are given up in one call, the younger ones before the older, and another one that stays: the
+ * page is counted there, and goes with it. */
+static void places_of_one_page_go_together(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("page_cache_mb:1024");
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+    xseg_stream stream = scene_stream(), other = scene_stream();
+
+    (void)state;
+    commit(range, 2, 1, stream);
+    share(range, 1, 2);
+    share(range, 0, 2);
+    share(range, 5, 2);
+    work(range, 0, 3, stream);
+    work(range, 5, 1, other);
+    decommit(range, 0, 3, stream);
+    assert_int_equal(scene_stats(allocator).allocated_bytes[0].current, PAGE);
+    decommit(range, 5, 1, other);
+    assert_int_equal(scene_stats(allocator).allocated_bytes[0].current, 0);
+    assert_int_equal(scene_stats(allocator).active_bytes[0].current, PAGE);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    commit(range, 20, 1, stream);
+    assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
+    assert_int_equal(info(range).physical_bytes, 2 * PAGE);
+    assert_int_equal(xseg_sim_used(0), 2 * PAGE);
+    decommit(range, 20, 1, stream);
+    release(range);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, other), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_stream_destroy(other);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_comes_and_goes),     cmocka_unit_test(taking_back_costs_nothing),
-        cmocka_unit_test(calls_are_made_by_the_run), cmocka_unit_test(bad_input_changes_nothing),
+        cmocka_unit_test(memory_comes_and_goes),
+        cmocka_unit_test(taking_back_costs_nothing),
+        cmocka_unit_test(calls_are_made_by_the_run),
+        cmocka_unit_test(bad_input_changes_nothing),
         cmocka_unit_test(limits_and_shortage),
+        cmocka_unit_test(places_of_one_page_go_together),
     };
 
     return cmocka_run_group_tests_name("range", tests, NULL, NULL);

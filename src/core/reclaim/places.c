@@ -161,12 +161,23 @@ static void pass(const struct place *from, const struct place *to)
     xseg_pool_move_reserved(source, target, bytes);
 }
 
-static void leave(const struct place *place)
+/* A run of granules that go together: none of them is to have the page of another. */
+struct run {
+    const struct xseg_extent *extent;
+    uint32_t first, count;
+};
+
+static bool has(const struct run *run, const struct place *place)
+{
+    return place->extent == run->extent && place->granule - run->first < run->count;
+}
+
+static void leave(const struct place *place, const struct run *run)
 {
     if (!is_owner(place))
         return;
     for (struct place at = younger(place); !is_owner(&at); at = younger(&at))
-        if (is_live(&at)) {
+        if (is_live(&at) && !has(run, &at)) {
             pass(place, &at);
             return;
         }
@@ -174,9 +185,11 @@ static void leave(const struct place *place)
 
 void xseg_places_leave(struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
+    const struct run run = {extent, first, count};
+
     for (uint32_t at = first; extent->elastic->place != NULL && at < first + count; at++)
         if (is_linked(extent, at))
-            leave(&(struct place){extent, at});
+            leave(&(struct place){extent, at}, &run);
 }
 
 /* A live place found on the way has the page, or another live one, by PLACE-2. */
@@ -201,16 +214,31 @@ void xseg_places_return(struct xseg_extent *extent, uint32_t first, uint32_t cou
             come_back(&(struct place){extent, at});
 }
 
+/* Where all places of a page go, the one that is unmapped last has it until then. */
+static void pass_on(const struct place *place, const struct run *run)
+{
+    struct place last = *place;
+
+    if (!is_owner(place))
+        return;
+    for (struct place at = younger(place); !is_owner(&at); at = younger(&at)) {
+        if (!has(run, &at)) {
+            pass(place, &at);
+            return;
+        }
+        last = at.granule > last.granule ? at : last;
+    }
+    if (last.granule != place->granule)
+        pass(place, &last);
+}
+
 void xseg_places_pass_on(struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
-    for (uint32_t at = first; extent->elastic->place != NULL && at < first + count; at++) {
-        const struct place place = {extent, at};
+    const struct run run = {extent, first, count};
 
-        if (!is_linked(extent, at) || !is_owner(&place))
-            continue;
-        const struct place next = younger(&place);
-        pass(&place, &next);
-    }
+    for (uint32_t at = first; extent->elastic->place != NULL && at < first + count; at++)
+        if (is_linked(extent, at))
+            pass_on(&(struct place){extent, at}, &run);
 }
 
 static void forget(struct xseg_extent *extent, uint32_t granule)

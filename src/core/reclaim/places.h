@@ -37,13 +37,13 @@ uint32_t xseg_places_count(const struct xseg_extent *extent, uint32_t granule);
 /* Bytes of the pages of a run that are counted there. */
 uint64_t xseg_places_own(const struct xseg_extent *extent, uint32_t first, uint32_t count);
 
-/* Live places of a run are about to leave: pages go to other live places. */
+/* Live places of a run are about to leave: pages go to live places elsewhere. */
 void xseg_places_leave(struct xseg_extent *extent, uint32_t first, uint32_t count);
 
 /* Places of a run are live again: pages come to them from places that leave. */
 void xseg_places_return(struct xseg_extent *extent, uint32_t first, uint32_t count);
 
-/* The mappings of a run are about to go: pages go to other places. */
+/* The mappings of a run are about to go, from the first on: pages go to places elsewhere, else to the last one. */
 void xseg_places_pass_on(struct xseg_extent *extent, uint32_t first, uint32_t count);
 
 /* The mappings of a run have gone. */
