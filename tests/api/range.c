@@ -260,6 +260,62 @@ static void places_of_one_page_go_together(void **state)
     scene_close(allocator);
 }
 
+/* A range at its own limit waits for what leaves it.  If the device is full then, idle memory elsewhere is taken. */
+static void a_full_range_on_a_full_device(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("hard_limit_mb:10");
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range *range = NULL, *other = reserve(allocator, PAGES * PAGE);
+    xseg_stream stream = scene_stream();
+
+    (void)state;
+    options.limit_bytes = 4 * PAGE;
+    assert_int_equal(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range), XSEG_OK);
+    commit(range, 0, 4, stream);
+    /* The page of the granule that leaves is held elsewhere, so it is of no use here. */
+    assert_int_equal(xseg_range_share(other, 0, PAGE, range, 0), XSEG_OK);
+    assert_int_equal(xseg_range_hold(other, 0, PAGE), XSEG_OK);
+    decommit(other, 0, 1, stream);
+    scene_free(allocator, scene_alloc(allocator, MIB, stream));
+    work(range, 0, 1, stream);
+    decommit(range, 0, 1, stream);
+    assert_int_equal(xseg_sim_used(0), 5 * PAGE);
+    commit(range, 8, 1, stream);
+    assert_int_equal(info(range).physical_bytes, 4 * PAGE);
+    assert_int_equal(xseg_sim_used(0), 5 * PAGE);
+    assert_int_equal(xseg_range_let_go(other, 0, PAGE, stream), XSEG_OK);
+    decommit(range, 1, 3, stream);
+    decommit(range, 8, 1, stream);
+    release(other);
+    release(range);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_close(allocator);
+}
+
+/* Pages that a refused commit has made are not kept beyond page_cache_mb. */
+static void a_refusal_in_a_capture_keeps_no_pages(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+    xseg_stream stream = scene_stream(), other = scene_stream();
+
+    (void)state;
+    commit(range, 1, 1, stream);
+    work(range, 1, 1, stream);
+    decommit(range, 1, 1, stream);
+    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+    scene_expect_error(xseg_range_commit(range, 0, 3 * PAGE, other), XSEG_ERR_BUSY, "capture");
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+    release(range);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, other), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_stream_destroy(other);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +325,8 @@ int main(void)
         cmocka_unit_test(bad_input_changes_nothing),
         cmocka_unit_test(limits_and_shortage),
         cmocka_unit_test(places_of_one_page_go_together),
+        cmocka_unit_test(a_full_range_on_a_full_device),
+        cmocka_unit_test(a_refusal_in_a_capture_keeps_no_pages),
     };
 
     return cmocka_run_group_tests_name("range", tests, NULL, NULL);

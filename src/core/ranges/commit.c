@@ -229,16 +229,19 @@ static xseg_status flush(struct commit *commit)
 
 static step *const all_steps[] = {steal, steal_waiting, pending, steal_waiting, flush, NULL};
 static step *const capture_steps[] = {steal, NULL};
-/* Memory of others is of no use to a range or a pool that is at its own limit. */
-static step *const full_steps[] = {pending, NULL};
 
+/* Memory of others is of no use to a range or a pool that is at its own limit, as long as it is. */
 static xseg_status climb(struct commit *commit, xseg_status refused)
 {
-    step *const *next = commit->is_full ? full_steps : all_steps;
+    const bool captures = xseg_pending_captures(commit->device->pending);
 
-    if (xseg_pending_captures(commit->device->pending))
-        next = commit->is_full ? full_steps + 1 : capture_steps;
-    for (; *next != NULL && xseg_refusal_is_shortage(refused); next++)
+    if (commit->is_full && !captures)
+        refused = pending(commit);
+    if (commit->is_full || !xseg_refusal_is_shortage(refused))
+        return refused;
+    commit->device->is_short = true;
+    for (step *const *next = captures ? capture_steps : all_steps;
+         *next != NULL && xseg_refusal_is_shortage(refused); next++)
         refused = (*next)(commit);
     return refused;
 }
@@ -416,8 +419,10 @@ static xseg_status commit_run(struct commit *commit)
     }
     if (status == XSEG_OK) {
         status = order(commit);
-        if (status != XSEG_OK)
+        if (status != XSEG_OK) {
             unmap_up_to(commit, segment->granules);
+            xseg_pages_fit(&commit->device->pages, commit->config->page_cache_bytes);
+        }
     }
     if (status == XSEG_OK)
         settle(commit);

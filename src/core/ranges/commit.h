@@ -17,8 +17,8 @@
  *     pending       what leaves, and freed blocks that other streams use, after waiting for them
  *     flush         all idle memory goes back to the driver
  *
- * The last four not in a capture, but `steal`, which makes new pages only; and where the range or its pool is at its own
- * limit, what leaves alone.
+ * The last four not in a capture, but `steal`, which makes new pages only.  Where the range or its pool is at its own
+ * limit, `pending` comes first, and the others only if that has made room there.
  */
 #ifndef XSEG_CORE_COMMIT_H
 #define XSEG_CORE_COMMIT_H
