@@ -1,0 +1,1251 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Random programmes about elastic ranges, against arrays: what each granule is used for, which page it has, which stream
+ * it leaves with and behind which work.
+ *
+ * Five ranges of one device, in three pools: two share one, one has longer pages, one has pages that can be exported, one
+ * has a limit.  Commits, decommits, shares, holds, pages made ahead, quotas, times of captures; blocks beside them, on a
+ * device of little memory.  All work is open-ended and says which granules it touches, so that the strict simulator ends
+ * the process if a page goes beneath it.  After each step each granule is what the arrays say, each page is counted where
+ * they say, and contains what was written to it; the figures of the ranges, of their pools and of the device are those of
+ * the arrays.
+ *
+ * Where the library has waited for streams, or may have given memory back that nobody named, the arrays are told which
+ * granules went, and expect of each that it was allowed to.
+ *
+ * A failure names its seed.  By hand:
+ *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-ranges
+ *   XSEG_TEST_TRACE=1 ...                     (the name of each step)
+ *   XSEG_TEST_SEED=1000 XSEG_TEST_SEEDS=10000 XSEG_TEST_STEPS=1000 ...
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/core/block/extent.h"
+#include "src/core/device/allocator.h"
+#include "src/core/front/device_audit.h"
+#include "src/core/ranges/range.h"
+#include "tests/model/machine.h"
+#include "tests/support/draw.h"
+#include "tests/support/scene.h"
+#include "xseg/range.h"
+
+#define RANGES   5u
+#define GRANULES 24u
+#define PLACES   (RANGES * GRANULES)
+#define STREAMS  4u
+#define WORK     16u /* pieces that may be queued on a stream at once */
+#define BLOCKS   12u
+#define NONE     UINT32_MAX
+
+/* How many pieces of work of each stream have to be over. */
+struct point {
+    uint64_t of[STREAMS];
+};
+
+struct granule {
+    enum xseg_elastic_use use;
+    unsigned page, batch; /* NONE: none */
+    unsigned holds;
+    struct point user; /* the last pieces of work that touch it */
+};
+
+/* A page, and where it is mapped: places come in behind the youngest, which is the one before the owner. */
+struct page {
+    uint64_t tag;
+    unsigned place[PLACES], places, owner;
+};
+
+struct batch {
+    unsigned range, stream, left;
+    struct point behind;
+    bool has_event, is_over; /* is_over: the library knows that the stream has passed */
+};
+
+struct kind {
+    uint64_t page_bytes, limit;
+    unsigned pool; /* of the pools that are named; NONE: one of its own */
+    bool exportable;
+};
+
+static const struct kind kinds[RANGES] = {
+    {2 * MIB, 0, 0, false},    {2 * MIB, 0, 0, false},       {4 * MIB, 0, 0, false},
+    {2 * MIB, 0, NONE, false}, {2 * MIB, 24 * MIB, 1, true},
+};
+
+static struct world {
+    struct xseg_allocator *allocator;
+    struct xseg_device *device;
+    xseg_stream stream[STREAMS];
+    xseg_event event[STREAMS][WORK]; /* behind piece number n: at n % WORK */
+    bool is_known[STREAMS];          /* to the library */
+    struct point behind[STREAMS];    /* what the next piece of a stream waits for */
+    struct point over;               /* what is over */
+    struct xseg_pool *pool[2];
+    struct xseg_range *range[RANGES];
+    uint64_t quota[RANGES], retaken[RANGES];
+    struct granule granule[PLACES];
+    struct page page[PLACES];
+    struct batch batch[PLACES]; /* the oldest first */
+    unsigned batches, marks;
+    char *block[BLOCKS];
+    unsigned blocks;
+    uint64_t random, tag, cache, limit;
+    bool has_bytes, ran_short;
+} world;
+
+/* What programmes came to, so that a test in which nothing happens is seen. */
+static struct {
+    uint64_t commits, refused, retaken, shares, gone, passed_on, waited;
+} tally;
+
+static uint64_t below(uint64_t bound)
+{
+    return draw_next(&world.random) % bound;
+}
+
+static struct granule *granule_of(unsigned range, unsigned at)
+{
+    return &world.granule[range * GRANULES + at];
+}
+
+/* --- Points. --- */
+
+static void wait_for(unsigned stream, const struct point *point)
+{
+    for (unsigned i = 0; i < STREAMS; i++)
+        if (point->of[i] > world.behind[stream].of[i])
+            world.behind[stream].of[i] = point->of[i];
+}
+
+static bool has_passed(const struct point *point)
+{
+    for (unsigned i = 0; i < STREAMS; i++)
+        if (point->of[i] > world.over.of[i])
+            return false;
+    return true;
+}
+
+/* Find out which work is over: the library may have waited for some. */
+static void look_at_streams(void)
+{
+    for (unsigned i = 0; i < STREAMS; i++)
+        while (world.over.of[i] < world.behind[i].of[i]) {
+            xseg_event *event = &world.event[i][(world.over.of[i] + 1) % WORK];
+
+            if (!machine_has_passed(*event))
+                break;
+            machine_event_destroy(*event);
+            world.over.of[i]++;
+        }
+}
+
+/* Let a stream wait for all work that touches some granules. */
+static void order(unsigned stream, unsigned range, unsigned first, unsigned count)
+{
+    for (unsigned at = first; at < first + count; at++)
+        for (unsigned i = 0; i < STREAMS; i++)
+            if (granule_of(range, at)->user.of[i] > world.behind[stream].of[i] && i != stream) {
+                scene_stream_wait(world.stream[stream], world.stream[i]);
+                wait_for(stream, &world.behind[i]);
+            }
+}
+
+/* --- Pages. --- */
+
+static struct page *page_at(unsigned place)
+{
+    return &world.page[world.granule[place].page];
+}
+
+static bool is_live(unsigned place)
+{
+    return world.granule[place].use == XSEG_ELASTIC_LIVE;
+}
+
+static unsigned owner_of(const struct page *page)
+{
+    return page->place[page->owner];
+}
+
+static bool is_within(unsigned place, unsigned first, unsigned count)
+{
+    return place - first < count;
+}
+
+/* The next place behind the owner that is not among some, and live if it has to be; NONE if there is none. */
+static unsigned next_place(const struct page *page, unsigned first, unsigned count, bool live)
+{
+    for (unsigned i = 1; i < page->places; i++) {
+        const unsigned index = (page->owner + i) % page->places, place = page->place[index];
+
+        if (!is_within(place, first, count) && (!live || is_live(place)))
+            return index;
+    }
+    return NONE;
+}
+
+/* Places are given up, or lose their memory: a page that one of them owns goes to another. */
+static void pass_on(unsigned first, unsigned count, bool live)
+{
+    for (unsigned place = first; place < first + count; place++) {
+        struct page *page = page_at(place);
+        unsigned next;
+
+        if (owner_of(page) != place || (next = next_place(page, first, count, live)) == NONE)
+            continue;
+        page->owner = next;
+        tally.passed_on++;
+    }
+}
+
+/* A page is live again at a place: its owner is one that is live. */
+static void come_back(unsigned place)
+{
+    struct page *page = page_at(place);
+
+    while (!is_live(owner_of(page)))
+        page->owner = (page->owner + page->places - 1) % page->places;
+}
+
+static void forget_place(unsigned place)
+{
+    struct page *page = page_at(place);
+    unsigned index = 0;
+
+    while (page->place[index] != place)
+        index++;
+    page->places--;
+    memmove(&page->place[index], &page->place[index + 1],
+            (page->places - index) * sizeof(page->place[0]));
+    page->owner -= page->owner > index || page->owner == page->places;
+    world.granule[place].page = NONE;
+}
+
+/* --- Batches. --- */
+
+static void end_batch(unsigned batch)
+{
+    world.batches--;
+    memmove(&world.batch[batch], &world.batch[batch + 1],
+            (world.batches - batch) * sizeof(world.batch[0]));
+    for (unsigned place = 0; place < PLACES; place++)
+        world.granule[place].batch -=
+            world.granule[place].batch != NONE && world.granule[place].batch > batch;
+}
+
+static void leave_batch(unsigned place)
+{
+    const unsigned batch = world.granule[place].batch;
+
+    world.granule[place].batch = NONE;
+    if (--world.batch[batch].left == 0)
+        end_batch(batch);
+}
+
+static void add_batch(unsigned range, unsigned first, unsigned count, unsigned stream)
+{
+    world.batch[world.batches] = (struct batch){.range = range,
+                                                .stream = stream,
+                                                .left = count,
+                                                .behind = world.behind[stream],
+                                                .has_event = world.marks == 0};
+    for (unsigned at = first; at < first + count; at++)
+        granule_of(range, at)->batch = world.batches;
+    world.batches++;
+}
+
+/* The mapping of granules has gone. */
+static void go(unsigned first, unsigned count)
+{
+    pass_on(first, count, false);
+    for (unsigned place = first; place < first + count; place++) {
+        assert_int_equal(world.granule[place].holds, 0);
+        forget_place(place);
+        leave_batch(place);
+        world.granule[place].use = XSEG_ELASTIC_EMPTY;
+        tally.gone++;
+    }
+}
+
+static bool may_go(unsigned place, unsigned batch)
+{
+    const struct granule *granule = &world.granule[place];
+
+    return granule->use == XSEG_ELASTIC_LEAVING && granule->batch == batch && granule->holds == 0;
+}
+
+/* Take away what may go of a batch; whether the batch has ended. */
+static bool work_off(unsigned batch)
+{
+    const unsigned base = world.batch[batch].range * GRANULES;
+
+    for (unsigned first = base, count; first < base + GRANULES; first += count + 1) {
+        for (count = 0; first + count < base + GRANULES && may_go(first + count, batch);)
+            count++;
+        const bool is_last = world.batch[batch].left == count;
+        if (count != 0)
+            go(first, count);
+        if (is_last)
+            return true;
+    }
+    return false;
+}
+
+/* Ask which batches may go: behind the first of a stream that may not, none is asked about. */
+static void ask(void)
+{
+    bool at_work[STREAMS] = {false};
+
+    for (unsigned i = 0; i < world.batches; i++) {
+        struct batch *batch = &world.batch[i];
+
+        if (!batch->has_event && !batch->is_over)
+            batch->behind = world.behind[batch->stream];
+        batch->has_event = true;
+    }
+    for (unsigned i = 0; i < world.batches; i++) {
+        struct batch *batch = &world.batch[i];
+
+        if (batch->is_over || at_work[batch->stream])
+            continue;
+        batch->is_over = has_passed(&batch->behind);
+        at_work[batch->stream] = !batch->is_over;
+    }
+}
+
+static void look(void)
+{
+    if (world.marks > 0)
+        return;
+    ask();
+    for (unsigned i = 0; i < world.batches;)
+        i += world.batch[i].is_over && work_off(i) ? 0 : 1;
+}
+
+/* --- What the library has waited for, or given back. --- */
+
+static const struct xseg_elastic *elastic_of(unsigned range)
+{
+    return &world.range[range]->body->elastic;
+}
+
+static bool is_guest(unsigned place)
+{
+    const struct xseg_range_body *body = world.range[place / GRANULES]->body;
+
+    return xseg_segment_is_guest(&body->extent->segment, place % GRANULES);
+}
+
+/* Granules that have gone were allowed to; one place of each page is counted, a live one if there is one. */
+static void adopt(void)
+{
+    look_at_streams();
+    for (unsigned place = 0; place < PLACES; place++) {
+        const struct granule *granule = &world.granule[place];
+
+        if (granule->use != XSEG_ELASTIC_LEAVING ||
+            elastic_of(place / GRANULES)->use[place % GRANULES] != XSEG_ELASTIC_EMPTY)
+            continue;
+        assert_int_equal(world.marks, 0);
+        assert_true(has_passed(&world.batch[granule->batch].behind));
+        go(place, 1);
+    }
+    for (unsigned place = 0; place < PLACES; place++)
+        if (world.granule[place].page != NONE && !is_guest(place)) {
+            struct page *page = page_at(place);
+
+            while (owner_of(page) != place)
+                page->owner = (page->owner + 1) % page->places;
+        }
+}
+
+static uint64_t waits(void)
+{
+    return xseg_sim_calls("cuEventSynchronize") + xseg_sim_calls("cuStreamSynchronize") +
+           xseg_sim_calls("cuCtxSynchronize");
+}
+
+/* --- What must hold. --- */
+
+/* Bytes of the pages that are counted in a range, of those that are live if so wanted. */
+static uint64_t own_of(unsigned range, bool live)
+{
+    uint64_t own = 0;
+
+    for (unsigned place = range * GRANULES; place < (range + 1) * GRANULES; place++)
+        own += world.granule[place].page != NONE && owner_of(page_at(place)) == place &&
+               (!live || is_live(place));
+    return own * kinds[range].page_bytes;
+}
+
+static uint64_t count_use(unsigned range, enum xseg_elastic_use use)
+{
+    uint64_t count = 0;
+
+    for (unsigned at = 0; at < GRANULES; at++)
+        count += granule_of(range, at)->use == use;
+    return count * kinds[range].page_bytes;
+}
+
+static struct xseg_range_info info_of(unsigned range)
+{
+    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+
+    assert_int_equal(xseg_range_info(world.range[range], &info), XSEG_OK);
+    return info;
+}
+
+static struct xseg_statistics stats_of(struct xseg_pool *pool)
+{
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.device = 0;
+    where.pool = pool;
+    assert_int_equal(xseg_stats(world.allocator, &where, &stats), XSEG_OK);
+    return stats;
+}
+
+static void check_range(unsigned range)
+{
+    const struct xseg_range_info info = info_of(range);
+    const uint64_t live = count_use(range, XSEG_ELASTIC_LIVE),
+                   leaving = count_use(range, XSEG_ELASTIC_LEAVING);
+
+    assert_int_equal(info.committed_bytes, live);
+    assert_int_equal(info.leaving_bytes, leaving);
+    assert_int_equal(info.mapped_bytes, live + leaving);
+    assert_int_equal(info.physical_bytes, own_of(range, false));
+    assert_int_equal(info.quota_bytes, world.quota[range]);
+    assert_int_equal(info.retaken, world.retaken[range]);
+}
+
+static void check_pool(struct xseg_pool *pool)
+{
+    const struct xseg_statistics stats = stats_of(pool);
+    uint64_t own = 0, live = 0;
+
+    for (unsigned range = 0; range < RANGES; range++)
+        if (world.range[range]->body->pool == pool) {
+            own += own_of(range, false);
+            live += own_of(range, true);
+        }
+    assert_int_equal(stats.reserved_bytes[0].current, own);
+    assert_int_equal(stats.active_bytes[0].current, own);
+    assert_int_equal(stats.allocated_bytes[0].current, live);
+    assert_int_equal(stats.physical_bytes, own);
+}
+
+static uint64_t *word_of(unsigned place, unsigned which)
+{
+    const struct xseg_segment *segment = &world.range[place / GRANULES]->body->extent->segment;
+    const uint64_t at = segment->base + (place % GRANULES) * segment->granule_bytes;
+
+    /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+    return (uint64_t *)(uintptr_t)(at + which * (segment->granule_bytes / 2 - sizeof(uint64_t)));
+}
+
+static void check_granule(unsigned place)
+{
+    const struct granule *granule = &world.granule[place];
+    const struct xseg_elastic *elastic = elastic_of(place / GRANULES);
+
+    if (granule->use != elastic->use[place % GRANULES])
+        fail_msg("granule %u of range %u is in use %d, for %d", place % GRANULES, place / GRANULES,
+                 elastic->use[place % GRANULES], granule->use);
+    if (granule->page == NONE)
+        return;
+    if ((owner_of(page_at(place)) != place) != is_guest(place))
+        fail_msg("granule %u of range %u has a page that is counted elsewhere", place % GRANULES,
+                 place / GRANULES);
+    for (unsigned which = 0; world.has_bytes && which < 3; which++)
+        if (*word_of(place, which) != page_at(place)->tag)
+            fail_msg("granule %u of range %u contains something else", place % GRANULES,
+                     place / GRANULES);
+}
+
+/* A block of an adjacent run of granules, as others see them. */
+static void check_block(unsigned place)
+{
+    const unsigned range = place / GRANULES;
+    const enum xseg_elastic_use use = world.granule[place].use;
+    unsigned first = place, end = place + 1;
+
+    if (use == XSEG_ELASTIC_EMPTY)
+        return;
+    while (first > range * GRANULES && world.granule[first - 1].use == use)
+        first--;
+    while (end < (range + 1) * GRANULES && world.granule[end].use == use)
+        end++;
+    const struct xseg_segment *segment = &world.range[range]->body->extent->segment;
+    const uint64_t base = segment->base + (first % GRANULES) * segment->granule_bytes;
+    const struct xseg_block_info info = scene_block(world.allocator, word_of(place, 1));
+    assert_int_equal((uintptr_t)info.base, base);
+    assert_int_equal(info.bytes, (end - first) * segment->granule_bytes);
+    assert_int_equal(info.state, use == XSEG_ELASTIC_LIVE ? XSEG_BLOCK_LIVE : XSEG_BLOCK_PENDING);
+}
+
+static void check_device(bool audits)
+{
+    const struct xseg_statistics stats = stats_of(NULL);
+    struct xseg_finding finding = {0};
+    uint64_t prepared = 0, promised = 0;
+
+    for (unsigned range = 0; range < RANGES; range++) {
+        const uint64_t own = own_of(range, false);
+
+        prepared += info_of(range).prepared_bytes;
+        promised += world.quota[range] > own ? world.quota[range] - own : 0;
+    }
+    assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
+    assert_true(xseg_sim_used(0) <= world.limit);
+    assert_true(stats.idle_page_bytes >= prepared);
+    assert_true(stats.idle_page_bytes - prepared <= world.cache);
+    assert_int_equal(world.device->promised, promised);
+    if (audits && !xseg_device_audit(world.device, &finding))
+        fail_msg("%s: %s", finding.tag, finding.text);
+}
+
+static void check(bool audits)
+{
+    for (unsigned place = 0; place < PLACES; place++)
+        check_granule(place);
+    for (unsigned range = 0; range < RANGES; range++) {
+        check_range(range);
+        check_pool(world.range[range]->body->pool);
+    }
+    check_block((unsigned)below(PLACES));
+    check_device(audits);
+}
+
+/* --- Work. --- */
+
+/* Queue work on granules, if there is room for it. */
+static void launch(unsigned stream, unsigned range, unsigned first, unsigned count)
+{
+    if (world.behind[stream].of[stream] - world.over.of[stream] >= WORK - 1)
+        return;
+    const uint64_t number = ++world.behind[stream].of[stream];
+    world.event[stream][number % WORK] =
+        machine_work(world.stream[stream], word_of(range * GRANULES + first, 0),
+                     count * kinds[range].page_bytes);
+    for (unsigned at = first; at < first + count; at++)
+        granule_of(range, at)->user.of[stream] = number;
+}
+
+/* --- Commits. --- */
+
+/* Some adjacent granules of a range. */
+static void draw_run(unsigned *range, unsigned *first, unsigned *count)
+{
+    *range = (unsigned)below(RANGES);
+    *first = (unsigned)below(GRANULES);
+    *count = 1 + (unsigned)below(below(3) == 0 ? 12 : 3);
+    if (*count > GRANULES - *first)
+        *count = GRANULES - *first;
+}
+
+/* Shorten a run to the granules at its start that are in a use; whether there is one. */
+static bool cut_run(unsigned range, unsigned first, unsigned *count, enum xseg_elastic_use use,
+                    enum xseg_elastic_use or)
+{
+    unsigned end = first;
+
+    while (end < first + *count &&
+           (granule_of(range, end)->use == use || granule_of(range, end)->use == or))
+        end++;
+    *count = end - first;
+    return *count != 0;
+}
+
+static uint64_t offset_of(unsigned range, unsigned at)
+{
+    return at * kinds[range].page_bytes;
+}
+
+/* Whether a commit, or letting go, has to wait for other streams: what no capture allows. */
+static bool must_wait(unsigned batch, unsigned stream)
+{
+    return world.batch[batch].stream != stream && !has_passed(&world.batch[batch].behind);
+}
+
+static bool may_wait(unsigned batch, unsigned stream)
+{
+    return world.batch[batch].stream != stream && !world.batch[batch].is_over;
+}
+
+/* Take a granule back that leaves. */
+static void retake(unsigned place, unsigned stream)
+{
+    struct granule *granule = &world.granule[place];
+    struct batch *batch = &world.batch[granule->batch];
+
+    if (batch->stream != stream && !batch->is_over) {
+        if (!batch->has_event)
+            batch->behind = world.behind[batch->stream];
+        batch->has_event = true;
+        wait_for(stream, &batch->behind);
+    }
+    leave_batch(place);
+    granule->use = XSEG_ELASTIC_LIVE;
+    world.retaken[place / GRANULES]++;
+    tally.retaken++;
+}
+
+static void have_page(unsigned place)
+{
+    struct granule *granule = &world.granule[place];
+
+    granule->use = XSEG_ELASTIC_LIVE;
+    memset(&granule->user, 0, sizeof(granule->user));
+    for (granule->page = 0; world.page[granule->page].places != 0;)
+        granule->page++;
+    world.page[granule->page] = (struct page){.tag = ++world.tag, .place = {place}, .places = 1};
+    for (unsigned which = 0; world.has_bytes && which < 3; which++)
+        *word_of(place, which) = world.tag;
+}
+
+/* What is promised to others than one range. */
+static uint64_t promised_to_others(unsigned range, uint64_t more)
+{
+    uint64_t promised = 0;
+
+    for (unsigned i = 0; i < RANGES; i++) {
+        const uint64_t own = own_of(i, false) + (i == range ? more : 0);
+
+        promised += world.quota[i] > own ? world.quota[i] - own : 0;
+    }
+    return promised;
+}
+
+/* A refusal is right: all idle memory has been given back, and there is no room. */
+static void expect_no_room(unsigned range, uint64_t missing)
+{
+    const uint64_t own = own_of(range, false), limit = kinds[range].limit;
+
+    if (limit != 0 && own + missing > limit)
+        return;
+    assert_true(xseg_sim_used(0) + missing + promised_to_others(range, missing) > world.limit);
+    for (unsigned place = 0; world.marks == 0 && place < PLACES; place++)
+        assert_true(world.granule[place].use != XSEG_ELASTIC_LEAVING ||
+                    world.granule[place].holds != 0 || world.granule[place].batch == NONE);
+}
+
+static void step_commit(void)
+{
+    unsigned range, first, count, empty = 0;
+    const unsigned stream = (unsigned)below(STREAMS);
+    bool is_free = world.is_known[stream], may_fail = false, must_fail = false;
+
+    draw_run(&range, &first, &count);
+    while (below(8) != 0 && granule_of(range, first)->use != XSEG_ELASTIC_LEAVING)
+        draw_run(&range, &first, &count);
+    if (!cut_run(range, first, &count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_LEAVING))
+        return;
+    for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++) {
+        const struct granule *granule = &world.granule[place];
+        const bool leaves = granule->use == XSEG_ELASTIC_LEAVING;
+
+        empty += !leaves;
+        is_free = is_free && leaves && world.batch[granule->batch].stream == stream;
+        must_fail = must_fail || (world.marks > 0 && leaves && must_wait(granule->batch, stream));
+        may_fail = may_fail || (world.marks > 0 && leaves && may_wait(granule->batch, stream));
+    }
+    const uint64_t missing = empty * kinds[range].page_bytes;
+    const uint64_t before = waits(), calls = xseg_sim_calls(NULL),
+                   creates = xseg_sim_calls("cuMemCreate");
+    const struct xseg_range_info was = info_of(range);
+    const uint64_t own = own_of(range, false);
+    const bool is_short =
+        xseg_sim_used(0) + missing + promised_to_others(range, missing) > world.limit;
+    const bool has_room = world.quota[range] >= own + missing && world.marks == 0 &&
+                          xseg_sim_used(0) + promised_to_others(range, 0) <= world.limit;
+    const xseg_status status =
+        xseg_range_commit(world.range[range], offset_of(range, first),
+                          count * kinds[range].page_bytes, world.stream[stream]);
+    const bool waited =
+        waits() != before || status == XSEG_ERR_LIMIT || status == XSEG_ERR_NO_MEMORY;
+    world.is_known[stream] = true;
+    tally.commits++;
+    tally.waited += waited;
+    if (is_free)
+        assert_int_equal(xseg_sim_calls(NULL), calls);
+    /* Granules that are committed do not go meanwhile. */
+    for (unsigned at = first; at < first + count; at++)
+        granule_of(range, at)->use = XSEG_ELASTIC_CLAIMED;
+    if (empty != 0 && !waited)
+        look();
+    if (waited)
+        adopt();
+    for (unsigned at = first; at < first + count; at++)
+        granule_of(range, at)->use =
+            granule_of(range, at)->batch == NONE ? XSEG_ELASTIC_EMPTY : XSEG_ELASTIC_LEAVING;
+    if (status != XSEG_OK) {
+        tally.refused++;
+        if (status == XSEG_ERR_BUSY) {
+            assert_true(may_fail);
+            return;
+        }
+        assert_true(status == XSEG_ERR_LIMIT || status == XSEG_ERR_NO_MEMORY);
+        assert_false(has_room);
+        for (unsigned at = first; at < first + count; at++)
+            granule_of(range, at)->use = XSEG_ELASTIC_CLAIMED;
+        expect_no_room(range, missing);
+        for (unsigned at = first; at < first + count; at++)
+            granule_of(range, at)->use =
+                granule_of(range, at)->batch == NONE ? XSEG_ELASTIC_EMPTY : XSEG_ELASTIC_LEAVING;
+        return;
+    }
+    assert_false(must_fail);
+    if (!waited && !is_short)
+        assert_true(xseg_sim_calls("cuMemCreate") - creates <=
+                    empty - xseg_min(empty, was.prepared_bytes / was.page_bytes));
+    for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++)
+        if (world.granule[place].use == XSEG_ELASTIC_LEAVING)
+            retake(place, stream);
+        else
+            have_page(place);
+    for (unsigned at = first; at < first + count; at++)
+        come_back(range * GRANULES + at);
+}
+
+/* --- Decommits, and holds. --- */
+
+static void step_decommit(void)
+{
+    unsigned range, first, count;
+    const unsigned stream = (unsigned)below(STREAMS);
+
+    draw_run(&range, &first, &count);
+    if (!cut_run(range, first, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE))
+        return;
+    if (below(2) == 0)
+        launch(stream, range, first, count);
+    order(stream, range, first, count);
+    assert_int_equal(xseg_range_decommit(world.range[range], offset_of(range, first),
+                                         count * kinds[range].page_bytes, world.stream[stream]),
+                     XSEG_OK);
+    world.is_known[stream] = true;
+    pass_on(range * GRANULES + first, count, true);
+    for (unsigned at = first; at < first + count; at++)
+        granule_of(range, at)->use = XSEG_ELASTIC_LEAVING;
+    add_batch(range, first, count, stream);
+    look();
+}
+
+static void step_hold(void)
+{
+    unsigned range, first, count;
+
+    draw_run(&range, &first, &count);
+    assert_int_equal(xseg_range_hold(world.range[range], offset_of(range, first),
+                                     count * kinds[range].page_bytes),
+                     XSEG_OK);
+    for (unsigned at = first; at < first + count; at++)
+        granule_of(range, at)->holds++;
+}
+
+/* Whether this lets go of a granule that leaves. */
+static bool is_let_go(unsigned range, unsigned at)
+{
+    const struct granule *granule = granule_of(range, at);
+
+    return granule->use == XSEG_ELASTIC_LEAVING && granule->holds == 1;
+}
+
+static void step_let_go(void)
+{
+    unsigned range, first, count, end;
+    const unsigned stream = (unsigned)below(STREAMS);
+
+    draw_run(&range, &first, &count);
+    while (count != 0 && granule_of(range, first + count - 1)->holds == 0)
+        count--;
+    for (end = first; end < first + count && granule_of(range, end)->holds != 0;)
+        end++;
+    const bool is_held = end == first + count;
+    /* In a capture other streams cannot be made to be waited for. */
+    for (unsigned at = first; world.marks > 0 && at < first + count; at++)
+        if (is_let_go(range, at) && may_wait(granule_of(range, at)->batch, stream))
+            return;
+    order(stream, range, first, count);
+    const xseg_status status =
+        xseg_range_let_go(world.range[range], offset_of(range, first),
+                          count * kinds[range].page_bytes, world.stream[stream]);
+    assert_int_equal(status, is_held ? XSEG_OK : XSEG_ERR_ARGUMENT);
+    world.is_known[stream] = true;
+    for (unsigned at = first, run; is_held && at < end; at += run + 1) {
+        for (run = 0; at + run < end && is_let_go(range, at + run); run++) {
+            struct batch *batch = &world.batch[granule_of(range, at + run)->batch];
+
+            if (batch->stream == stream || batch->is_over)
+                continue;
+            if (!batch->has_event)
+                batch->behind = world.behind[batch->stream];
+            batch->has_event = true;
+            wait_for(stream, &batch->behind);
+        }
+        for (unsigned i = 0; i < run; i++)
+            leave_batch(range * GRANULES + at + i);
+        if (run != 0)
+            add_batch(range, at, run, stream);
+    }
+    for (unsigned at = first; is_held && at < end; at++)
+        granule_of(range, at)->holds--;
+    if (is_held)
+        look();
+}
+
+/* --- Shares. --- */
+
+static void step_share(void)
+{
+    unsigned range, first, count, from, at;
+
+    draw_run(&range, &first, &count);
+    while (below(8) != 0 && granule_of(range, first)->use != XSEG_ELASTIC_EMPTY)
+        draw_run(&range, &first, &count);
+    draw_run(&from, &at, &(unsigned){0});
+    while (below(8) != 0 && (granule_of(from, at)->use != XSEG_ELASTIC_LIVE ||
+                             kinds[from].page_bytes != kinds[range].page_bytes))
+        draw_run(&from, &at, &(unsigned){0});
+    if (count > GRANULES - at)
+        count = GRANULES - at;
+    if (!cut_run(from, at, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE))
+        return;
+    const bool fits = kinds[range].page_bytes == kinds[from].page_bytes &&
+                      kinds[range].exportable == kinds[from].exportable;
+    unsigned empty = count;
+    if (fits && !cut_run(range, first, &empty, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_EMPTY))
+        empty = 0;
+    if (empty != 0 && fits)
+        count = empty;
+    const uint64_t used = xseg_sim_used(0), creates = xseg_sim_calls("cuMemCreate");
+    const xseg_status status =
+        xseg_range_share(world.range[range], offset_of(range, first),
+                         count * kinds[from].page_bytes, world.range[from], offset_of(from, at));
+    assert_int_equal(status, fits && empty != 0 ? XSEG_OK : XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_sim_used(0), used);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
+    for (unsigned i = 0; status == XSEG_OK && i < count; i++) {
+        struct granule *granule = granule_of(range, first + i);
+
+        granule->page = granule_of(from, at + i)->page;
+        granule->use = XSEG_ELASTIC_LIVE;
+        memset(&granule->user, 0, sizeof(granule->user));
+        struct page *page = &world.page[granule->page];
+        memmove(&page->place[page->owner + 1], &page->place[page->owner],
+                (page->places - page->owner) * sizeof(page->place[0]));
+        page->place[page->owner++] = range * GRANULES + first + i;
+        page->places++;
+        tally.shares++;
+    }
+}
+
+/* --- Streams. --- */
+
+static void step_work(void)
+{
+    unsigned range, first, count;
+    const unsigned stream = (unsigned)below(STREAMS);
+
+    draw_run(&range, &first, &count);
+    /* What is held may be used by a graph when it has been decommitted. */
+    if (granule_of(range, first)->holds != 0 && granule_of(range, first)->page != NONE)
+        count = 1;
+    else if (!cut_run(range, first, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE))
+        return;
+    launch(stream, range, first, count);
+}
+
+static void step_finish(void)
+{
+    const unsigned stream = (unsigned)below(STREAMS);
+    const uint64_t over = world.over.of[stream], queued = world.behind[stream].of[stream] - over;
+
+    if (queued != 0)
+        machine_wait(world.event[stream][(over + 1 + below(queued)) % WORK]);
+}
+
+static void step_wait(void)
+{
+    const unsigned stream = (unsigned)below(STREAMS), other = (unsigned)below(STREAMS);
+
+    if (stream == other)
+        return;
+    scene_stream_wait(world.stream[stream], world.stream[other]);
+    wait_for(stream, &world.behind[other]);
+}
+
+/* --- The others. --- */
+
+static void step_alloc(void)
+{
+    const unsigned stream = (unsigned)below(STREAMS);
+    void *ptr = NULL;
+
+    if (world.blocks == BLOCKS)
+        return;
+    const xseg_status status =
+        xseg_alloc(world.allocator, 0, 1 + below(below(3) == 0 ? 30 * MIB : 3 * MIB),
+                   world.stream[stream], &ptr);
+    world.is_known[stream] = true;
+    if (status == XSEG_OK)
+        world.block[world.blocks++] = ptr;
+    else
+        assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+    adopt();
+    tally.refused += status != XSEG_OK;
+}
+
+static void step_free(void)
+{
+    if (world.blocks == 0)
+        return;
+    const unsigned i = (unsigned)below(world.blocks);
+    scene_free(world.allocator, world.block[i]);
+    world.block[i] = world.block[--world.blocks];
+    adopt();
+}
+
+static void step_trim(void)
+{
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    how.wait = below(2) == 0;
+    assert_int_equal(xseg_trim(world.allocator, NULL, &how, &done), XSEG_OK);
+    adopt();
+    for (unsigned place = 0; how.wait && world.marks == 0 && place < PLACES; place++)
+        assert_true(world.granule[place].use != XSEG_ELASTIC_LEAVING ||
+                    world.granule[place].holds != 0);
+}
+
+static void step_prepare(void)
+{
+    const unsigned range = (unsigned)below(RANGES);
+    const uint64_t bytes = below(6) * MIB, page = kinds[range].page_bytes;
+    const uint64_t used = xseg_sim_used(0);
+    const xseg_status status = xseg_range_prepare(world.range[range], bytes);
+    const struct xseg_range_info info = info_of(range);
+
+    if (status == XSEG_OK)
+        assert_true(info.prepared_bytes >= bytes);
+    else
+        assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+    assert_true(xseg_sim_used(0) - used <= bytes + page);
+    assert_true(info.prepared_bytes % page == 0);
+}
+
+static void step_quota(void)
+{
+    const unsigned range = (unsigned)below(RANGES);
+    const uint64_t most =
+        kinds[range].limit != 0 ? kinds[range].limit : GRANULES * kinds[range].page_bytes;
+    const uint64_t bytes = below(2) == 0 ? 0 : below(below(8) == 0 ? 60 : 16) * MIB;
+    const xseg_status status = xseg_range_quota(world.range[range], bytes);
+
+    adopt();
+    if (bytes > most) {
+        assert_int_equal(status, XSEG_ERR_ARGUMENT);
+        return;
+    }
+    if (status == XSEG_OK) {
+        world.quota[range] = bytes;
+        return;
+    }
+    assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+    const uint64_t before = world.quota[range];
+    world.quota[range] = bytes;
+    assert_true(xseg_sim_used(0) + promised_to_others(range, 0) > world.limit);
+    world.quota[range] = before;
+}
+
+/* The device counts as capturing. */
+static void step_mark(void)
+{
+    if (world.marks == 0 && below(2) == 0) {
+        assert_int_equal(xseg_capture_mark(world.allocator, 0), XSEG_OK);
+        adopt();
+        world.marks = 1;
+    } else if (world.marks != 0) {
+        assert_int_equal(xseg_capture_unmark(world.allocator, 0), XSEG_OK);
+        world.marks = 0;
+        /* A look. */
+        assert_int_equal(xseg_range_decommit(world.range[0], 0, 0, world.stream[0]), XSEG_OK);
+        world.is_known[0] = true;
+        look();
+    }
+}
+
+static void step_bad_input(void)
+{
+    unsigned range, first, count;
+    const uint64_t calls = xseg_sim_calls(NULL);
+
+    draw_run(&range, &first, &count);
+    const unsigned run = count;
+    if (!world.is_known[0] ||
+        cut_run(range, first, &count, XSEG_ELASTIC_LEAVING, XSEG_ELASTIC_EMPTY) == (count == run))
+        return;
+    assert_int_equal(xseg_range_commit(world.range[range], offset_of(range, first),
+                                       run * kinds[range].page_bytes, world.stream[0]),
+                     XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+}
+
+static void reserve(unsigned range)
+{
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    const struct kind *kind = &kinds[range];
+
+    options.page_bytes = kind->page_bytes;
+    options.limit_bytes = kind->limit;
+    options.pool = kind->pool == NONE ? NULL : world.pool[kind->pool];
+    assert_int_equal(xseg_range_reserve(world.allocator, 0, GRANULES * kind->page_bytes, &options,
+                                        &world.range[range]),
+                     XSEG_OK);
+    world.quota[range] = world.retaken[range] = 0;
+}
+
+static void step_again(void)
+{
+    const unsigned range = (unsigned)below(RANGES);
+    const uint64_t live = count_use(range, XSEG_ELASTIC_LIVE),
+                   leaving = count_use(range, XSEG_ELASTIC_LEAVING);
+    bool is_held = false;
+
+    for (unsigned at = 0; at < GRANULES; at++)
+        is_held = is_held || granule_of(range, at)->holds != 0;
+    const xseg_status status = xseg_range_release(world.range[range]);
+    if (live != 0 || is_held || (leaving != 0 && world.marks > 0)) {
+        assert_int_equal(status, XSEG_ERR_BUSY);
+        return;
+    }
+    assert_int_equal(status, XSEG_OK);
+    assert_int_equal(xseg_range_release(world.range[range]), XSEG_ERR_ARGUMENT);
+    reserve(range);
+    adopt();
+}
+
+/* --- Programmes. --- */
+
+struct choice {
+    const char *name;
+    void (*step)(void);
+    unsigned weight;
+};
+
+/* clang-format off */
+#define CHOICE(step, weight) {#step, step, weight}
+/* clang-format on */
+
+static const struct choice choices[] = {
+    CHOICE(step_commit, 40), CHOICE(step_decommit, 30), CHOICE(step_share, 20),
+    CHOICE(step_work, 30),   CHOICE(step_finish, 12),   CHOICE(step_wait, 3),
+    CHOICE(step_hold, 2),    CHOICE(step_let_go, 6),    CHOICE(step_alloc, 6),
+    CHOICE(step_free, 6),    CHOICE(step_trim, 2),      CHOICE(step_prepare, 3),
+    CHOICE(step_quota, 3),   CHOICE(step_mark, 2),      CHOICE(step_bad_input, 2),
+    CHOICE(step_again, 2),
+};
+
+static uint64_t seed_played;
+static unsigned step_played;
+static char text_played[128];
+
+static void note_step(void)
+{
+    (void)snprintf(text_played, sizeof(text_played),
+                   "in step %u of the programme XSEG_TEST_SEED=%llu XSEG_TEST_SEEDS=1\n",
+                   step_played, (unsigned long long)seed_played);
+}
+
+/* The simulator and the audits end the process. */
+static void report_abort(int number)
+{
+    (void)number;
+    (void)!write(STDERR_FILENO, text_played, strlen(text_played));
+}
+
+static int report_failure(void **state)
+{
+    (void)state;
+    if (seed_played != 0)
+        print_error("%s", text_played);
+    seed_played = 0;
+    return 0;
+}
+
+static unsigned long by_environment(const char *name, unsigned long usual)
+{
+    const char *value = getenv(name);
+
+    return value != NULL ? strtoul(value, NULL, 10) : usual;
+}
+
+static void be_quiet(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+static void open_world(uint64_t seed, bool is_short, bool has_bytes)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_pool_options exportable = XSEG_POOL_OPTIONS_INIT;
+    const bool has_limit = seed % 4 >= 2;
+    char config[128];
+
+    memset(&world, 0, sizeof(world));
+    world.random = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    world.cache = seed % 2 * 16 * MIB;
+    world.limit = (is_short ? 128 : 1024) * MIB;
+    world.has_bytes = has_bytes;
+    settings.devices = 2;
+    settings.real_bytes = has_bytes;
+    settings.one_by_one = seed % 8 == 5;
+    settings.memory_bytes = has_limit ? GIB : world.limit;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    machine_open();
+    options.driver = scene_driver();
+    options.log = be_quiet;
+    options.clock = scene_clock;
+    (void)snprintf(config, sizeof(config), "page_cache_mb:%u,hard_limit_mb:%u",
+                   (unsigned)(world.cache / MIB), has_limit ? (unsigned)(world.limit / MIB) : 4096);
+    assert_int_equal(xseg_open(config, &options, &world.allocator), XSEG_OK);
+    exportable.exportable = true;
+    assert_int_equal(xseg_pool_create(world.allocator, 0, NULL, &world.pool[0]), XSEG_OK);
+    assert_int_equal(xseg_pool_create(world.allocator, 0, &exportable, &world.pool[1]), XSEG_OK);
+    world.device = xseg_allocator_open_device(world.allocator, 0);
+    for (unsigned i = 0; i < STREAMS; i++)
+        world.stream[i] = machine_stream(false);
+    for (unsigned range = 0; range < RANGES; range++)
+        reserve(range);
+    for (unsigned place = 0; place < PLACES; place++)
+        world.granule[place].page = world.granule[place].batch = NONE;
+}
+
+/* Give everything up, and expect that nothing is left. */
+static void close_world(void)
+{
+    if (world.marks != 0)
+        assert_int_equal(xseg_capture_unmark(world.allocator, 0), XSEG_OK);
+    world.marks = 0;
+    for (unsigned stream = 1; stream < STREAMS; stream++)
+        scene_stream_wait(world.stream[0], world.stream[stream]);
+    for (unsigned range = 0; range < RANGES; range++) {
+        for (unsigned at = 0; at < GRANULES; at++) {
+            if (granule_of(range, at)->use == XSEG_ELASTIC_LIVE)
+                assert_int_equal(xseg_range_decommit(world.range[range], offset_of(range, at),
+                                                     kinds[range].page_bytes, world.stream[0]),
+                                 XSEG_OK);
+            for (; granule_of(range, at)->holds != 0; granule_of(range, at)->holds--)
+                assert_int_equal(xseg_range_let_go(world.range[range], offset_of(range, at),
+                                                   kinds[range].page_bytes, world.stream[0]),
+                                 XSEG_OK);
+        }
+        assert_int_equal(xseg_range_release(world.range[range]), XSEG_OK);
+    }
+    while (world.blocks > 0)
+        scene_free(world.allocator, world.block[--world.blocks]);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(xseg_pool_release(world.pool[i]), XSEG_OK);
+    assert_int_equal(xseg_close(world.allocator), XSEG_OK);
+    xseg_sim_finish_all();
+    look_at_streams();
+    for (unsigned i = 0; i < STREAMS; i++)
+        machine_stream_destroy(world.stream[i]);
+    machine_close();
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+static void take_step(void)
+{
+    uint64_t sum = 0, at;
+    unsigned i = 0;
+
+    for (unsigned k = 0; k < COUNT_OF(choices); k++)
+        sum += choices[k].weight;
+    for (at = below(sum); at >= choices[i].weight; i++)
+        at -= choices[i].weight;
+    if (getenv("XSEG_TEST_TRACE") != NULL)
+        print_message("# %u %s\n", step_played, choices[i].name);
+    choices[i].step();
+    look_at_streams();
+}
+
+static void play(uint64_t seed, bool is_short, bool has_bytes, unsigned steps)
+{
+    const bool audits = XSEG_CHECKS >= 3 || seed % 16 == 0;
+
+    seed_played = seed;
+    step_played = 0;
+    note_step();
+    open_world(seed, is_short, has_bytes);
+    for (; step_played < steps; step_played++) {
+        note_step();
+        take_step();
+        check(audits || step_played % 32 == 0);
+    }
+    close_world();
+    seed_played = 0;
+}
+
+static void play_all(uint64_t first, bool is_short, bool has_bytes)
+{
+    const uint64_t begin = by_environment("XSEG_TEST_SEED", first);
+    const uint64_t seeds = by_environment("XSEG_TEST_SEEDS", XSEG_CHECKS >= 3 ? 10 : 40);
+    const unsigned steps = (unsigned)by_environment("XSEG_TEST_STEPS", 400);
+
+    memset(&tally, 0, sizeof(tally));
+    for (uint64_t seed = begin; seed < begin + seeds; seed++)
+        play(seed, is_short, has_bytes, steps);
+    print_message("# %llu commits, %llu refusals, %llu granules taken back, %llu shared, %llu "
+                  "gone, %llu pages "
+                  "passed on, %llu waits\n",
+                  (unsigned long long)tally.commits, (unsigned long long)tally.refused,
+                  (unsigned long long)tally.retaken, (unsigned long long)tally.shares,
+                  (unsigned long long)tally.gone, (unsigned long long)tally.passed_on,
+                  (unsigned long long)tally.waited);
+    if (seeds * steps >= 4000) {
+        assert_true(tally.retaken > seeds && tally.shares > seeds && tally.gone > seeds);
+        assert_true(tally.passed_on > seeds);
+        assert_true(!is_short || (tally.refused > seeds && tally.waited > seeds));
+    }
+}
+
+static void with_room(void **state)
+{
+    (void)state;
+    play_all(1, false, false);
+}
+
+static void running_short(void **state)
+{
+    (void)state;
+    play_all(1001, true, false);
+}
+
+static void contents_stay(void **state)
+{
+    (void)state;
+    play_all(2001, true, true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(with_room, report_failure),
+        cmocka_unit_test_teardown(running_short, report_failure),
+        cmocka_unit_test_teardown(contents_stay, report_failure),
+    };
+
+    (void)signal(SIGABRT, report_abort);
+    return cmocka_run_group_tests_name("ranges", tests, NULL, NULL);
+}
