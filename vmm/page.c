@@ -295,6 +295,24 @@ uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint6
     return had - xseg_pages_bytes(pages);
 }
 
+uint64_t xseg_pages_release_prepared(struct xseg_pages *pages, uint64_t before, uint64_t most)
+{
+    uint64_t count = 0;
+
+    for (size_t i = 0; i < pages->kinds; i++) {
+        struct xseg_page_stack *stack = &pages->stack[i];
+
+        for (size_t at = 0; stack->kind.prepared_for != NULL && at < stack->count && count < most;)
+            if (stack->page[at].since <= before) {
+                release_at(pages, stack, at);
+                count++;
+            } else {
+                at++;
+            }
+    }
+    return count;
+}
+
 bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_finding *finding)
 {
     uint64_t bytes = 0, prepared = 0;

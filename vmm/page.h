@@ -138,6 +138,9 @@ void xseg_pages_set_time(struct xseg_pages *pages, uint64_t now);
  * bytes. */
 uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint64_t most);
 
+/* Release the prepared pages that have been idle since `before` or longer, up to `most` of them.  Returns how many. */
+uint64_t xseg_pages_release_prepared(struct xseg_pages *pages, uint64_t before, uint64_t most);
+
 bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_finding *finding);
 
 #endif

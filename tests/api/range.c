@@ -316,6 +316,192 @@ static void a_refusal_in_a_capture_keeps_no_pages(void **state)
     scene_close(allocator);
 }
 
+static struct xseg_allocator *open_with_bytes(const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = GIB;
+    settings.real_bytes = true;
+    return scene_open_on(&settings, config);
+}
+
+/* A range is paused and resumed with its pool, contents and all; holds are no obstacle, places of one page are. */
+static void a_pool_pauses_its_ranges(void **state)
+{
+    struct xseg_allocator *allocator = open_with_bytes(NULL);
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+    struct xseg_pool *pool = info(range).pool;
+    uint32_t *word = info(range).base;
+
+    (void)state;
+    commit(range, 0, 3, NULL);
+    commit(range, 5, 1, NULL);
+    word[5 * PAGE / 4] = 7;
+    assert_int_equal(xseg_range_hold(range, 5 * PAGE, PAGE), XSEG_OK);
+    assert_int_equal(xseg_range_share(range, 8 * PAGE, PAGE, range, 5 * PAGE), XSEG_OK);
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                       "several places");
+    decommit(range, 8, 1, NULL);
+    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(info(range).physical_bytes, 0);
+    assert_int_equal(info(range).committed_bytes, 4 * PAGE);
+    scene_expect_error(xseg_range_commit(range, 9 * PAGE, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
+    scene_expect_error(xseg_range_decommit(range, 0, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
+    scene_expect_error(xseg_range_release(range), XSEG_ERR_PAUSED, "paused");
+    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_int_equal(word[5 * PAGE / 4], 7);
+    assert_int_equal(xseg_sim_used(0), 4 * PAGE);
+    decommit(range, 0, 3, NULL);
+    decommit(range, 5, 1, NULL);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    assert_int_equal(xseg_range_let_go(range, 5 * PAGE, PAGE, NULL), XSEG_OK);
+    assert_int_equal(xseg_sim_used(0), 0);
+    release(range);
+    scene_close(allocator);
+}
+
+/* Pinned and exported granules keep their page over a decommit, and go once they are let go of. */
+static void what_is_held_stays(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_share share = XSEG_SHARE_INIT;
+    struct xseg_range *range = NULL;
+
+    (void)state;
+    options.exportable = true;
+    assert_int_equal(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range), XSEG_OK);
+    char *base = info(range).base;
+    commit(range, 0, 4, NULL);
+    assert_int_equal(xseg_pin(allocator, base + PAGE, 2 * PAGE), XSEG_OK);
+    decommit(range, 0, 3, NULL);
+    assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+    scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
+    assert_int_equal(xseg_unpin(allocator, base + PAGE, 2 * PAGE), XSEG_OK);
+    assert_int_equal(xseg_export(allocator, base + 3 * PAGE, XSEG_SHARE_FD, &share), XSEG_OK);
+    decommit(range, 3, 1, NULL);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "exported");
+    xseg_share_end(&share);
+    assert_int_equal(xseg_export_close(allocator, base + 3 * PAGE), XSEG_OK);
+    release(range);
+    assert_int_equal(xseg_sim_used(0), 0);
+    scene_close(allocator);
+}
+
+struct seen {
+    uint64_t live, pending, hole;
+};
+
+static bool see_block(void *context, const struct xseg_block_info *block)
+{
+    struct seen *seen = context;
+
+    seen->live += block->state == XSEG_BLOCK_LIVE ? block->bytes : 0;
+    seen->pending += block->state == XSEG_BLOCK_PENDING ? block->bytes : 0;
+    seen->hole += block->state == XSEG_BLOCK_HOLE ? block->bytes : 0;
+    return true;
+}
+
+static bool see_mapping(void *context, const struct xseg_mapping *mapping)
+{
+    *(uint64_t *)context += mapping->bytes;
+    return true;
+}
+
+static void questions_know_ranges(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+    struct xseg_explained explained = XSEG_EXPLAINED_INIT;
+    struct seen seen = {0, 0, 0};
+    uint64_t mapped = 0;
+
+    (void)state;
+    commit(range, 2, 6, NULL);
+    work(range, 2, 6, NULL);
+    decommit(range, 4, 2, NULL);
+    assert_int_equal(xseg_walk(allocator, NULL, see_block, &seen), XSEG_OK);
+    assert_int_equal(seen.live, 4 * PAGE);
+    assert_int_equal(seen.pending, 2 * PAGE);
+    assert_int_equal(seen.hole, (PAGES - 6) * PAGE);
+    assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &explained), XSEG_OK);
+    assert_int_equal(explained.live, 4 * PAGE);
+    assert_int_equal(explained.pending, 2 * PAGE);
+    assert_int_equal(explained.reserved, 6 * PAGE);
+    assert_int_equal(xseg_mappings(allocator, NULL, see_mapping, &mapped), XSEG_OK);
+    assert_int_equal(mapped, 6 * PAGE);
+    const struct xseg_block_info block =
+        scene_block(allocator, (char *)info(range).base + 7 * PAGE);
+    assert_ptr_equal(block.base, (char *)info(range).base + 6 * PAGE);
+    assert_int_equal(block.bytes, 2 * PAGE);
+    xseg_sim_finish_all();
+    decommit(range, 2, 2, NULL);
+    decommit(range, 6, 2, NULL);
+    release(range);
+    scene_close(allocator);
+}
+
+/* Prepared pages are left to their range, and go back after the time of idleness. */
+static void prepared_pages_wait_for_their_range(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    settings.memory_bytes = 64 * PAGE;
+    struct xseg_allocator *allocator = scene_open_with_clock(&settings, "idle_ms:1000");
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+    assert_int_equal(xseg_range_prepare(range, 8 * PAGE - 1), XSEG_OK);
+    assert_int_equal(info(range).prepared_bytes, 8 * PAGE);
+    void *block = scene_alloc(allocator, MIB, NULL);
+    assert_int_equal(info(range).prepared_bytes, 8 * PAGE);
+    const uint64_t creates = xseg_sim_calls("cuMemCreate");
+    commit(range, 0, 3, NULL);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
+    assert_int_equal(info(range).prepared_bytes, 5 * PAGE);
+    for (unsigned i = 0; i < 5; i++) {
+        xseg_sim_advance(UINT64_C(1000000000));
+        assert_int_equal(xseg_tick(allocator, 1000000), XSEG_OK);
+    }
+    assert_int_equal(info(range).prepared_bytes, 0);
+    assert_int_equal(xseg_sim_used(0), 4 * PAGE);
+    scene_free(allocator, block);
+    decommit(range, 0, 3, NULL);
+    release(range);
+    scene_close(allocator);
+}
+
+/* A quota is kept from everything else, and cannot be promised twice. */
+static void a_quota_is_kept(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    void *block = NULL;
+
+    (void)state;
+    settings.memory_bytes = 64 * PAGE;
+    struct xseg_allocator *allocator = scene_open_on(&settings, "hard_limit_mb:64");
+    struct xseg_range *one = reserve(allocator, PAGES * PAGE),
+                      *two = reserve(allocator, PAGES * PAGE);
+    assert_int_equal(xseg_range_quota(one, 20 * PAGE), XSEG_OK);
+    scene_expect_error(xseg_range_quota(two, 13 * PAGE), XSEG_ERR_LIMIT, "promised");
+    scene_expect_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), XSEG_ERR_LIMIT, "");
+    commit(two, 0, 12, NULL);
+    scene_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
+    commit(one, 0, 20, NULL);
+    assert_int_equal(info(one).quota_bytes, 20 * PAGE);
+    decommit(one, 0, 10, NULL);
+    scene_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
+    assert_int_equal(xseg_range_quota(one, 0), XSEG_OK);
+    block = scene_alloc(allocator, MIB, NULL);
+    scene_free(allocator, block);
+    decommit(one, 10, 10, NULL);
+    decommit(two, 0, 12, NULL);
+    release(one);
+    release(two);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -324,6 +510,11 @@ int main(void)
         cmocka_unit_test(calls_are_made_by_the_run),
         cmocka_unit_test(bad_input_changes_nothing),
         cmocka_unit_test(limits_and_shortage),
+        cmocka_unit_test(a_pool_pauses_its_ranges),
+        cmocka_unit_test(what_is_held_stays),
+        cmocka_unit_test(questions_know_ranges),
+        cmocka_unit_test(prepared_pages_wait_for_their_range),
+        cmocka_unit_test(a_quota_is_kept),
         cmocka_unit_test(places_of_one_page_go_together),
         cmocka_unit_test(a_full_range_on_a_full_device),
         cmocka_unit_test(a_refusal_in_a_capture_keeps_no_pages),

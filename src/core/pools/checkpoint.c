@@ -60,6 +60,9 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
         {
             const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
+            /* What is committed of a range is no block. */
+            if (extent->elastic != NULL)
+                continue;
             XSEG_WALK(part, extent)
             {
                 harvest_part(harvest, arena, &part);

@@ -8,12 +8,14 @@
 #include "src/core/cache/walk.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/leaving.h"
+#include "src/core/reclaim/places.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
 /* Obstacles found in the arenas of a pool as they close. */
 struct obstacles {
     uint64_t classic, pending, busy; /* bytes, except `busy`: blocks */
+    uint64_t placed;                 /* bytes of granules whose page has another place, too */
     uint64_t lent, lent_bytes;       /* the first block that the default pool holds; its size */
     struct xseg_segment_held held;
     struct xseg_known_stream *stream; /* a stream that still works, or cannot be queried */
@@ -36,6 +38,8 @@ static void look_at_extent(struct obstacles *found, struct xseg_extent *extent)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     found->held.pinned += held.pinned;
     found->held.exported += held.exported;
+    if (extent->elastic != NULL)
+        found->placed += xseg_places_bytes(extent);
     if (!xseg_extent_is_expandable(extent))
         found->classic += extent->segment.bytes;
     XSEG_WALK(part, extent)
@@ -124,6 +128,11 @@ static xseg_status judge(const struct xseg_pool *pool, const struct obstacles *f
                          " bytes of pool %s are exported: others would go on using the memory of "
                          "before; xseg_export_close() them first",
                          found->held.exported, label);
+    if (found->placed != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "%" PRIu64 " bytes of ranges of pool %s are mapped at several places "
+                         "(xseg_range_share()): decommit all places but one first",
+                         found->placed, label);
     if (found->pending != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "%" PRIu64

@@ -277,6 +277,15 @@ static void earn(struct xseg_decay *decay, const struct xseg_config *config, uin
     decay->credit = xseg_min(decay->credit + earned, xseg_max(rate, decay->page_cost));
 }
 
+/* Give prepared pages of ranges back that nobody has committed for the time of idleness, as far as it can be afforded. */
+static void release_prepared(struct xseg_device *device, const struct xseg_config *config,
+                             uint64_t now, uint64_t pages)
+{
+    xseg_pages_set_time(&device->pages, now);
+    if (config->idle_ms >= 0)
+        (void)xseg_pages_release_prepared(&device->pages, now - xseg_min(now, span(config)), pages);
+}
+
 /* The caller of a look: a call of the user, the background thread, or xseg_tick(). */
 enum looker { ON_CALL, IN_TURN, ON_TICK };
 
@@ -310,6 +319,7 @@ static xseg_status look(struct xseg_device *device, const struct xseg_config *co
     xseg_pending_poll(device->pending);
     xseg_leaving_look(device, false);
     earn(decay, config, elapsed);
+    release_prepared(device, config, now, affordable(decay, who, budget));
     const xseg_status status =
         reclaim(device, config, affordable(decay, who, budget), elapsed, &is_left);
     atomic_store_explicit(&decay->due, now + (is_left ? MILLISECOND : interval(config)),

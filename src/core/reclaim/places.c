@@ -93,9 +93,13 @@ void xseg_places_add(struct xseg_extent *extent, uint32_t granule, struct xseg_e
     last->older = number_of(extent, granule);
 }
 
-uint32_t xseg_places_count(const struct xseg_extent *extent, uint32_t granule)
+uint64_t xseg_places_bytes(const struct xseg_extent *extent)
 {
-    return is_linked(extent, granule) ? 2 : 1;
+    uint64_t count = 0;
+
+    for (uint32_t at = 0; extent->elastic->place != NULL && at < extent->segment.granules; at++)
+        count += is_linked(extent, at);
+    return count * extent->segment.granule_bytes;
 }
 
 uint64_t xseg_places_own(const struct xseg_extent *extent, uint32_t first, uint32_t count)

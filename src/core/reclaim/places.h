@@ -31,8 +31,8 @@ bool xseg_places_prepare(struct xseg_extent *extent);
 void xseg_places_add(struct xseg_extent *extent, uint32_t granule, struct xseg_extent *from,
                      uint32_t at);
 
-/* How many places a page is mapped at, up to 2. */
-uint32_t xseg_places_count(const struct xseg_extent *extent, uint32_t granule);
+/* Bytes of granules of an extent whose pages have other places, too. */
+uint64_t xseg_places_bytes(const struct xseg_extent *extent);
 
 /* Bytes of the pages of a run that are counted there. */
 uint64_t xseg_places_own(const struct xseg_extent *extent, uint32_t first, uint32_t count);
