@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The sweep over elastic ranges: every driver call of commits, decommits, shares, holds, pages made ahead and releases
+ * fails once, with memory enough and with too little; and pairs of them, and what the host gives.
+ *
+ * After each attempt every committed granule is mapped and accessible, and contains what was written to it.  After one
+ * that has failed, the ranges are as they were, but for memory that left and has gone; the same call then works.  In
+ * the end nothing is left behind.
+ */
+#include <string.h>
+
+#include "src/core/block/extent.h"
+#include "src/core/device/allocator.h"
+#include "src/core/ranges/range.h"
+#include "tests/fault/armed.h"
+#include "tests/fault/host.h"
+#include "xseg/range.h"
+
+#define PAGE     (2 * MIB)
+#define RANGES   3u
+#define GRANULES 12u
+
+/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
+struct location {
+    int kind, number;
+};
+int cuMemGetAccess(unsigned long long *flags, const struct location *location,
+                   unsigned long long address);
+
+/* What the ranges of a run are to have. */
+static struct {
+    struct xseg_range *range[RANGES];
+    uint64_t tag[RANGES][GRANULES];  /* of what is committed; 0: nothing is */
+    uint64_t left[RANGES][GRANULES]; /* of what was decommitted last */
+    uint64_t tags;
+} wanted;
+
+/* --- What must hold after every call. --- */
+
+static struct xseg_range_info info_of(unsigned range)
+{
+    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+
+    assert_int_equal(xseg_range_info(wanted.range[range], &info), XSEG_OK);
+    return info;
+}
+
+static uint64_t *word_of(unsigned range, unsigned at)
+{
+    return (uint64_t *)(void *)((char *)info_of(range).base + at * PAGE + PAGE / 2);
+}
+
+static void expect_granule(unsigned range, unsigned at)
+{
+    const struct location device = {1, 0};
+    const uint64_t address = (uint64_t)(uintptr_t)word_of(range, at);
+    unsigned long long flags = 0;
+
+    /* Each of two faults may strike this call of the test's own, once. */
+    if (cuMemGetAccess(&flags, &device, address) != 0 &&
+        cuMemGetAccess(&flags, &device, address) != 0)
+        assert_int_equal(cuMemGetAccess(&flags, &device, address), 0);
+    assert_int_equal(flags, 3);
+    assert_int_equal(*word_of(range, at), wanted.tag[range][at]);
+}
+
+/* Bytes of places that the driver did not unmap, though the page is counted elsewhere, or was given back. */
+static uint64_t stuck_guests(unsigned range)
+{
+    const struct xseg_segment *segment = &wanted.range[range]->body->extent->segment;
+    uint64_t bytes = 0;
+
+    for (unsigned at = 0; at < GRANULES; at++)
+        bytes +=
+            segment->state[at] == XSEG_PAGE_STUCK && xseg_segment_is_guest(segment, at) ? PAGE : 0;
+    return bytes;
+}
+
+static void expect_ranges(const struct stage *stage)
+{
+    struct xseg_device *device = xseg_allocator_open_device(stage->allocator, 0);
+    uint64_t own = 0, stuck = 0;
+
+    for (unsigned range = 0; range < RANGES; range++) {
+        uint64_t live = 0;
+
+        if (wanted.range[range] == NULL)
+            continue;
+        for (unsigned at = 0; at < GRANULES; at++)
+            if (wanted.tag[range][at] != 0) {
+                expect_granule(range, at);
+                live++;
+            }
+        const struct xseg_range_info info = info_of(range);
+        assert_int_equal(info.committed_bytes, live * PAGE);
+        assert_int_equal(info.mapped_bytes, info.committed_bytes + info.leaving_bytes);
+        assert_true(info.physical_bytes <= info.mapped_bytes);
+        own += info.physical_bytes;
+        stuck += stuck_guests(range);
+    }
+    assert_true(
+        xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_RESERVED_BYTES).current >= own);
+    assert_in_range(xseg_sim_used(0) - xseg_device_physical(device), 0, stuck);
+}
+
+/* The figures of all ranges before a call. */
+struct before {
+    struct xseg_range_info info[RANGES];
+    struct xseg_range *range[RANGES];
+    uint64_t allocated;
+};
+
+static uint64_t allocated(const struct stage *stage)
+{
+    struct xseg_device *device = xseg_allocator_open_device(stage->allocator, 0);
+
+    return xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATED_BYTES).current;
+}
+
+static struct before look_before(const struct stage *stage)
+{
+    struct before before = {.allocated = allocated(stage)};
+
+    host_hold(true);
+    memcpy(before.range, wanted.range, sizeof(before.range));
+    for (unsigned range = 0; range < RANGES; range++)
+        if (wanted.range[range] != NULL)
+            before.info[range] = info_of(range);
+    host_hold(false);
+    return before;
+}
+
+/* A call has failed: all is as before, but for what left and has gone. */
+static void expect_as_before(const struct stage *stage, const struct before *before)
+{
+    assert_int_equal(allocated(stage), before->allocated);
+    for (unsigned range = 0; range < RANGES; range++) {
+        if (before->range[range] == NULL)
+            continue;
+        const struct xseg_range_info *was = &before->info[range], now = info_of(range);
+        assert_int_equal(now.committed_bytes, was->committed_bytes);
+        assert_true(now.leaving_bytes <= was->leaving_bytes);
+        assert_int_equal(now.quota_bytes, was->quota_bytes);
+        assert_int_equal(now.retaken, was->retaken);
+    }
+}
+
+/* As stage_again(). */
+static bool again(struct stage *stage, const struct before *before, xseg_status status)
+{
+    host_hold(true);
+    expect_ranges(stage);
+    if (status != XSEG_OK)
+        expect_as_before(stage, before);
+    host_hold(false);
+    return stage_again(stage, status);
+}
+
+/* --- The calls. --- */
+
+static void reserve(struct stage *stage, unsigned range, uint64_t limit)
+{
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range *made = NULL;
+    struct before before;
+    xseg_status status;
+
+    options.limit_bytes = limit;
+    do {
+        before = look_before(stage);
+        status = xseg_range_reserve(stage->allocator, 0, GRANULES * PAGE, &options, &made);
+        if (status == XSEG_OK)
+            wanted.range[range] = made;
+    } while (again(stage, &before, status));
+}
+
+/* What was taken back contains what it did; the others get something new. */
+static void note_committed(unsigned range, unsigned first, unsigned count, bool is_retaken)
+{
+    for (unsigned at = first; at < first + count; at++) {
+        if (!is_retaken)
+            wanted.left[range][at] = *word_of(range, at) = ++wanted.tags;
+        wanted.tag[range][at] = wanted.left[range][at];
+    }
+}
+
+static void commit(struct stage *stage, unsigned range, unsigned first, unsigned count,
+                   xseg_stream stream)
+{
+    struct before before;
+    xseg_status status;
+
+    do {
+        before = look_before(stage);
+        status = xseg_range_commit(wanted.range[range], first * PAGE, count * PAGE, stream);
+        if (status == XSEG_OK)
+            note_committed(range, first, count,
+                           info_of(range).retaken == before.info[range].retaken + count);
+    } while (again(stage, &before, status));
+}
+
+static void decommit(struct stage *stage, unsigned range, unsigned first, unsigned count,
+                     xseg_stream stream)
+{
+    struct before before;
+    xseg_status status;
+
+    do {
+        before = look_before(stage);
+        status = xseg_range_decommit(wanted.range[range], first * PAGE, count * PAGE, stream);
+        if (status == XSEG_OK)
+            memset(&wanted.tag[range][first], 0, count * sizeof(wanted.tag[range][0]));
+    } while (again(stage, &before, status));
+}
+
+static void share(struct stage *stage, unsigned range, unsigned first, unsigned count,
+                  unsigned from, unsigned at)
+{
+    struct before before;
+    xseg_status status;
+
+    do {
+        before = look_before(stage);
+        status = xseg_range_share(wanted.range[range], first * PAGE, count * PAGE,
+                                  wanted.range[from], at * PAGE);
+        if (status == XSEG_OK) {
+            memcpy(&wanted.tag[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
+            memcpy(&wanted.left[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
+        }
+    } while (again(stage, &before, status));
+}
+
+static void hold(struct stage *stage, unsigned range, unsigned first, unsigned count)
+{
+    struct before before;
+    xseg_status status;
+
+    do {
+        before = look_before(stage);
+        status = xseg_range_hold(wanted.range[range], first * PAGE, count * PAGE);
+    } while (again(stage, &before, status));
+}
+
+static void let_go(struct stage *stage, unsigned range, unsigned first, unsigned count,
+                   xseg_stream stream)
+{
+    struct before before;
+    xseg_status status;
+
+    do {
+        before = look_before(stage);
+        status = xseg_range_let_go(wanted.range[range], first * PAGE, count * PAGE, stream);
+    } while (again(stage, &before, status));
+}
+
+static void prepare(struct stage *stage, unsigned range, unsigned count)
+{
+    struct before before;
+    xseg_status status;
+
+    do {
+        before = look_before(stage);
+        status = xseg_range_prepare(wanted.range[range], count * PAGE);
+        if (status == XSEG_OK)
+            assert_true(info_of(range).prepared_bytes >= count * PAGE);
+    } while (again(stage, &before, status));
+}
+
+static void promise(struct stage *stage, unsigned range, unsigned count)
+{
+    struct before before;
+    xseg_status status;
+
+    do {
+        before = look_before(stage);
+        status = xseg_range_quota(wanted.range[range], count * PAGE);
+    } while (again(stage, &before, status));
+}
+
+static void release(struct stage *stage, unsigned range)
+{
+    struct before before;
+    xseg_status status;
+
+    do {
+        before = look_before(stage);
+        status = xseg_range_release(wanted.range[range]);
+        if (status == XSEG_OK)
+            wanted.range[range] = NULL;
+    } while (again(stage, &before, status));
+}
+
+/* Work of the second stream on granules, until somebody waits. */
+static void work(const struct stage *stage, unsigned range, unsigned first, unsigned count)
+{
+    assert_int_equal(xseg_sim_launch_on(stage->side, UINT64_MAX,
+                                        (uint64_t)(uintptr_t)info_of(range).base + first * PAGE,
+                                        count * PAGE),
+                     XSEG_OK);
+}
+
+/* --- The scenarios. --- */
+
+static void begin(struct stage *stage, const char *config)
+{
+    memset(&wanted, 0, sizeof(wanted));
+    stage_give(stage, stage_take(stage, 1000, stage->side));
+    stage_trim(stage, true);
+    if (config != NULL)
+        stage_configure(stage, config);
+}
+
+/* New memory, memory that is taken back on the same stream and on another one, and memory that goes. */
+static void come_and_go(struct stage *stage)
+{
+    begin(stage, NULL);
+    armed_begin();
+    reserve(stage, 0, 0);
+    commit(stage, 0, 1, 3, stage->side);
+    work(stage, 0, 1, 3);
+    decommit(stage, 0, 1, 2, stage->side);
+    commit(stage, 0, 2, 1, stage->side);
+    commit(stage, 0, 0, 2, NULL);
+    decommit(stage, 0, 2, 1, stage->side);
+    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
+    decommit(stage, 0, 3, 1, stage->side);
+    commit(stage, 0, 6, 2, NULL);
+    decommit(stage, 0, 6, 2, NULL);
+    decommit(stage, 0, 0, 2, NULL);
+    release(stage, 0);
+    armed_end();
+}
+
+/* The same with pages that are kept, and pages that were made ahead. */
+static void with_idle_pages(struct stage *stage)
+{
+    begin(stage, "page_cache_mb:8");
+    armed_begin();
+    reserve(stage, 0, 0);
+    reserve(stage, 1, 0);
+    prepare(stage, 0, 3);
+    commit(stage, 0, 0, 2, NULL);
+    decommit(stage, 0, 0, 2, NULL);
+    commit(stage, 1, 4, 3, stage->side);
+    prepare(stage, 1, 1);
+    decommit(stage, 1, 4, 3, stage->side);
+    commit(stage, 0, 5, 2, stage->side);
+    decommit(stage, 0, 5, 2, NULL);
+    release(stage, 0);
+    stage_configure(stage, "page_cache_mb:0");
+    release(stage, 1);
+    armed_end();
+}
+
+/* Pages at several places, whose owners go first; onto granules that leave is no way. */
+static void shared(struct stage *stage)
+{
+    begin(stage, NULL);
+    reserve(stage, 0, 0);
+    reserve(stage, 1, 0);
+    commit(stage, 0, 0, 4, stage->side);
+    armed_begin();
+    share(stage, 1, 3, 3, 0, 1);
+    share(stage, 0, 8, 2, 1, 3);
+    work(stage, 1, 3, 3);
+    work(stage, 0, 8, 2);
+    decommit(stage, 0, 0, 4, NULL);
+    decommit(stage, 1, 3, 2, stage->side);
+    commit(stage, 1, 3, 1, stage->side);
+    decommit(stage, 0, 8, 2, stage->side);
+    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
+    share(stage, 0, 2, 1, 1, 3);
+    decommit(stage, 1, 3, 1, stage->side);
+    decommit(stage, 1, 5, 1, stage->side);
+    release(stage, 1);
+    decommit(stage, 0, 2, 1, NULL);
+    release(stage, 0);
+    armed_end();
+}
+
+/* Holds, over decommits. */
+static void held(struct stage *stage)
+{
+    begin(stage, NULL);
+    reserve(stage, 0, 0);
+    armed_begin();
+    hold(stage, 0, 1, 4);
+    hold(stage, 0, 2, 1);
+    commit(stage, 0, 0, 4, NULL);
+    work(stage, 0, 1, 3);
+    decommit(stage, 0, 0, 4, NULL);
+    commit(stage, 0, 3, 1, stage->side);
+    decommit(stage, 0, 3, 1, stage->side);
+    let_go(stage, 0, 1, 4, stage->side);
+    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
+    let_go(stage, 0, 2, 1, NULL);
+    release(stage, 0);
+    armed_end();
+}
+
+/* A device with room for 14 pages: memory comes from blocks that are cached, from granules that leave behind work, and
+ * from pages that were made ahead for others; one of the ranges is at its own limit. */
+static void running_short(struct stage *stage)
+{
+    begin(stage, "hard_limit_mb:28");
+    reserve(stage, 0, 0);
+    reserve(stage, 1, 4 * PAGE);
+    stage_give(stage, stage_take(stage, MIB, stage->side));
+    commit(stage, 0, 0, 6, stage->side);
+    commit(stage, 1, 0, 4, stage->side);
+    armed_begin();
+    prepare(stage, 0, 2);
+    commit(stage, 0, 6, 3, NULL);
+    work(stage, 0, 0, 6);
+    work(stage, 1, 0, 2);
+    decommit(stage, 1, 0, 2, stage->side);
+    commit(stage, 1, 6, 2, NULL);
+    decommit(stage, 0, 6, 3, NULL);
+    void *block = stage_take(stage, 5 * MIB, NULL);
+    decommit(stage, 0, 0, 2, stage->side);
+    stage_give(stage, block);
+    promise(stage, 1, 4);
+    commit(stage, 0, 6, 6, NULL);
+    decommit(stage, 0, 2, 10, NULL);
+    decommit(stage, 1, 2, 2, stage->side);
+    decommit(stage, 1, 6, 2, stage->side);
+    promise(stage, 1, 0);
+    release(stage, 0);
+    release(stage, 1);
+    armed_end();
+}
+
+/* What is left of ranges goes with the allocator; the faults strike in there as well. */
+static void closed(struct stage *stage)
+{
+    begin(stage, NULL);
+    reserve(stage, 0, 0);
+    reserve(stage, 1, 0);
+    commit(stage, 0, 0, 4, stage->side);
+    share(stage, 1, 0, 2, 0, 1);
+    work(stage, 0, 0, 4);
+    work(stage, 1, 0, 2);
+    armed_begin();
+    prepare(stage, 1, 2);
+    decommit(stage, 0, 0, 4, stage->side);
+    decommit(stage, 1, 0, 2, stage->side);
+}
+
+static const struct armed_scenario scenarios[] = {
+    {"come and go", come_and_go, 4, 4},
+    {"with idle pages", with_idle_pages, 3, 3},
+    {"shared", shared, 4, 4},
+    {"held", held, 3, 3},
+    {"running short", running_short, 4, 4},
+    {"closed", closed, 3, 4},
+};
+
+int main(void)
+{
+    const struct armed_sweep sweep = {"ranges", scenarios, COUNT_OF(scenarios), NULL, shared, 400};
+
+    return armed_run(&sweep);
+}
