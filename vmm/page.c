@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/align.h"
 #include "src/base/error.h"
 
 void xseg_pages_init(struct xseg_pages *pages, struct xseg_context *context,
@@ -279,36 +280,41 @@ void xseg_pages_set_time(struct xseg_pages *pages, uint64_t now)
             pages->stack[i].page[at].since = now;
 }
 
+/* Release pages of one stack that have been idle since `before` or longer, up to `most` bytes.  Returns the bytes. */
+static uint64_t release_old(struct xseg_pages *pages, struct xseg_page_stack *stack,
+                            uint64_t before, uint64_t most)
+{
+    uint64_t bytes = 0;
+
+    for (size_t at = 0; at < stack->count && bytes < most;)
+        if (stack->page[at].since <= before) {
+            release_at(pages, stack, at);
+            bytes += stack->kind.bytes;
+        } else {
+            at++;
+        }
+    return bytes;
+}
+
 uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint64_t most)
 {
-    const uint64_t had = xseg_pages_bytes(pages);
+    uint64_t bytes = 0;
 
-    for (size_t i = 0; i < pages->kinds; i++) {
-        struct xseg_page_stack *stack = &pages->stack[i];
-
-        for (size_t at = 0; at < stack->count && had - xseg_pages_bytes(pages) < most;)
-            if (stack->page[at].since <= before)
-                release_at(pages, stack, at);
-            else
-                at++;
-    }
-    return had - xseg_pages_bytes(pages);
+    for (size_t i = 0; i < pages->kinds && bytes < most; i++)
+        bytes += release_old(pages, &pages->stack[i], before, most - bytes);
+    return bytes;
 }
 
 uint64_t xseg_pages_release_prepared(struct xseg_pages *pages, uint64_t before, uint64_t most)
 {
     uint64_t count = 0;
 
-    for (size_t i = 0; i < pages->kinds; i++) {
+    for (size_t i = 0; i < pages->kinds && count < most; i++) {
         struct xseg_page_stack *stack = &pages->stack[i];
+        const uint64_t left = xseg_min(most - count, stack->count) * stack->kind.bytes;
 
-        for (size_t at = 0; stack->kind.prepared_for != NULL && at < stack->count && count < most;)
-            if (stack->page[at].since <= before) {
-                release_at(pages, stack, at);
-                count++;
-            } else {
-                at++;
-            }
+        if (stack->kind.prepared_for != NULL)
+            count += release_old(pages, stack, before, left) / stack->kind.bytes;
     }
     return count;
 }

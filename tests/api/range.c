@@ -432,6 +432,7 @@ static void questions_know_ranges(void **state)
     assert_int_equal(explained.reserved, 6 * PAGE);
     assert_int_equal(xseg_mappings(allocator, NULL, see_mapping, &mapped), XSEG_OK);
     assert_int_equal(mapped, 6 * PAGE);
+    assert_int_equal(xseg_snapshot(allocator, "/dev/null", NULL), XSEG_OK);
     const struct xseg_block_info block =
         scene_block(allocator, (char *)info(range).base + 7 * PAGE);
     assert_ptr_equal(block.base, (char *)info(range).base + 6 * PAGE);
