@@ -503,6 +503,101 @@ static void a_quota_is_kept(void **state)
     scene_close(allocator);
 }
 
+/* A page that the driver did not take back from a second place is in the way there: no commit takes it for its own. */
+static void a_place_that_stays_is_no_page(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+    struct xseg_sim_fault access = XSEG_SIM_FAULT_INIT, unmap = XSEG_SIM_FAULT_INIT;
+
+    (void)state;
+    commit(range, 0, 1, NULL);
+    access.call = "cuMemSetAccess";
+    unmap.call = "cuMemUnmap";
+    access.error = unmap.error = 999;
+    unmap.every = 1;
+    assert_int_equal(xseg_sim_fault_set(0, &access), XSEG_OK);
+    assert_int_equal(xseg_sim_fault_set(1, &unmap), XSEG_OK);
+    scene_expect_error(xseg_range_share(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    scene_expect_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
+    assert_int_equal(info(range).mapped_bytes, PAGE);
+    assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
+    commit(range, 3, 3, NULL);
+    assert_int_equal(xseg_sim_used(0), 4 * PAGE);
+    assert_int_equal(info(range).physical_bytes, 4 * PAGE);
+    decommit(range, 0, 1, NULL);
+    decommit(range, 3, 3, NULL);
+    release(range);
+    scene_close(allocator);
+}
+
+/* A commit in a capture creates and maps; a decommit waits for its end, and a held granule longer. */
+static void captures_see_ranges(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+    struct xseg_pool *pool = scene_pool(allocator);
+    xseg_stream stream = scene_stream();
+
+    (void)state;
+    commit(range, 0, 4, stream);
+    scene_capture_begin(pool, stream);
+    commit(range, 4, 2, stream);
+    assert_int_equal(xseg_range_hold(range, 4 * PAGE, PAGE), XSEG_OK);
+    decommit(range, 0, 2, stream);
+    decommit(range, 4, 2, stream);
+    commit(range, 0, 1, stream);
+    assert_int_equal(xseg_sim_used(0), 6 * PAGE);
+    scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
+    struct CUgraph_st *graph = scene_capture_end(pool, stream);
+    /* The first look records the events, the next one finds them complete. */
+    commit(range, 10, 1, stream);
+    commit(range, 11, 1, stream);
+    assert_int_equal(xseg_sim_used(0), 3 * PAGE + PAGE + 2 * PAGE);
+    assert_int_equal(xseg_range_let_go(range, 4 * PAGE, PAGE, stream), XSEG_OK);
+    decommit(range, 10, 2, stream);
+    assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+    scene_graph_destroy(graph);
+    decommit(range, 0, 1, stream);
+    decommit(range, 2, 2, stream);
+    release(range);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_close(allocator);
+}
+
+static void a_range_without_memory_ends_with_the_allocator(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("page_cache_mb:100");
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+
+    (void)state;
+    commit(range, 0, 4, NULL);
+    work(range, 0, 4, NULL);
+    decommit(range, 0, 4, NULL);
+    assert_int_equal(xseg_range_prepare(range, 2 * PAGE), XSEG_OK);
+    scene_close(allocator);
+}
+
+static void a_lost_device_keeps_its_host_side(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE), *other = reserve(allocator, PAGE);
+
+    (void)state;
+    commit(range, 0, 4, NULL);
+    decommit(range, 0, 1, NULL);
+    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 700), XSEG_OK);
+    scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
+    scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
+    scene_expect_error(xseg_range_share(other, 0, PAGE, range, PAGE), XSEG_ERR_DEVICE_LOST, "");
+    scene_expect_error(xseg_range_prepare(range, PAGE), XSEG_ERR_DEVICE_LOST, "");
+    decommit(range, 1, 3, NULL);
+    release(range);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -511,6 +606,10 @@ int main(void)
         cmocka_unit_test(calls_are_made_by_the_run),
         cmocka_unit_test(bad_input_changes_nothing),
         cmocka_unit_test(limits_and_shortage),
+        cmocka_unit_test(a_place_that_stays_is_no_page),
+        cmocka_unit_test(captures_see_ranges),
+        cmocka_unit_test(a_range_without_memory_ends_with_the_allocator),
+        cmocka_unit_test(a_lost_device_keeps_its_host_side),
         cmocka_unit_test(a_pool_pauses_its_ranges),
         cmocka_unit_test(what_is_held_stays),
         cmocka_unit_test(questions_know_ranges),

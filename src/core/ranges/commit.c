@@ -402,6 +402,19 @@ static void describe(struct commit *commit)
     };
 }
 
+/* Unmap guests that are stuck where pages of the range's own are to be. */
+static xseg_status clear_way(const struct commit *commit)
+{
+    struct xseg_segment *segment = &commit->run.extent->segment;
+    const xseg_status status = segment->guest == NULL ? XSEG_OK : xseg_segment_unstick(segment);
+    const uint32_t end = commit->run.first + commit->run.count;
+
+    for (uint32_t at = commit->run.first; status != XSEG_OK && at < end; at++)
+        if (segment->state[at] == XSEG_PAGE_STUCK && xseg_segment_is_guest(segment, at))
+            return status;
+    return XSEG_OK;
+}
+
 /* Commit the granules, which have been checked.  GROWTH is held. */
 static xseg_status commit_run(struct commit *commit)
 {
@@ -412,10 +425,9 @@ static xseg_status commit_run(struct commit *commit)
     xseg_range_set_use(&commit->run, XSEG_ELASTIC_CLAIMED);
     if (commit->missing != 0) {
         xseg_leaving_look(commit->device, true);
-        /* A stuck guest is in the way of a page of the range's own. */
-        if (segment->guest != NULL)
-            (void)xseg_segment_unstick(segment);
-        status = supply(commit);
+        status = clear_way(commit);
+        if (status == XSEG_OK)
+            status = supply(commit);
     }
     if (status == XSEG_OK) {
         status = order(commit);
