@@ -14,6 +14,7 @@
 #include "tests/fault/stage.h"
 
 #include "src/core/device/allocator.h"
+#include "xseg/range.h"
 
 #define NAMES_MAX 64u
 
@@ -207,6 +208,68 @@ static void share_it(struct stage *stage, struct xseg_pool *pool)
     }
 }
 
+/* --- Ranges. --- */
+
+#define RANGE_PAGE (2 * MIB)
+
+static struct xseg_range *ranges[2];
+
+static void two_ranges(struct stage *stage, struct xseg_pool **pool)
+{
+    *pool = make_pool(stage);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(xseg_range_reserve(stage->allocator, 0, 16 * RANGE_PAGE, NULL, &ranges[i]),
+                         XSEG_OK);
+        assert_int_equal(
+            xseg_range_commit(ranges[i], 0, 4 * RANGE_PAGE, i == 0 ? NULL : stage->side), XSEG_OK);
+    }
+    assert_int_equal(xseg_range_share(ranges[1], 8 * RANGE_PAGE, RANGE_PAGE, ranges[0], 0),
+                     XSEG_OK);
+    assert_int_equal(xseg_sim_launch(stage->side, UINT64_MAX), XSEG_OK);
+}
+
+/* Decommit what is committed of some granules; on the second stream, behind its work. */
+static void give_up(struct stage *stage, struct xseg_range *range, unsigned first, unsigned count)
+{
+    for (unsigned at = first; at < first + count; at++) {
+        const xseg_status status = xseg_range_decommit(range, at * RANGE_PAGE, RANGE_PAGE,
+                                                       at % 2 == 0 ? NULL : stage->side);
+
+        (void)went_well(stage, status == XSEG_ERR_ARGUMENT ? XSEG_OK : status);
+    }
+}
+
+static void ranges_come_and_go(struct stage *stage, struct xseg_pool *pool)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        give_up(stage, ranges[0], 0, 3);
+        (void)went_well(stage, xseg_range_prepare(ranges[1], 2 * RANGE_PAGE));
+        const xseg_status status =
+            xseg_range_commit(ranges[0], 0, 10 * RANGE_PAGE, i == 0 ? stage->side : NULL);
+        /* What could not be given up is committed still. */
+        (void)went_well(stage, status == XSEG_ERR_ARGUMENT ? XSEG_OK : status);
+        const xseg_status shared = xseg_range_share(ranges[1], (9 + i) * RANGE_PAGE, RANGE_PAGE,
+                                                    ranges[0], 3 * RANGE_PAGE);
+        (void)went_well(stage, shared == XSEG_ERR_ARGUMENT ? XSEG_OK : shared);
+        give(stage, take(stage, pool, 25 * MIB, NULL));
+        give_up(stage, ranges[0], 0, 16);
+        (void)trim(stage);
+        give_up(stage, ranges[1], 8, 8);
+    }
+}
+
+/* Everything that the ranges have goes back, once the driver takes it. */
+static void end_ranges(struct stage *stage)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        if (ranges[i] == NULL)
+            continue;
+        give_up(stage, ranges[i], 0, 16);
+        assert_int_equal(xseg_range_release(ranges[i]), XSEG_OK);
+        ranges[i] = NULL;
+    }
+}
+
 static const struct scenario scenarios[] = {
     {"opening", NULL, nothing, come_up, false, true},
     {"opening, one by one", NULL, nothing, come_up, true, true},
@@ -219,6 +282,7 @@ static const struct scenario scenarios[] = {
     {"pause", NULL, some_of_all, pause_and_resume, false, false},
     {"pause, one by one", NULL, some_of_all, pause_and_resume, true, false},
     {"share", NULL, some_of_all, share_it, false, false},
+    {"ranges", NULL, two_ranges, ranges_come_and_go, false, false},
 };
 
 /* --- Running. --- */
@@ -289,6 +353,7 @@ static void recover(struct stage *stage, struct xseg_pool *pool)
     if (stage->paused != NULL)
         expect_ok(xseg_pool_resume(pool));
     stage->paused = NULL;
+    end_ranges(stage);
     expect_trimmed(stage);
     assert_non_null(take(stage, NULL, 900, NULL));
     expect_accounted(stage);
