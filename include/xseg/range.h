@@ -87,7 +87,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_reserve(struct xseg_allocator *al
  *          XSEG_ERR_PAUSED    its pool is paused
  *          XSEG_ERR_ARGUMENT  NULL, or it has been released before
  *          XSEG_ERR_DRIVER    the driver does not take a page back that leaves: release again
- *          XSEG_ERR_FORKED
+ *          XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    waits for the streams with which memory leaves; unmaps and releases that; frees the addresses
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_release(struct xseg_range *range);
@@ -182,7 +182,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_hold(struct xseg_range *range, ui
  *
  * @param stream  one that the graph was launched on; others have been made to be waited for by it
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (also of granules that are not held), XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER,
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (also of granules that are not held), XSEG_ERR_BUSY (in a capture, a granule
+ *          leaves with another stream that has not passed), XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER,
  *          XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    one event record, if a granule leaves
  */

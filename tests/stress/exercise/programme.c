@@ -50,6 +50,7 @@ static const struct kind {
     {"register", step_register, 20, false},
     {"unregister", step_unregister, 30, false},
     {"dmabuf", step_dmabuf, 8, false},
+    {"range", step_range, 8, true},
     {"share", step_share, 24, false},
     {"share_end", step_share_end, 40, false},
     {"peer", step_peer, 10, false},

@@ -227,7 +227,7 @@ step step_tag, step_retain, step_release, step_pause, step_resume, step_route, s
     step_mark, step_place;
 step step_checkpoint, step_restore, step_holds, step_replay;
 step step_capture, step_capture_join, step_capture_end;
-step step_register, step_unregister, step_dmabuf;
+step step_register, step_unregister, step_dmabuf, step_range;
 step step_pin, step_unpin, step_share, step_share_end, step_peer;
 step step_trim, step_tick, step_prewarm, step_limits, step_configure, step_observe;
 step step_history, step_stats, step_explain, step_metrics, step_block, step_texts, step_second,
