@@ -218,6 +218,24 @@ static void run_short(struct xseg_allocator *allocator)
     CHECK(xseg_alloc(allocator, 0, (size_t)1 << 30, NULL, &block) == XSEG_ERR_LIMIT);
 }
 
+/* A range with options, and what it says of itself. */
+static void use_range(struct xseg_allocator *allocator)
+{
+    FENCED(xseg_range_options, options, XSEG_RANGE_OPTIONS_INIT);
+    FENCED(xseg_range_info, info, XSEG_RANGE_INFO_INIT);
+    struct xseg_range *range = NULL;
+
+    options.it.page_bytes = 4 << 20;
+    options.it.name = "pair";
+    DONE(xseg_range_reserve(allocator, 0, 64 << 20, &options.it, &range));
+    DONE(xseg_range_commit(range, 0, 8 << 20, NULL));
+    DONE(xseg_range_info(range, &info.it));
+    CHECK(info.it.page_bytes == 4 << 20 && info.it.committed_bytes == 8 << 20 &&
+          info.behind == BEHIND);
+    DONE(xseg_range_decommit(range, 0, 8 << 20, NULL));
+    DONE(xseg_range_release(range));
+}
+
 int main(int argc, char **argv)
 {
     FENCED(xseg_options, options, XSEG_OPTIONS_INIT);
@@ -253,6 +271,7 @@ int main(int argc, char **argv)
     DONE(xseg_free(allocator, other));
     DONE(xseg_pool_release(pool));
     DONE(xseg_free(allocator, block));
+    use_range(allocator);
     run_short(allocator);
     CHECK(seen.keys != 0 && seen.shortages == 1 && seen.traces == 2 && seen.came != 0);
     DONE(xseg_unobserve(allocator, id));
