@@ -163,6 +163,8 @@ static void close_allocator(struct world *world)
     how.wait = true;
     CHECK(CALL(xseg_trim, world->allocator, NULL, &how, NULL) == XSEG_OK);
     world_check(world);
+    /* What the background thread had claimed before the trim it has put into the page cache by now. */
+    CHECK(CALL(xseg_trim, world->allocator, NULL, &how, NULL) == XSEG_OK);
     for (int device = 0; device < (int)world->options.devices; device++) {
         struct xseg_where where = XSEG_WHERE_ANY;
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
