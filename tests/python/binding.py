@@ -66,6 +66,13 @@ class Allocators(Case):
         gc.collect()
         self.assertEqual(machine.left(), "")
 
+    def test_what_ends_after_its_allocator_knows_that_it_is_closed(self):
+        """In a cycle of references the order of ends is anyone's guess."""
+        allocator = xseg.open("expandable_segments:True")
+        pool = allocator.pool()
+        allocator.__del__()
+        self.assertEqual((allocator.handle, pool.handle), (0, 0))
+
     def test_closing_with_live_blocks_is_refused(self):
         allocator = self.open()
         block = allocator.allocate(MIB)

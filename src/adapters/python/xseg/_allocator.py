@@ -312,8 +312,8 @@ class Allocator:
 
     def __del__(self) -> None:
         """Nobody hears of a failure here, such as in a forked child."""
-        if getattr(self, "handle", 0):
-            _library.load().xseg_close(self.handle)
+        if getattr(self, "handle", 0) and _library.load().xseg_close(self.handle) == 0:
+            self.handle = 0  # for those that end after it, as in a cycle of references
 
 
 def open(config: Optional[str] = None, *, driver: Optional[str] = None,  # pylint: disable=redefined-builtin
