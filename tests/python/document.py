@@ -30,7 +30,7 @@ class Document(unittest.TestCase):
             self.assertTrue(getattr(xseg, name).__doc__, name)
 
     def test_every_public_method_has_its_sentence(self):
-        for kind in (xseg.Allocator, xseg.Block, xseg.Pool):
+        for kind in (xseg.Allocator, xseg.Block, xseg.Pool, xseg.Range, xseg.RangeView):
             for name, member in vars(kind).items():
                 if not name.startswith("_"):
                     self.assertTrue(member.__doc__, f"{kind.__name__}.{name}")

@@ -21,9 +21,10 @@ from xseg._errors import (
     LimitError, NoAddressesError, NoDriverError, NoMemoryError, NotLiveError, PausedError, UnsupportedError,
 )
 from xseg._pool import Pool
+from xseg._range import Range, RangeView
 from xseg._records import (
-    BlockInfo, BlockState, DeviceFigures, DriverCall, Explained, Groups, Key, Limits, Reason, ReasonKind, Stat, Statistics,
-    Trimmed,
+    BlockInfo, BlockState, DeviceFigures, DriverCall, Explained, Groups, Key, Limits, RangeInfo, Reason, ReasonKind, Stat,
+    Statistics, Trimmed,
 )
 from xseg._registration import Dmabuf, Registration
 from xseg._structs import VERSION
@@ -33,6 +34,6 @@ __all__ = [
     "Allocator", "ArgumentError", "Block", "BlockInfo", "BlockState", "BusyError", "ConfigError", "DeviceFigures",
     "DeviceLostError", "Dmabuf", "DriverCall", "DriverError", "Error", "Explained", "FileError", "ForkedError", "Groups",
     "HostMemoryError", "Key", "LimitError", "Limits", "NoAddressesError", "NoDriverError", "NoMemoryError", "NotLiveError",
-    "PausedError", "Pool", "Reason", "ReasonKind", "Registration", "Stat", "Statistics", "Trimmed", "UnsupportedError", "keys",
-    "open",
+    "PausedError", "Pool", "Range", "RangeInfo", "RangeView", "Reason", "ReasonKind", "Registration", "Stat", "Statistics",
+    "Trimmed", "UnsupportedError", "keys", "open",
 ]

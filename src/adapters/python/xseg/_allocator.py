@@ -12,6 +12,7 @@ from xseg import _library, _records, _structs
 from xseg._block import Block, allocate
 from xseg._errors import BusyError
 from xseg._pool import Pool
+from xseg._range import Range, reserve
 from xseg._registration import Dmabuf, Enter, Leave, Registration, end_left, register
 from xseg._streams import Handle, handle
 
@@ -53,6 +54,8 @@ class Allocator:
 
     Threads: every method may be called from any thread at any time, except close().
     """
+
+    _ranges: Type[Range] = Range  # what range() makes
 
     def __init__(self, config: Optional[str] = None, *, driver: Optional[str] = None,
                  log: Optional[Callable[[int, str], None]] = None) -> None:
@@ -130,6 +133,16 @@ class Allocator:
         out = c_void_p()
         _library.call("xseg_pool_create", self.handle, device, byref(options), byref(out))
         return Pool(self, out.value or 0, device)
+
+    def range(self, size: int, device: int = 0, *, pool: Optional[Pool] = None, page_bytes: int = 0, limit_bytes: int = 0,
+              exportable: bool = False, rdma: bool = False, name: Optional[str] = None) -> Range:
+        """Reserve addresses beneath which memory comes and goes by the page; nothing is committed.
+
+        The arguments are the members of struct xseg_range_options: `page_bytes` 0 is 2 MiB, of which `size` is a multiple;
+        `limit_bytes` 0 no limit.  Without `pool` the range has one of its own, of which the last three say what kind.
+        """
+        return reserve(self._ranges, self, size, device, pool, page_bytes=page_bytes, limit_bytes=limit_bytes,
+                       exportable=exportable, rdma=rdma, name=_bytes(name))
 
     def register(self, address: int, size: int, enter: Enter, leave: Leave, *, pin: bool = False) -> Registration:
         """Register memory elsewhere, and follow it: see xseg_register().

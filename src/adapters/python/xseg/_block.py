@@ -100,15 +100,12 @@ class Block:
         `stream` is the consumer's: it is made to wait for what is queued on the block's stream, and noted as a use; -1:
         neither; None: the legacy default stream.  BufferError: a copy is asked for, or another device.
         """
-        if copy:
-            raise BufferError("a block of xseg is not copied: leave `copy` out")
-        if dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError(f"the block is on device {self.__dlpack_device__()}, not on {dl_device}")
+        _dlpack.check(self.device, dl_device, copy)
         consumer = LEGACY if stream is None else stream
         if consumer not in (-1, self.stream or LEGACY) and self.pointer:
             _driver.wait(self._allocator.driver, self.device, self.stream, consumer)
             self.use(consumer)
-        return _dlpack.capsule(self, max_version is not None and max_version[0] >= _dlpack.VERSION[0])
+        return _dlpack.capsule(self, max_version)
 
     def __enter__(self) -> "Block":
         return self

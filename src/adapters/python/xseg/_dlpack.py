@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A block as a DLPack tensor: one dimension of bytes.
+"""A block, or a part of a range, as a DLPack tensor: one dimension of bytes.
 
 The capsule, and then its consumer, hold the block: it is freed by the last of them, or by nobody if the interpreter ends
 before.  Deleters are functions of Python, so at its end those that are still out are taken back.
@@ -10,7 +10,7 @@ from ctypes import (
     CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32,
     c_uint64, c_void_p, py_object,
 )
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 CUDA = 2  # kDLCUDA
 UINT, BITS = 1, 8  # kDLUInt
@@ -70,8 +70,17 @@ def _take_back() -> None:
         managed.deleter = None
 
 
-def capsule(block: Any, is_versioned: bool) -> Any:
-    """A capsule for a block."""
+def check(device: int, wanted: Optional[Tuple[int, int]], copy: Optional[bool]) -> None:
+    """BufferError: a consumer asks for a copy, or for another device."""
+    if copy:
+        raise BufferError("memory of xseg is not copied: leave `copy` out")
+    if wanted not in (None, (CUDA, device)):
+        raise BufferError(f"the memory is on device {(CUDA, device)}, not on {wanted}")
+
+
+def capsule(block: Any, max_version: Optional[Tuple[int, int]]) -> Any:
+    """A capsule for a block, or what has its attributes; `max_version` is the newest that the consumer knows."""
+    is_versioned = max_version is not None and max_version[0] >= VERSION[0]
     managed = ManagedVersioned() if is_versioned else Managed()
     shape, strides = (c_int64 * 1)(block.size), (c_int64 * 1)(1)
     tensor = managed.tensor

@@ -184,6 +184,24 @@ class DeviceFigures(NamedTuple):
     free_age_ms: Optional[int]
 
 
+class RangeInfo(NamedTuple):
+    """What a range is, and has, see xseg/range.h."""
+
+    base: int
+    bytes: int
+    page_bytes: int
+    device: int
+    pool: int
+    limit_bytes: Optional[int]
+    quota_bytes: int
+    committed_bytes: int
+    leaving_bytes: int
+    mapped_bytes: int
+    physical_bytes: int
+    prepared_bytes: int
+    retaken: int
+
+
 Record = TypeVar("Record", bound=tuple)
 ENUMS = {"state": BlockState, "kind": ReasonKind}
 
