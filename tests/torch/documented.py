@@ -163,6 +163,8 @@ def check_words():
     expect(told == [(registered.cache.data_ptr(), 200 * MIB)], told)
     expect_refusal(xseg.BusyError, "pinned", xseg.torch.pause, "cache")
     xseg.torch.unpin(registered.cache)
+    ranged = run_shown("xseg.torch.range(", xseg=xseg, torch=torch)
+    expect(ranged.keys.shape == (1 << 20, 4096) and ranged.cache.info().committed_bytes == 0, ranged.cache.info())
     saver = run_shown("from xseg.torch.memory_saver import")
     expect(saver.torch_memory_saver.enabled, "enabled")
     line = re.search(r"^tensor = torch\.from_dlpack.*$", PAGE.with_name("python.md").read_text(encoding="utf-8"), re.MULTILINE)[0]

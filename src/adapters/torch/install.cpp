@@ -155,6 +155,12 @@ XSEG_API struct xseg_allocator *xseg_torch_library(void)
     return installed() == nullptr ? nullptr : installed()->library();
 }
 
+/** Let PyTorch ask about a device on which it has allocated nothing yet, since Python has something of the library's there. */
+XSEG_API int xseg_torch_open_device(int device, char *text, size_t bytes)
+{
+    return guarded(text, bytes, [&] { get_open()->open_device(static_cast<DeviceIndex>(device)); });
+}
+
 /** Whether PyTorch tells the adapter of new settings. */
 XSEG_API bool xseg_torch_hears_settings(void)
 {

@@ -14,6 +14,8 @@ All of torch.cuda.memory goes on working.  What PyTorch has no words for is here
     xseg.torch.resume("weights")
     with xseg.torch.registered("cache"):  # a tag for what NCCL, UCX or network cards register
         cache = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    blocks = xseg.torch.range(64 << 30)  # addresses for the worst case, memory where commit() says
+    keys = blocks.tensor((1 << 20, 4096), torch.float16)
 
     xseg.torch.allocator()              # everything else: limits, trim, explain, statistics (xseg.Allocator)
 
@@ -22,29 +24,55 @@ ImportError says why PyTorch goes on with its own allocator, and what to do.
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import pathlib
 import re
 import sys
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Type, cast
 
 import torch
-from xseg import _library
+from xseg import _library, _range
 from xseg._allocator import Allocator
 from xseg._errors import ArgumentError, Error, PausedError, UnsupportedError
 from xseg._pool import Pool
+from xseg._streams import Handle, handle
 from xseg.torch import _build, _compiled
 from xseg.torch._build import Refused
 
-__all__ = ["Refused", "allocator", "info", "pause", "paused", "pin", "pool", "registered", "resume", "suspended", "tag", "tags",
-           "unpin"]
+__all__ = ["Range", "Refused", "allocator", "info", "pause", "paused", "pin", "pool", "range", "registered", "resume", "suspended",
+           "tag", "tags", "unpin"]
 
 TEXT_BYTES = 4096
 
 
+class Range(_range.Range):
+    """A range of PyTorch's allocator, and so under its limits.  Made by xseg.torch.range().
+
+    A stream of None is PyTorch's current one on the device.  Python's lock is let go of as long as a call lasts.
+    """
+
+    def tensor(self, shape: Sequence[int], dtype: Optional[torch.dtype] = None, offset: int = 0) -> torch.Tensor:
+        """A tensor over a part of the range, from a byte on; it holds the range.  dtype None: PyTorch's default.
+
+        Nothing is read or written: there may be no memory beneath it.  commit() makes more of it usable, and not the tensor
+        longer.  What nothing is committed beneath must not be touched, by copies and printing neither.
+        """
+        kind = torch.get_default_dtype() if dtype is None else dtype
+        if offset % kind.itemsize:
+            raise ArgumentError(f"a tensor of {kind} at offset {offset}: give a multiple of {kind.itemsize}")
+        part = self.view(offset, math.prod(shape) * kind.itemsize)
+        return cast(torch.Tensor, torch.from_dlpack(part).view(kind).view(tuple(shape)))
+
+    def _number(self, stream: Handle) -> int:
+        return handle(torch.cuda.current_stream(self.device) if stream is None else stream)
+
+
 class _Borrowed(Allocator):
     """PyTorch's allocator; it belongs to the adapter, and is never closed."""
+
+    _ranges = Range
 
     def __init__(self, number: int) -> None:  # pylint: disable=super-init-not-called
         self.handle = number
@@ -78,6 +106,7 @@ def _declare(adapter: ctypes.CDLL) -> ctypes.CDLL:
     adapter.xseg_torch_install.argtypes = text
     adapter.xseg_torch_library.restype = ctypes.c_void_p
     adapter.xseg_torch_library.argtypes = ()
+    adapter.xseg_torch_open_device.argtypes = (ctypes.c_int, *text)
     adapter.xseg_torch_hears_settings.restype = ctypes.c_bool
     adapter.xseg_torch_hears_settings.argtypes = ()
     adapter.xseg_torch_settings.argtypes = (ctypes.c_char_p, *text)
@@ -191,6 +220,18 @@ def pool(mempool: Any, device: Optional[int] = None) -> Pool:
         raise KeyError(f"nobody holds a pool of id ({first}, {second}) on device {device}: keep the MemPool, and name the device "
                        "that it was made on")
     return _BorrowedPool(allocator(), number, device)
+
+
+def range(size: int, device: Optional[int] = None,  # pylint: disable=redefined-builtin
+          **options: Any) -> Range:
+    """Reserve addresses of PyTorch's allocator, on the current device or the one given; options are those of Allocator.range().
+
+    pool=: that of a tag or a MemPool, `with tag("cache") as pool`, which limits it, pauses and resumes it.
+    """
+    torch.cuda.init()
+    device = torch.cuda.current_device() if device is None else device
+    _call(RuntimeError, "xseg_torch_open_device", device)
+    return cast(Range, allocator().range(size, device, **options))
 
 
 def _check_kind(name: str, is_registered: bool) -> None:
