@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What docs/pytorch.md shows runs as it stands there.
+"""What docs/pytorch.md and the recipes for ranges show runs as it stands there.
 
 documented.py DRIVER; each test is a function of this file in a process of its own, which takes the lines from the page.
 """
@@ -14,6 +14,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 PAGE = HERE.parent.parent / "docs/pytorch.md"
+RECIPES = PAGE.with_name("ranges-python-draft.md")
 MIB = 1 << 20
 OPEN = (1 << 64) - 1
 
@@ -23,18 +24,18 @@ else:
     import backends
 
 
-def shown(words):
+def shown(words, page=PAGE):
     """The one block of the page that has these words, as a programme."""
-    found = [block for block in re.findall(r"^```\w*\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    found = [block for block in re.findall(r"^```\w*\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
              if words in block]
     if len(found) != 1:
-        raise AssertionError(f"{len(found)} blocks of {PAGE.name} have {words!r}")
+        raise AssertionError(f"{len(found)} blocks of {page.name} have {words!r}")
     return found[0]
 
 
-def run_shown(words, **names):
+def run_shown(words, page=PAGE, **names):
     """Run such a block; the names that it leaves behind."""
-    exec(compile(shown(words), f"{PAGE.name}: {words}", "exec"), names)
+    exec(compile(shown(words, page), f"{page.name}: {words}", "exec"), names)
     return types.SimpleNamespace(**names)
 
 
@@ -259,6 +260,66 @@ def case_page():
     check_words()
 
 
+def run_recipe(words):
+    """What its reader has typed: the first lines of the page, and the recipe."""
+    return run_shown(words, RECIPES, **vars(run_shown("LAYERS, BLOCKS, BLOCK, PAGE =", RECIPES)))
+
+
+def check_page(run, layers, blocks, grow):
+    """A page has memory beneath its blocks in all layers, whose contents are their own; what is refused has changed nothing."""
+    before = taken()
+    grow(3)
+    expect(taken() - before == blocks * run.LAYERS * run.BLOCK, taken() - before)
+    used = [(layer, block) for layer in range(run.LAYERS) for block in (3 * blocks, 4 * blocks - 1)]
+    for number, (layer, block) in enumerate(used):
+        layers[layer][block].copy_(torch.full((run.BLOCK // 2,), number, dtype=torch.float16))
+    expect(all(holds(layers[layer][block], number) for number, (layer, block) in enumerate(used)), "blocks are apart")
+    allocator = run.xseg.torch.allocator()
+    allocator.set_limits(0, hard_bytes=taken() + blocks * run.LAYERS * run.BLOCK - run.PAGE // 2)
+    expect_refusal(MemoryError, "xseg_limits()", grow, 4)
+    allocator.set_limits(0, hard_bytes=None)
+    grow(4)
+    return before
+
+
+def case_recipes():
+    """One tensor a layer, all layers in one, and two groups of which one cannot starve the other."""
+    torch.cuda.init()
+    run = run_recipe("PART = BLOCKS")
+    before = check_page(run, run.layers, 32, run.grow)
+    for page in (3, 4):
+        run.shrink(page)
+    torch.cuda.empty_cache()
+    expect(taken() == before, taken() - before)
+    run = run_recipe("whole = ")
+    before = check_page(run, run.layers, 8, run.grow)
+    for page in (3, 4):
+        run.shrink(page)
+    torch.cuda.empty_cache()
+    expect(taken() == before, taken() - before)
+    run = run_recipe("WINDOW = ")
+    check_groups(run)
+
+
+def check_groups(run):
+    """The full group is refused what the window is promised, and gets what the window gives up beyond that."""
+    tensor, pages = run.tensors["window"], run.BLOCKS * run.LAYERS * run.BLOCK // run.PAGE
+    run.xseg.torch.allocator().set_limits(0, hard_bytes=taken() + run.WINDOW + 5 * run.PAGE)
+    for page in range(20):
+        run.grow("window", page)
+    run.grow("full", 0)
+    expect_refusal(MemoryError, "xseg_limits()", run.grow, "full", 1)
+    tensor[8 * 19].copy_(torch.full(tensor[0].shape, 5, dtype=torch.float16))
+    expect(holds(tensor[8 * 19], 5), "contents")
+    for page in range(20):
+        run.shrink("window", page)
+    for page in range(1, 5):
+        run.grow("full", page)
+    expect_refusal(MemoryError, "xseg_limits()", run.grow, "full", 5)
+    for page in range(pages - 16, pages):
+        run.grow("window", page)
+
+
 class Documented(unittest.TestCase):
     """Each case in a process of its own."""
 
@@ -280,6 +341,10 @@ class Documented(unittest.TestCase):
     def test_page(self):
         """On xseg."""
         self.run_case("page", "xseg")
+
+    def test_recipes(self):
+        """For engines."""
+        self.run_case("recipes", "xseg")
 
 
 if __name__ == "__main__":
