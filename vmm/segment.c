@@ -507,14 +507,14 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
     return XSEG_OK;
 }
 
-xseg_status xseg_segment_unstick(struct xseg_segment *segment)
+xseg_status xseg_segment_unstick_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     xseg_status result = XSEG_OK;
     bool is_known = true;
 
     /* Guests that are stuck are counted nowhere. */
-    for (uint32_t page = 0;
-         (segment->stuck != 0 || segment->guest != NULL) && page < segment->granules; page++) {
+    for (uint32_t page = first;
+         (segment->stuck != 0 || segment->guest != NULL) && page < first + count; page++) {
         if (segment->state[page] != XSEG_PAGE_STUCK)
             continue;
         const xseg_status status = xseg_segment_unmap_page(segment, page, &is_known);
@@ -524,6 +524,11 @@ xseg_status xseg_segment_unstick(struct xseg_segment *segment)
             result = status;
     }
     return result;
+}
+
+xseg_status xseg_segment_unstick(struct xseg_segment *segment)
+{
+    return xseg_segment_unstick_run(segment, 0, segment->granules);
 }
 
 xseg_status xseg_segment_end(struct xseg_segment *segment)

@@ -319,7 +319,9 @@ uint32_t xseg_segment_loose_pages(const struct xseg_segment *segment, uint32_t *
 /* Mark mapped pages as stuck: they were to be unmapped again after a failure, and the driver has refused. */
 void xseg_segment_stick(struct xseg_segment *segment, uint32_t first, uint32_t count);
 
-/* Try again to unmap the stuck pages.  Returns the first error; pages that are refused stay stuck. */
+/* Try again to unmap the stuck pages that start in [first, first + count), or all.  Returns the first error; pages that are
+ * refused stay stuck. */
+xseg_status xseg_segment_unstick_run(struct xseg_segment *segment, uint32_t first, uint32_t count);
 xseg_status xseg_segment_unstick(struct xseg_segment *segment);
 
 /*

@@ -532,6 +532,35 @@ static void a_place_that_stays_is_no_page(void **state)
 }
 
 /* A commit in a capture creates and maps; a decommit waits for its end, and a held granule longer. */
+/* Nor does it keep the rest of the range from being used. */
+static void a_place_that_stays_is_in_the_way_of_no_other(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+    struct xseg_sim_fault access = XSEG_SIM_FAULT_INIT, unmap = XSEG_SIM_FAULT_INIT;
+
+    (void)state;
+    commit(range, 0, 1, NULL);
+    access.call = "cuMemSetAccess";
+    unmap.call = "cuMemUnmap";
+    access.error = unmap.error = 999;
+    unmap.every = 1;
+    assert_int_equal(xseg_sim_fault_set(0, &access), XSEG_OK);
+    assert_int_equal(xseg_sim_fault_set(1, &unmap), XSEG_OK);
+    scene_expect_error(xseg_range_share(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
+    assert_int_equal(xseg_range_share(range, 5 * PAGE, PAGE, range, 0), XSEG_OK);
+    commit(range, 6, 1, NULL);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap"), unmaps);
+    scene_expect_error(xseg_range_share(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
+    assert_int_equal(xseg_range_share(range, 4 * PAGE, PAGE, range, 0), XSEG_OK);
+    decommit(range, 0, 1, NULL);
+    decommit(range, 4, 3, NULL);
+    release(range);
+    scene_close(allocator);
+}
+
 static void captures_see_ranges(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
@@ -607,6 +636,7 @@ int main(void)
         cmocka_unit_test(bad_input_changes_nothing),
         cmocka_unit_test(limits_and_shortage),
         cmocka_unit_test(a_place_that_stays_is_no_page),
+        cmocka_unit_test(a_place_that_stays_is_in_the_way_of_no_other),
         cmocka_unit_test(captures_see_ranges),
         cmocka_unit_test(a_range_without_memory_ends_with_the_allocator),
         cmocka_unit_test(a_lost_device_keeps_its_host_side),

@@ -406,10 +406,12 @@ static void describe(struct commit *commit)
 static xseg_status clear_way(const struct commit *commit)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
-    const xseg_status status = segment->guest == NULL ? XSEG_OK : xseg_segment_unstick(segment);
-    const uint32_t end = commit->run.first + commit->run.count;
+    const uint32_t first = commit->run.first, end = first + commit->run.count;
+    const xseg_status status = segment->guest == NULL
+                                   ? XSEG_OK
+                                   : xseg_segment_unstick_run(segment, first, commit->run.count);
 
-    for (uint32_t at = commit->run.first; status != XSEG_OK && at < end; at++)
+    for (uint32_t at = first; status != XSEG_OK && at < end; at++)
         if (segment->state[at] == XSEG_PAGE_STUCK && xseg_segment_is_guest(segment, at))
             return status;
     return XSEG_OK;

@@ -44,7 +44,7 @@ static xseg_status map(const struct xseg_range_run *to, const struct xseg_range_
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the places of pages");
     /* Granules that are stuck are mapped, and in the way. */
     if (segment->stuck != 0 || segment->guest != NULL)
-        status = xseg_segment_unstick(segment);
+        status = xseg_segment_unstick_run(segment, to->first, to->count);
     if (status == XSEG_OK)
         status = xseg_guest_map(segment, to->first, to->count, &from->extent->segment, from->first);
     if (status != XSEG_OK)
