@@ -175,6 +175,23 @@ static void export(unsigned at)
     xseg_share_end(&share);
 }
 
+/* A granule that leaves, behind one of two streams that do not end. */
+static void leaving_granule(unsigned at)
+{
+    static struct xseg_range *range;
+    static xseg_stream stream[2];
+    const uint64_t page = 2 * MIB;
+
+    for (unsigned i = 0; range == NULL && i < 2; i++) {
+        expect_driver(cuStreamCreate(&stream[i], 1), "cuStreamCreate");
+        expect(xseg_sim_launch(stream[i], UINT64_MAX), "xseg_sim_launch");
+    }
+    if (range == NULL)
+        expect(xseg_range_reserve(allocator, 0, MOST * page, NULL, &range), "xseg_range_reserve");
+    expect(xseg_range_commit(range, at * page, page, stream[at % 2]), "xseg_range_commit");
+    expect(xseg_range_decommit(range, at * page, page, stream[at % 2]), "xseg_range_decommit");
+}
+
 /* 10^5 segments of the shortest reservation, 1 GiB, fit into the driver's 128 TiB of addresses. */
 #define SHORT "expandable_segments:True,expandable_segments_reserve:1G"
 
@@ -197,6 +214,7 @@ static const struct {
     {"pin", "expandable_segments:True", pin, 4 * TIB},
     {"observer", "expandable_segments:True", observer, 4 * TIB},
     {"export", "expandable_segments:True", export, 4 * TIB},
+    {"leaving_granule", "expandable_segments:True", leaving_granule, 4 * TIB},
 };
 
 static void open_machine(const char *config, uint64_t memory_bytes)

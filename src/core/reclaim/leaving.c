@@ -15,7 +15,9 @@
 #include "src/core/reclaim/trim_steps.h"
 
 struct xseg_leaving_batch {
-    struct xseg_list link;
+    struct xseg_list link; /* among all */
+    struct xseg_list
+        turn; /* among those of its stream, those without event, or those that are over */
     struct xseg_extent *extent;
     struct xseg_known_stream *stream;
     uint64_t
@@ -34,6 +36,9 @@ void xseg_leaving_init(struct xseg_leaving *leaving)
 {
     memset(leaving, 0, sizeof(*leaving));
     xseg_list_init(&leaving->batches);
+    xseg_list_init(&leaving->streams);
+    xseg_list_init(&leaving->unrecorded);
+    xseg_list_init(&leaving->over);
     leaving->free = 1;
 }
 
@@ -78,6 +83,31 @@ static bool add(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch)
     return true;
 }
 
+/* Take a batch out of its line. */
+static void step_out(struct xseg_leaving_batch *batch)
+{
+    xseg_list_remove(&batch->turn);
+    if (xseg_list_is_empty(&batch->stream->batches))
+        xseg_list_remove(&batch->stream->leaves);
+}
+
+/* Let a batch wait in the line that its state asks for, behind the others. */
+static void line_up(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch)
+{
+    struct xseg_known_stream *stream = batch->stream;
+
+    step_out(batch);
+    if (batch->is_over) {
+        xseg_list_insert(&leaving->over, &batch->turn);
+    } else if (batch->event == NULL) {
+        xseg_list_insert(&leaving->unrecorded, &batch->turn);
+    } else {
+        if (xseg_list_is_empty(&stream->batches))
+            xseg_list_insert(&leaving->streams, &stream->leaves);
+        xseg_list_insert(&stream->batches, &batch->turn);
+    }
+}
+
 /* Give the event of a batch back, if there is one. */
 static void put_event(struct xseg_leaving_batch *batch)
 {
@@ -91,6 +121,7 @@ static void end(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch)
 {
     XSEG_ASSERT(batch->left == 0 && leaving->table[batch->number] == batch);
     put_event(batch);
+    step_out(batch);
     leaving->table[batch->number] = NULL;
     leaving->free = batch->number < leaving->free ? batch->number : leaving->free;
     xseg_list_remove(&batch->link);
@@ -130,6 +161,8 @@ static xseg_status record(struct xseg_leaving_batch *batch)
     const xseg_status status =
         xseg_fences_record(&pending->fences, batch->stream->handle, &batch->event);
     xseg_pending_unlock(pending);
+    if (status == XSEG_OK)
+        line_up(device_of(batch->extent)->leaving, batch);
     return status;
 }
 
@@ -148,6 +181,8 @@ static xseg_status make(struct xseg_extent *extent, struct xseg_known_stream *st
     }
     batch->extent = extent;
     batch->stream = stream;
+    xseg_list_init(&batch->turn);
+    line_up(device->leaving, batch);
     batch->stream_number = atomic_load_explicit(&stream->number, memory_order_relaxed);
     batch->let_go = UINT64_MAX;
     if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
@@ -258,50 +293,39 @@ void xseg_leaving_end(struct xseg_extent *extent, uint32_t first, uint32_t count
 
 /* --- Asking. --- */
 
-/* Streams that a look has found to be at work: their later batches need no question. */
-struct at_work {
-    const struct xseg_known_stream *stream[16];
-    uint32_t count;
-};
-
-static bool is_at_work(const struct at_work *at_work, const struct xseg_known_stream *stream)
+/* Ask about the events of a stream's batches, until one is not complete.  An event that cannot be asked about, such as one
+ * that was recorded in a capture of which the library was not told, is recorded again.  Returns false where nothing can be
+ * asked. */
+static bool ask_stream(struct xseg_device *device, struct xseg_driver_questions *questions,
+                       struct xseg_known_stream *stream)
 {
-    for (uint32_t i = 0; i < at_work->count; i++)
-        if (at_work->stream[i] == stream)
-            return true;
-    return false;
-}
+    while (!xseg_list_is_empty(&stream->batches)) {
+        struct xseg_leaving_batch *batch =
+            XSEG_LIST_FIRST(&stream->batches, struct xseg_leaving_batch, turn);
+        const enum xseg_driver_answer answer = xseg_driver_ask(questions, batch->event, false);
 
-static void note_at_work(struct at_work *at_work, const struct xseg_known_stream *stream)
-{
-    if (at_work->count < XSEG_COUNT_OF(at_work->stream))
-        at_work->stream[at_work->count++] = stream;
-}
-
-/* Ask about the events of all batches.  An event that cannot be asked about, such as one that was recorded in a capture
- * of which the library was not told, is recorded again. */
-static void ask(struct xseg_device *device)
-{
-    struct xseg_driver_questions questions = {.context = &device->context};
-    struct at_work at_work = {.count = 0};
-
-    xseg_pending_lock(device->pending);
-    XSEG_LIST_FOR(node, &device->leaving->batches)
-    {
-        struct xseg_leaving_batch *batch = XSEG_CONTAINER(node, struct xseg_leaving_batch, link);
-
-        if (batch->event == NULL || is_at_work(&at_work, batch->stream))
-            continue;
-        const enum xseg_driver_answer answer = xseg_driver_ask(&questions, batch->event, false);
         if (answer == XSEG_DRIVER_UNASKED)
+            return false;
+        if (answer == XSEG_DRIVER_NO)
             break;
-        if (answer == XSEG_DRIVER_NO) {
-            note_at_work(&at_work, batch->stream);
-            continue;
-        }
         batch->is_over = answer == XSEG_DRIVER_YES;
         xseg_fences_put(&device->pending->fences, batch->event);
         batch->event = NULL;
+        line_up(device->leaving, batch);
+    }
+    return true;
+}
+
+/* Ask how far all streams have come that memory leaves with. */
+static void ask(struct xseg_device *device)
+{
+    struct xseg_driver_questions questions = {.context = &device->context};
+
+    xseg_pending_lock(device->pending);
+    XSEG_LIST_FOR_SAFE(node, &device->leaving->streams)
+    {
+        if (!ask_stream(device, &questions, XSEG_CONTAINER(node, struct xseg_known_stream, leaves)))
+            break;
     }
     xseg_driver_ask_end(&questions);
     xseg_pending_unlock(device->pending);
@@ -312,15 +336,14 @@ static void catch_up(struct xseg_device *device, struct xseg_leaving_batch *batc
 {
     bool idle = false;
 
-    if (batch->is_over || batch->event != NULL)
+    batch->is_over = has_passed(batch);
+    if (!batch->is_over && xseg_streams_is_open(&device->context, batch->stream) &&
+        record(batch) == XSEG_OK)
         return;
-    if (has_passed(batch)) {
-        batch->is_over = true;
-        return;
-    }
-    if (xseg_streams_is_open(&device->context, batch->stream) && record(batch) == XSEG_OK)
-        return;
-    batch->is_over = xseg_trim_is_idle(device, batch->stream, false, &idle) == XSEG_OK && idle;
+    if (!batch->is_over)
+        batch->is_over = xseg_trim_is_idle(device, batch->stream, false, &idle) == XSEG_OK && idle;
+    if (batch->is_over)
+        line_up(device->leaving, batch);
 }
 
 /* --- Taking away. --- */
@@ -445,12 +468,12 @@ static void work(struct xseg_device *device, struct xseg_leaving_batch *batch, b
 /* The next batch with memory that may go. */
 static struct xseg_leaving_batch *next_due(const struct xseg_leaving *leaving)
 {
-    XSEG_LIST_FOR(node, &leaving->batches)
+    XSEG_LIST_FOR(node, &leaving->over)
     {
-        struct xseg_leaving_batch *batch = XSEG_CONTAINER(node, struct xseg_leaving_batch, link);
+        struct xseg_leaving_batch *batch = XSEG_CONTAINER(node, struct xseg_leaving_batch, turn);
         const struct xseg_arena *arena = batch->extent->arena;
 
-        if (batch->is_over && !batch->is_worked && batch->look != leaving->look &&
+        if (!batch->is_worked && batch->look != leaving->look &&
             batch->let_go != let_go_of(batch->extent) && arena->pool->body->state == XSEG_POOL_RUNS)
             return batch;
     }
@@ -468,9 +491,9 @@ void xseg_leaving_look(struct xseg_device *device, bool keep)
         xseg_context_is_lost(&device->context))
         return;
     leaving->look++;
-    XSEG_LIST_FOR(node, &leaving->batches)
+    XSEG_LIST_FOR_SAFE(node, &leaving->unrecorded)
     {
-        catch_up(device, XSEG_CONTAINER(node, struct xseg_leaving_batch, link));
+        catch_up(device, XSEG_CONTAINER(node, struct xseg_leaving_batch, turn));
     }
     ask(device);
     while (!xseg_pending_captures(device->pending) && (batch = next_due(leaving)) != NULL)

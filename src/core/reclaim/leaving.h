@@ -13,6 +13,9 @@
  * During a capture nothing is unmapped, and no event is recorded or asked about.  A batch of that time has no event;
  * it gets one at the first look after the capture.
  *
+ * A stream passes its events in the order in which they were recorded: a look asks about the first that it has not
+ * passed, and about no other.  So a look costs what there is of streams and of batches that go, not of those that wait.
+ *
  * Looks are made by calls that need memory, trims, decay, and the calls of ranges themselves.
  *
  * Locking: GROWTH is held by the caller, no other lock; where observers are told it is let go, as notice.h says.
@@ -27,6 +30,9 @@ struct xseg_leaving_batch;
 /* The batches of a device. */
 struct xseg_leaving {
     struct xseg_list batches;          /* the oldest first */
+    struct xseg_list streams;          /* those that have batches with events */
+    struct xseg_list unrecorded;       /* batches without an event */
+    struct xseg_list over;             /* batches whose stream has passed */
     struct xseg_leaving_batch **table; /* [capacity]: by number; number 0 is nobody's */
     uint32_t capacity, free;           /* free: the lowest number that may be free */
     uint64_t look;                     /* the number of looks */

@@ -161,6 +161,8 @@ static struct xseg_known_stream *make(struct xseg_streams *streams)
     stream->ordinal = streams->context->ordinal;
     xseg_list_init(&stream->uses);
     xseg_list_init(&stream->waiting);
+    xseg_list_init(&stream->batches);
+    xseg_list_init(&stream->leaves);
     xseg_list_init(&stream->going);
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     if (atomic_load(&streams->count) >=

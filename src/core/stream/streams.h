@@ -66,6 +66,9 @@ struct xseg_known_stream {
      * are waited for, by rank; guarded by PENDING. */
     struct xseg_list uses, waiting;
     uint64_t rank;
+    /* Batches of leaving memory with an event of the stream, oldest first, and its place among the streams that have some;
+     * guarded by GROWTH. */
+    struct xseg_list batches, leaves;
 };
 
 struct xseg_streams_table {
