@@ -5,10 +5,12 @@ bench.py FOLDER SOURCE_ROOT, where FOLDER has the programmes.  No figure that wa
 """
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 TRACE = ("xtrace 1\n# made up\nc\na 0 1000 0\na 1 30000000 1\nu 1 0\nm step\na 2 4096 0 1\nf 1\n"
          "a 3 512 0\ny 0\nf 0\nf 2\ny *\ne\nf 3\n")
@@ -57,6 +59,24 @@ class Bench(unittest.TestCase):
         found = rows("growth")
         self.assertEqual(found["8 GiB: cuMemCreate", "calls, counted"], 410)
         self.assertEqual(found["8 GiB: cuMemSetAccess", "calls, counted"], 1)
+
+    def test_two_caches_share_a_card(self):
+        said = run(FOLDER / "bench-ranges", "--seconds", "20")
+        self.assertEqual(said, run(FOLDER / "bench-ranges", "--seconds", "20"))
+        tables = [[[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+                  for table in re.findall(r"(?:^\|.*\n)+", said, re.MULTILINE)]
+        self.assertEqual(len(tables), 4)
+        memory, calls = tables[0][2:], {row[0]: dict(zip(tables[3][0], row)) for row in tables[3][2:]}
+        for row in memory:
+            if row[0] != "halves":
+                self.assertLessEqual(float(row[4]), 1.1, row[0])
+            self.assertEqual(calls[row[0]]["waits"], "0")
+        self.assertGreater(int(calls["share"]["shared"]), 0)
+
+    def test_taking_back_calls_no_driver(self):
+        with unittest.mock.patch.dict(os.environ, XSEG_SIM_MEMORY_MB="524288"):
+            found = rows("granules")
+        self.assertEqual(found["take one back: driver calls", "calls, counted"], 0)
 
     def test_they_run_on_the_driver_that_is_named(self):
         with_driver = {**os.environ, "XSEG_DRIVER": str(FOLDER.parent / "libxseg-sim.so"),

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+#include "benchmarks/ranges/requests.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define DAY      1200.0 /* seconds */
+#define SWING    0.7    /* of the day: from 0.3 to 1.7 times the rate */
+#define BURST    2.5    /* times the rate, in a burst */
+#define BURST_S  15.0   /* a burst lasts on average */
+#define CALM_S   75.0   /* and the calm between two */
+#define SHORTEST 16.0
+#define PROMPT   5000.0 /* the longest prompt, without the system prompt */
+#define OUTPUT   1500.0 /* the longest output */
+#define PI       3.14159265358979323846
+
+/* xorshift64* */
+static double draw(uint64_t *seed)
+{
+    *seed ^= *seed >> 12;
+    *seed ^= *seed << 25;
+    *seed ^= *seed >> 27;
+    return (double)(*seed * UINT64_C(0x2545F4914F6CDD1D) >> 11) / 9007199254740992.0;
+}
+
+/* A time without a memory. */
+static double waiting(uint64_t *seed, double mean)
+{
+    return -mean * log(1.0 - draw(seed));
+}
+
+/* Log-normal, between the shortest and a longest. */
+static uint32_t length(uint64_t *seed, double median, double sigma, double longest)
+{
+    const double angle = 2 * PI * draw(seed), radius = sqrt(-2 * log(1.0 - draw(seed)));
+
+    return (uint32_t)fmin(fmax(median * exp(sigma * radius * cos(angle)), SHORTEST), longest);
+}
+
+/* The first system prompt is as frequent as the others together, and so on. */
+static uint32_t choose_system(uint64_t *seed)
+{
+    const double at = draw(seed);
+
+    return at < 0.5 ? 0 : at < 0.75 ? 1 : at < 0.875 ? 2 : 3;
+}
+
+static struct request make(const struct traffic *traffic, uint64_t *seed, double time)
+{
+    struct request request = {.arrival_ns = (uint64_t)(time * 1e9), .system = choose_system(seed)};
+
+    request.prompt = traffic->system[request.system] + length(seed, traffic->prompt, 0.9, PROMPT);
+    request.output = length(seed, traffic->output, 0.8, OUTPUT);
+    return request;
+}
+
+struct request *requests_make(const struct traffic *traffic, uint64_t until_ns, size_t *count)
+{
+    const double until = (double)until_ns / 1e9, most = traffic->rate * (1 + SWING) * BURST;
+    uint64_t seed = traffic->seed;
+    struct request *requests = NULL;
+    size_t made = 0, room = 0;
+    double time = 0, change = waiting(&seed, CALM_S);
+    int bursts = 0;
+
+    while ((time += waiting(&seed, 1 / most)) < until) {
+        for (; change < time; change += waiting(&seed, bursts ? BURST_S : CALM_S))
+            bursts = !bursts;
+        const double day = 1 + SWING * cos(2 * PI * (time / DAY - traffic->noon));
+        if (draw(&seed) * most >= traffic->rate * day * (bursts ? BURST : 1))
+            continue;
+        if (made == room) {
+            room = room == 0 ? 1024 : 2 * room;
+            requests = realloc(requests, room * sizeof(*requests));
+            if (requests == NULL) {
+                (void)fprintf(stderr, "no host memory for requests\n");
+                exit(1);
+            }
+        }
+        requests[made++] = make(traffic, &seed, time);
+    }
+    *count = made;
+    return requests;
+}
