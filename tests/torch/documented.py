@@ -14,7 +14,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 PAGE = HERE.parent.parent / "docs/pytorch.md"
-RECIPES = PAGE.with_name("ranges-python-draft.md")
+RECIPES = PAGE.with_name("ranges-python.md")
 MIB = 1 << 20
 OPEN = (1 << 64) - 1
 
