@@ -213,19 +213,22 @@ def is_loaded_again(tree, program=None):
 
 
 def examples_work(tree, root, cuda):
-    """The whole programs in the documents, built and run as they stand there."""
-    programs = [(path, text) for path in [root / "README.md", *sorted(root.glob("docs/**/*.md"))]
-                for text in re.findall(r"^```c\n(.*?)^```", path.read_text(encoding="utf-8"),
-                                       re.DOTALL | re.MULTILINE) if "int main(" in text]
+    """The whole programs in the documents, built and run as they stand there; what they print, if the document says it."""
+    programs = [(path, found[1], found[2]) for path in [root / "README.md", *sorted(root.glob("docs/**/*.md"))]
+                for found in re.finditer(r"^```c\n(.*?)^```\n(?:\nIt prints:\n\n```\n(.*?)^```)?",
+                                         path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+                if "int main(" in found[1]]
     expect(len(programs) >= 2, f"only {len(programs)} examples are left")
-    for number, (path, text) in enumerate(programs):
+    for number, (path, text, prints) in enumerate(programs):
         source = tree.scratch / f"example-{number}.c"
         source.write_text(f'#line 1 "{path}"\n{text}', encoding="utf-8")
-        package = "xseg-sim" if "xseg/sim.h" in text else "xseg"
+        packages = {"xseg-sim" if name == "sim" else "xseg"
+                    for name in re.findall(r"^#include <xseg/(\w+)\.h>", text, re.MULTILINE)}
         program = tree.compile(str(source), *cuda, f"-Wl,-rpath,{tree.libdir}",
-                               *tree.pkg_config("--cflags", "--libs", package),
+                               *tree.pkg_config("--cflags", "--libs", *sorted(packages)),
                                output=f"example-{number}")
-        tree.start(program)
+        said = tree.start(program)
+        expect(prints in (None, said), f"{path.name}: prints\n{said}")
         if "xseg_error_text" in text:
             failed = subprocess.run([program], capture_output=True, text=True, check=False,
                                     env={**os.environ, "XSEG_DRIVER": "libno-such-driver.so"})
