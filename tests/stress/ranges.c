@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Threads on elastic ranges of one device, each with a stream: they commit, decommit, hold and share, with memory that runs
+ * short, while others trim, let time pass, make pages ahead and promise them, and an observer keeps a record of what is
+ * mapped.  What a thread has committed contains what it wrote; pages of a range that all share go while others have them.
+ * Meant for ThreadSanitizer.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/draw.h"
+#include "tests/support/scene.h"
+#include "xseg/range.h"
+
+#define PAGE     (2 * MIB)
+#define WORKERS  4u
+#define GRANULES 16u
+#define COMMON   4u /* granules of the range that all share */
+#define PLACES   ((size_t)1 << 17)
+
+struct shared {
+    struct xseg_allocator *allocator;
+    struct xseg_range *range[WORKERS], *common;
+    xseg_stream stream[WORKERS];
+    pthread_mutex_t lock; /* of what the common range has and contains */
+    bool has[COMMON];
+    uintptr_t origin;
+    atomic_uchar mapped[PLACES];
+    atomic_uint told, commits, refused, busy, shares, running;
+    unsigned rounds;
+};
+
+struct worker {
+    struct shared *shared;
+    unsigned number;
+    uint64_t random, tag[GRANULES]; /* tag 0: not committed */
+    uint64_t common_tag
+        [GRANULES]; /* of a page of the common range that was there last; 0: another page was */
+    unsigned holds[GRANULES];
+};
+
+static uint64_t below(struct worker *worker, uint64_t bound)
+{
+    return draw_next(&worker->random) % bound;
+}
+
+static void expect(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+/* --- The record. --- */
+
+static void note(struct shared *shared, const struct xseg_mapping *mapping, unsigned char is)
+{
+    const size_t first = ((uintptr_t)mapping->base - shared->origin) / PAGE;
+
+    expect((uintptr_t)mapping->base >= shared->origin && first < PLACES);
+    for (size_t i = first; i < first + (mapping->bytes + PAGE - 1) / PAGE; i++)
+        expect(atomic_exchange(&shared->mapped[i], is) != is);
+    atomic_fetch_add(&shared->told, 1);
+}
+
+static void leaving(void *context, const struct xseg_mapping *mapping)
+{
+    note(context, mapping, 0);
+}
+
+static void came(void *context, const struct xseg_mapping *mapping)
+{
+    note(context, mapping, 1);
+}
+
+/* --- The threads. --- */
+
+static uint64_t *word_of(struct xseg_range *range, unsigned at)
+{
+    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+
+    expect(xseg_range_info(range, &info) == XSEG_OK);
+    return (uint64_t *)(void *)((char *)info.base + at * PAGE);
+}
+
+/* Whether a call has succeeded, which it need not where memory is short or another call works on the granules. */
+static bool is_done(struct shared *shared, xseg_status status)
+{
+    if (status == XSEG_ERR_BUSY)
+        atomic_fetch_add(&shared->busy, 1);
+    else if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT)
+        atomic_fetch_add(&shared->refused, 1);
+    else
+        expect(status == XSEG_OK);
+    return status == XSEG_OK;
+}
+
+static uint64_t retaken(struct xseg_range *range)
+{
+    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+
+    expect(xseg_range_info(range, &info) == XSEG_OK);
+    return info.retaken;
+}
+
+/* Write to a granule; not where a page of the common range has come back, which others have. */
+static void write_tag(struct worker *worker, struct xseg_range *range, unsigned at, bool is_back)
+{
+    if (is_back && worker->common_tag[at] != 0) {
+        worker->tag[at] = worker->common_tag[at];
+        expect(*word_of(range, at) == worker->tag[at]);
+        return;
+    }
+    *word_of(range, at) = worker->tag[at] = draw_next(&worker->random) | 1;
+    worker->common_tag[at] = 0;
+}
+
+static void commit(struct worker *worker, unsigned first, unsigned count)
+{
+    struct shared *shared = worker->shared;
+    struct xseg_range *range = shared->range[worker->number];
+    const uint64_t before = retaken(range);
+
+    /* One by one, where it has to be known whether the page is that of before. */
+    for (unsigned at = first + 1; at < first + count; at++)
+        if (worker->common_tag[first] != 0 || worker->common_tag[at] != 0)
+            count = at - first;
+    if (!is_done(shared, xseg_range_commit(range, first * PAGE, count * PAGE,
+                                           shared->stream[worker->number])))
+        return;
+    atomic_fetch_add(&shared->commits, 1);
+    for (unsigned at = first; at < first + count; at++)
+        write_tag(worker, range, at, retaken(range) != before);
+    expect(xseg_sim_launch_on(shared->stream[worker->number], below(worker, 2) * 100000,
+                              (uint64_t)(uintptr_t)word_of(range, first), count * PAGE) == XSEG_OK);
+}
+
+static void decommit(struct worker *worker, unsigned first, unsigned count)
+{
+    struct shared *shared = worker->shared;
+    struct xseg_range *range = shared->range[worker->number];
+
+    for (unsigned at = first; at < first + count; at++) {
+        expect(*word_of(range, at) == worker->tag[at]);
+        worker->tag[at] = 0;
+    }
+    expect(xseg_range_decommit(range, first * PAGE, count * PAGE, shared->stream[worker->number]) ==
+           XSEG_OK);
+}
+
+/* Have a page of the common range, whatever becomes of it there. */
+static void share(struct worker *worker, unsigned at)
+{
+    struct shared *shared = worker->shared;
+    struct xseg_range *range = shared->range[worker->number];
+    const unsigned from = (unsigned)below(worker, COMMON);
+    xseg_status status = XSEG_ERR_BUSY;
+
+    expect(pthread_mutex_lock(&shared->lock) == 0);
+    if (shared->has[from]) {
+        status = xseg_range_share(range, at * PAGE, PAGE, shared->common, from * PAGE);
+        if (status == XSEG_OK)
+            worker->tag[at] = worker->common_tag[at] = *word_of(range, at);
+        /* The granule may be one that leaves. */
+        expect(status == XSEG_OK || status == XSEG_ERR_ARGUMENT || status == XSEG_ERR_BUSY);
+    }
+    expect(pthread_mutex_unlock(&shared->lock) == 0);
+    atomic_fetch_add(&shared->shares, status == XSEG_OK);
+}
+
+static void hold_or_let_go(struct worker *worker, unsigned at)
+{
+    struct shared *shared = worker->shared;
+    struct xseg_range *range = shared->range[worker->number];
+
+    if (worker->holds[at] == 0) {
+        expect(xseg_range_hold(range, at * PAGE, PAGE) == XSEG_OK);
+        worker->holds[at]++;
+        return;
+    }
+    expect(xseg_range_let_go(range, at * PAGE, PAGE, shared->stream[worker->number]) == XSEG_OK);
+    worker->holds[at]--;
+}
+
+/* Adjacent granules from one on that are committed like it, up to a number. */
+static unsigned run_of(const struct worker *worker, unsigned first, unsigned most)
+{
+    unsigned count = 1;
+
+    while (count < most && first + count < GRANULES &&
+           (worker->tag[first + count] != 0) == (worker->tag[first] != 0))
+        count++;
+    return count;
+}
+
+static void *work(void *self)
+{
+    struct worker *worker = self;
+    struct shared *shared = worker->shared;
+
+    for (unsigned i = 0; i < shared->rounds; i++) {
+        const unsigned at = (unsigned)below(worker, GRANULES);
+        const unsigned count = run_of(worker, at, 1 + (unsigned)below(worker, 5));
+
+        if (below(worker, 8) == 0)
+            (void)sched_yield();
+        if (below(worker, 12) == 0)
+            hold_or_let_go(worker, at);
+        else if (worker->tag[at] != 0)
+            decommit(worker, at, count);
+        else if (below(worker, 4) == 0)
+            share(worker, at);
+        else
+            commit(worker, at, count);
+    }
+    for (unsigned at = 0; at < GRANULES; at++) {
+        if (worker->tag[at] != 0)
+            decommit(worker, at, 1);
+        if (worker->holds[at] != 0)
+            hold_or_let_go(worker, at);
+    }
+    atomic_fetch_sub(&shared->running, 1);
+    return NULL;
+}
+
+/* The common range gets other pages now and then; blocks come and go. */
+static void *turn_over(void *self)
+{
+    struct worker *worker = self;
+    struct shared *shared = worker->shared;
+
+    while (atomic_load(&shared->running) > 0) {
+        const unsigned at = (unsigned)below(worker, COMMON);
+        void *block = NULL;
+
+        (void)sched_yield();
+        expect(pthread_mutex_lock(&shared->lock) == 0);
+        if (shared->has[at]) {
+            expect(xseg_range_decommit(shared->common, at * PAGE, PAGE, NULL) == XSEG_OK);
+            shared->has[at] = false;
+        } else if (is_done(shared, xseg_range_commit(shared->common, at * PAGE, PAGE, NULL))) {
+            *word_of(shared->common, at) = draw_next(&worker->random) | 1;
+            shared->has[at] = true;
+        }
+        expect(pthread_mutex_unlock(&shared->lock) == 0);
+        if (is_done(shared,
+                    xseg_alloc(shared->allocator, 0, 1 + below(worker, 8 * MIB), NULL, &block)))
+            expect(xseg_free(shared->allocator, block) == XSEG_OK);
+    }
+    return NULL;
+}
+
+static void *trim(void *self)
+{
+    struct worker *worker = self;
+    struct shared *shared = worker->shared;
+
+    while (atomic_load(&shared->running) > 0) {
+        struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+        struct xseg_where where = XSEG_WHERE_ANY;
+
+        how.wait = below(worker, 4) == 0;
+        where.device = 0;
+        expect(xseg_trim(shared->allocator, NULL, &how, NULL) == XSEG_OK);
+        xseg_sim_advance(below(worker, 2) * 50000);
+        expect(xseg_tick(shared->allocator, 1000) == XSEG_OK);
+        expect(xseg_stats(shared->allocator, &where, &stats) == XSEG_OK);
+        expect(stats.allocated_bytes[0].current <= stats.device_bytes);
+        (void)sched_yield();
+    }
+    return NULL;
+}
+
+static void *prepare(void *self)
+{
+    struct worker *worker = self;
+    struct shared *shared = worker->shared;
+
+    while (atomic_load(&shared->running) > 0) {
+        struct xseg_range *range = shared->range[below(worker, WORKERS)];
+        struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+
+        if (below(worker, 2) == 0)
+            (void)is_done(shared, xseg_range_prepare(range, below(worker, 4) * PAGE));
+        else
+            (void)is_done(shared, xseg_range_quota(range, below(worker, 4) * PAGE));
+        expect(xseg_range_info(range, &info) == XSEG_OK);
+        expect(info.committed_bytes <= info.bytes && info.physical_bytes <= info.bytes);
+        (void)sched_yield();
+    }
+    return NULL;
+}
+
+/* --- Running. --- */
+
+static void reserve_all(struct shared *shared, struct xseg_pool *pool)
+{
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+
+    assert_int_equal(
+        xseg_range_reserve(shared->allocator, 0, COMMON * PAGE, &options, &shared->common),
+        XSEG_OK);
+    assert_int_equal(xseg_range_info(shared->common, &info), XSEG_OK);
+    shared->origin = (uintptr_t)info.base;
+    for (unsigned i = 0; i < WORKERS; i++) {
+        options.pool = i % 2 == 0 ? pool : NULL;
+        assert_int_equal(
+            xseg_range_reserve(shared->allocator, 0, GRANULES * PAGE, &options, &shared->range[i]),
+            XSEG_OK);
+        shared->stream[i] = scene_stream();
+    }
+}
+
+static void end_all(struct shared *shared)
+{
+    xseg_sim_finish_all();
+    for (unsigned at = 0; at < COMMON; at++)
+        if (shared->has[at])
+            assert_int_equal(xseg_range_decommit(shared->common, at * PAGE, PAGE, NULL), XSEG_OK);
+    assert_int_equal(xseg_range_release(shared->common), XSEG_OK);
+    for (unsigned i = 0; i < WORKERS; i++)
+        assert_int_equal(xseg_range_release(shared->range[i]), XSEG_OK);
+    scene_empty_cache(shared->allocator);
+    const struct xseg_statistics stats = scene_stats(shared->allocator);
+    assert_int_equal(stats.allocated_bytes[0].current, 0);
+    assert_int_equal(stats.active_bytes[0].current, 0);
+    assert_int_equal(stats.reserved_bytes[0].current, 0);
+    assert_int_equal(xseg_sim_used(0), 0);
+    for (size_t i = 0; i < PLACES; i++)
+        assert_int_equal(atomic_load(&shared->mapped[i]), 0);
+}
+
+static void play(const char *config, uint64_t memory)
+{
+    static void *(*const run[])(void *) = {work, work, work, work, turn_over, trim, prepare};
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct shared *shared = calloc(1, sizeof(*shared));
+    struct worker worker[COUNT_OF(run)];
+    pthread_t thread[COUNT_OF(run)];
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    uint64_t id = 0;
+
+    assert_non_null(shared);
+    settings.memory_bytes = memory;
+    settings.real_bytes = true;
+    shared->allocator = scene_open_on(&settings, config);
+    shared->rounds = SCENE_IS_SANITIZED ? 1500 : 15000;
+    shared->running = WORKERS;
+    assert_int_equal(pthread_mutex_init(&shared->lock, NULL), 0);
+    struct xseg_pool *pool = scene_pool(shared->allocator);
+    reserve_all(shared, pool);
+    observer.context = shared;
+    observer.leaving = leaving;
+    observer.came = came;
+    assert_int_equal(xseg_observe(shared->allocator, &observer, &id), XSEG_OK);
+    for (unsigned i = 0; i < COUNT_OF(run); i++) {
+        worker[i] = (struct worker){
+            .shared = shared, .number = i, .random = UINT64_C(88172645463325252) + i * 1000003U};
+        assert_int_equal(pthread_create(&thread[i], NULL, run[i], &worker[i]), 0);
+    }
+    for (unsigned i = 0; i < COUNT_OF(run); i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    end_all(shared);
+    print_message("# %u commits, %u shares, %u refused, %u busy, %u notices\n", shared->commits,
+                  shared->shares, shared->refused, shared->busy, shared->told);
+    assert_true(shared->commits > shared->rounds / 4 && shared->shares > 10 && shared->told > 100);
+    assert_int_equal(xseg_unobserve(shared->allocator, id), XSEG_OK);
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
+    for (unsigned i = 0; i < WORKERS; i++)
+        scene_stream_destroy(shared->stream[i]);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    (void)pthread_mutex_destroy(&shared->lock);
+    free(shared);
+}
+
+static void with_room(void **state)
+{
+    (void)state;
+    play(NULL, GIB);
+}
+
+static void running_short(void **state)
+{
+    (void)state;
+    play("page_cache_mb:8", 64 * MIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(with_room),
+        cmocka_unit_test(running_short),
+    };
+
+    return cmocka_run_group_tests_name("ranges", tests, NULL, NULL);
+}
