@@ -99,7 +99,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_release(struct xseg_range *range)
  * an event, for the one that they leave with.  The others get pages: prepared ones of the range, idle ones of its kind
  * (size, exportable, rdma) from the page cache, then new ones.  Where the driver or a limit refuses, idle pages of other
  * ranges and pools are taken; last, idle memory of other kinds goes back to the driver, which makes pages of it.
- * New memory contains anything.
+ * New memory contains anything; what is taken back is as it was, a page at several places (xseg_range_share()) included.
  *
  * All or nothing: with several at once on one device, each is served or refused as a whole.
  *
