@@ -71,7 +71,8 @@ xseg_status xseg_leftovers_give(struct xseg_leftovers *leftovers, enum xseg_left
 xseg_status xseg_leftovers_give_mapped(struct xseg_leftovers *leftovers, uint64_t handle,
                                        uint64_t address, uint64_t bytes);
 
-/* The same of a page that may be mapped at two places; an address is 0 where it is not. */
+/* Unmap a page that may be mapped at two places, and give it back to the driver, or keep it; an address is 0 where the
+ * page is not mapped. */
 xseg_status xseg_leftovers_give_mapped_twice(struct xseg_leftovers *leftovers, uint64_t handle,
                                              uint64_t address, uint64_t other, uint64_t bytes);
 

@@ -26,10 +26,6 @@ static void init(struct xseg_segment *segment, struct xseg_context *context,
     atomic_init(&segment->mapped, 0);
 }
 
-/* Bytes of the tables of a granule, which are one piece of host memory: a segment that could hold the whole
- * device touches little of it. */
-#define TABLES_BYTES (3 * sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint8_t))
-
 static void lay_tables(struct xseg_segment *segment, void *memory, uint32_t granules)
 {
     uint64_t *words = memory;
@@ -48,7 +44,7 @@ static void free_tables(struct xseg_segment *segment)
     free(segment->pins);
     free(segment->exports);
     xseg_zeroed_give(segment->guest, segment->granules * sizeof(*segment->guest));
-    xseg_zeroed_give(segment->handle, segment->granules * TABLES_BYTES);
+    xseg_zeroed_give(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES);
     segment->since = &segment->since_whole;
     segment->generation = &segment->generation_whole;
     segment->pins = NULL;
@@ -73,7 +69,7 @@ static xseg_status reserve(struct xseg_segment *segment, const struct xseg_segme
     segment->page_bytes = wanted->page_bytes;
     segment->granule_bytes = granule;
     segment->reserved_bytes = segment->bytes + wanted->behind;
-    void *memory = xseg_zeroed_take(granules * TABLES_BYTES);
+    void *memory = xseg_zeroed_take(granules * XSEG_SEGMENT_TABLES_BYTES);
     if (memory == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY,
                          "no host memory for the table of %" PRIu32 " granules", granules);
@@ -577,22 +573,23 @@ void xseg_segment_shorten(struct xseg_segment *segment, uint64_t bytes)
     if (used >= segment->bytes || segment->stuck != 0 || segment->pins != NULL ||
         segment->exports != NULL)
         return;
-    void *memory = xseg_zeroed_take(used / segment->granule_bytes * TABLES_BYTES);
+    void *memory = xseg_zeroed_take(used / segment->granule_bytes * XSEG_SEGMENT_TABLES_BYTES);
     if (memory == NULL)
         return;
     lay_tables(&was, segment->handle, segment->granules);
     lay_tables(segment, memory, (uint32_t)(used / segment->granule_bytes));
     copy_granules(segment, &was);
     segment->bytes = used;
-    xseg_zeroed_give(was.handle, was.granules * TABLES_BYTES);
+    xseg_zeroed_give(was.handle, was.granules * XSEG_SEGMENT_TABLES_BYTES);
     XSEG_AUDIT(xseg_segment_audit, segment);
 }
 
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
 {
-    return xseg_zeroed_resident(segment->handle, segment->granules * TABLES_BYTES) +
+    return xseg_zeroed_resident(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES) +
            segment->granules *
                ((segment->pins != NULL ? sizeof(*segment->pins) : 0) +
                 (segment->exports != NULL ? sizeof(*segment->exports) + sizeof(*segment->shown)
-                                          : 0));
+                                          : 0)) +
+           xseg_zeroed_resident(segment->guest, segment->granules * sizeof(*segment->guest));
 }

@@ -62,6 +62,10 @@ enum xseg_page_state {
     XSEG_PAGE_FRESH_MAPPED /* mapped on its way back, with new memory */
 };
 
+/* Bytes of the tables of a granule, which are one piece of host memory: a segment that could hold the whole
+ * device touches little of it. */
+#define XSEG_SEGMENT_TABLES_BYTES (3 * sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint8_t))
+
 struct xseg_segment {
     struct xseg_context *context;
     struct xseg_pages *pages; /* the idle pages of the device */
@@ -93,8 +97,8 @@ struct xseg_segment {
     _Atomic(uint32_t *) exports;
     uint32_t exported; /* how many granules are exported */
     uint8_t *shown;    /* behind `exports`: whether the page that starts there was ever exported */
-    /* [granules]: whether the page that starts there is a guest (guest.h); NULL before the first one. */
-    uint8_t *guest;
+    /* [granules]: whether the page that starts there is a guest (guest.h); as `pins`. */
+    _Atomic(uint8_t *) guest;
     uint64_t guests; /* bytes of guests that are mapped */
     uint64_t let_go; /* how often pins or exports were taken back */
 };

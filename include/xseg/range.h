@@ -8,12 +8,13 @@
  *
  * Words:
  *   range     reserved device addresses of one device, in granules
- *   granule   the addresses of one page of the range: page_bytes, 2 MiB by default.  Offsets and sizes below are
- *             multiples of that
+ *   granule   the addresses of one page of the range: page_bytes, 2 MiB by default
  *   commit    have memory beneath granules
  *   decommit  give it up, in the order of a stream
  *   leaving   decommitted, while the stream may still use the memory: it can be taken back without the driver
  *   place     a granule where a page is mapped.  One page may have several places (xseg_range_share())
+ *
+ * Offsets and sizes are multiples of a granule.
  *
  * A range belongs to a pool, its own or one that is named.  What pool.h and its neighbours say of a pool holds for its
  * ranges: statistics, limits, pause and resume, pins, registrations, history.  Committed bytes count as reserved and

@@ -361,13 +361,29 @@ static void a_pool_pauses_its_ranges(void **state)
     scene_close(allocator);
 }
 
+static bool enter(void *context, struct xseg_registered *run)
+{
+    (void)run;
+    ++*(unsigned *)context;
+    return true;
+}
+
+static void leave(void *context, const struct xseg_registered *run)
+{
+    (void)run;
+    --*(unsigned *)context;
+}
+
 /* Pinned and exported granules keep their page over a decommit, and go once they are let go of. */
 static void what_is_held_stays(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
     struct xseg_share share = XSEG_SHARE_INIT;
     struct xseg_range *range = NULL;
+    uint64_t id = 0;
+    unsigned runs = 0;
 
     (void)state;
     options.exportable = true;
@@ -385,6 +401,18 @@ static void what_is_held_stays(void **state)
     scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "exported");
     xseg_share_end(&share);
     assert_int_equal(xseg_export_close(allocator, base + 3 * PAGE), XSEG_OK);
+    registrar.context = &runs;
+    registrar.enter = enter;
+    registrar.leave = leave;
+    commit(range, 0, 1, NULL);
+    assert_int_equal(xseg_register(allocator, base, 4 * PAGE, &registrar, &id), XSEG_OK);
+    commit(range, 2, 1, NULL);
+    assert_int_equal(runs, 2);
+    decommit(range, 0, 1, NULL);
+    decommit(range, 2, 1, NULL);
+    assert_int_equal(runs, 0);
+    scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "registered");
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
     release(range);
     assert_int_equal(xseg_sim_used(0), 0);
     scene_close(allocator);
@@ -392,6 +420,7 @@ static void what_is_held_stays(void **state)
 
 struct seen {
     uint64_t live, pending, hole;
+    xseg_stream waits_for;
 };
 
 static bool see_block(void *context, const struct xseg_block_info *block)
@@ -410,23 +439,35 @@ static bool see_mapping(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
+/* The reason of what leaves names the stream that it leaves with. */
+static bool see_reason(void *context, const struct xseg_reason *reason)
+{
+    struct seen *seen = context;
+
+    if (reason->kind == XSEG_REASON_PENDING && reason->has_waits_for)
+        seen->waits_for = reason->waits_for;
+    return true;
+}
+
 static void questions_know_ranges(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_explained explained = XSEG_EXPLAINED_INIT;
-    struct seen seen = {0, 0, 0};
+    xseg_stream stream = scene_stream();
+    struct seen seen = {0, 0, 0, NULL};
     uint64_t mapped = 0;
 
     (void)state;
-    commit(range, 2, 6, NULL);
-    work(range, 2, 6, NULL);
-    decommit(range, 4, 2, NULL);
+    commit(range, 2, 6, stream);
+    work(range, 2, 6, stream);
+    decommit(range, 4, 2, stream);
     assert_int_equal(xseg_walk(allocator, NULL, see_block, &seen), XSEG_OK);
     assert_int_equal(seen.live, 4 * PAGE);
     assert_int_equal(seen.pending, 2 * PAGE);
     assert_int_equal(seen.hole, (PAGES - 6) * PAGE);
-    assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &explained), XSEG_OK);
+    assert_int_equal(xseg_explain(allocator, NULL, see_reason, &seen, &explained), XSEG_OK);
+    assert_ptr_equal(seen.waits_for, stream);
     assert_int_equal(explained.live, 4 * PAGE);
     assert_int_equal(explained.pending, 2 * PAGE);
     assert_int_equal(explained.reserved, 6 * PAGE);
@@ -441,6 +482,8 @@ static void questions_know_ranges(void **state)
     decommit(range, 2, 2, NULL);
     decommit(range, 6, 2, NULL);
     release(range);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
     scene_close(allocator);
 }
 

@@ -28,7 +28,7 @@ WINDOW = 64
 ENVIRONMENT = {"MALLOC_PERTURB_": "0", "MALLOC_TOP_PAD_": str(256 << 20)}
 CASES = ("passing_stream", "passing_stream_classic", "living_stream", "living_stream_classic", "passing_pool",
          "living_pool", "segment", "small_block", "small_block_classic", "large_block", "large_block_classic", "pin",
-         "observer", "export", "leaving_granule")
+         "observer", "export", "leaving_granule", "granule_of_range")
 
 
 def measure(case, counts):

@@ -192,6 +192,23 @@ static void leaving_granule(unsigned at)
     expect(xseg_range_decommit(range, at * page, page, stream[at % 2]), "xseg_range_decommit");
 }
 
+/* A granule of a short, a longer or a very long range: committed, given up, taken back, and given up again. */
+static void granule_of_range(unsigned at)
+{
+    static struct xseg_range *range[3];
+    static const unsigned granules[] = {100, 2000, MOST};
+    const unsigned which = at < granules[0] ? 0 : at < granules[1] ? 1 : 2;
+    const uint64_t page = 2 * MIB;
+
+    for (unsigned i = 0; i < 3 && range[i] == NULL; i++)
+        expect(xseg_range_reserve(allocator, 0, granules[i] * page, NULL, &range[i]),
+               "xseg_range_reserve");
+    for (unsigned i = 0; i < 2; i++) {
+        expect(xseg_range_commit(range[which], at * page, page, NULL), "xseg_range_commit");
+        expect(xseg_range_decommit(range[which], at * page, page, NULL), "xseg_range_decommit");
+    }
+}
+
 /* 10^5 segments of the shortest reservation, 1 GiB, fit into the driver's 128 TiB of addresses. */
 #define SHORT "expandable_segments:True,expandable_segments_reserve:1G"
 
@@ -215,6 +232,7 @@ static const struct {
     {"observer", "expandable_segments:True", observer, 4 * TIB},
     {"export", "expandable_segments:True", export, 4 * TIB},
     {"leaving_granule", "expandable_segments:True", leaving_granule, 4 * TIB},
+    {"granule_of_range", "expandable_segments:True", granule_of_range, 4 * TIB},
 };
 
 static void open_machine(const char *config, uint64_t memory_bytes)

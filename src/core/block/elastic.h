@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Elastic extents: addresses of a user, beneath which memory comes and goes by the granule (ranges.h).
+ * Elastic extents: addresses of a user, beneath which memory comes and goes by the granule (range.h).
  *
  *     granule   0     1     2     3     4     5     6     7
  *     use     [live][live][    ][leav][leav][    ][live][    ] ...
- *               committed   empty  decommitted, but a stream may still use the memory
+ *
+ * Live granules are committed.  Leaving ones were decommitted, and a stream may still use their memory.
  *
  * An elastic extent has one block for all of its addresses, which stays busy: nothing is cut from it, and no trim
  * looks into it.  What its granules are used for stands here.  A walk (walk.h) shows runs of granules as blocks:
@@ -22,6 +23,7 @@
 #ifndef XSEG_CORE_ELASTIC_H
 #define XSEG_CORE_ELASTIC_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "src/base/align.h"
@@ -45,13 +47,14 @@ struct xseg_elastic {
     uint8_t *use;    /* [granules] */
     uint32_t *batch; /* [granules]: number of the batch that it leaves with; 0: none */
     uint32_t *holds; /* [granules]: how often it is held by captures */
-    struct xseg_elastic_place *place; /* [granules]; NULL before the first share */
-    uint32_t live, leaving;           /* granules in these uses */
-    uint64_t own;                     /* bytes of pages that are counted here */
-    uint64_t coming;                  /* bytes that a commit is getting */
-    uint64_t quota, promised;         /* see xseg_elastic_set_own() */
-    uint64_t zeros;  /* bytes of the page beneath the holes, which counts as in use */
-    uint64_t let_go; /* how often holds were taken back */
+    /* [granules]; NULL before the first share.  The pointer may be read without GROWTH. */
+    _Atomic(struct xseg_elastic_place *) place;
+    uint32_t live, leaving;   /* granules in these uses */
+    uint64_t own;             /* bytes of pages that are counted here */
+    uint64_t coming;          /* bytes that a commit is getting */
+    uint64_t quota, promised; /* see xseg_elastic_set_own() */
+    uint64_t zeros;           /* bytes of the page beneath the holes, which counts as in use */
+    uint64_t let_go;          /* how often holds were taken back */
 };
 
 /*

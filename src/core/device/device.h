@@ -99,6 +99,14 @@ struct xseg_device {
 #undef XSEG_DEVICE_COUNTER
 };
 
+/* The device of an extent. */
+static inline struct xseg_device *xseg_device_of(const struct xseg_extent *extent)
+{
+    const struct xseg_arena *arena = extent->arena;
+
+    return arena->device;
+}
+
 /* Most bytes of physical memory: the fraction's bytes, the hard limit, or UINT64_MAX. */
 uint64_t xseg_device_limit(const struct xseg_device *device);
 

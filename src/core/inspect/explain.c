@@ -11,6 +11,7 @@
 #include "src/core/inspect/allocator_describe.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/reclaim/decay.h"
+#include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 #include "src/core/registration/registrations.h"
@@ -384,6 +385,9 @@ static xseg_status name_streams(struct xseg_explaining *look, size_t first)
 
         reason->has_waits_for = found != NULL;
         reason->waits_for = found != NULL ? found->stream : NULL;
+        if (reason->kind == XSEG_REASON_PENDING && found == NULL)
+            reason->has_waits_for =
+                xseg_leaving_stream(look->device, wanted.base, &reason->waits_for);
     }
     free(waits);
     return XSEG_OK;

@@ -2,10 +2,10 @@
 /*
  * Committing: memory beneath granules of a range.
  *
- *     claim the granules                  no other call works on them
- *     empty ones:    get pages, map them  the steps below
- *     leaving ones:  let the stream wait  for the one that they leave with
- *     settle: all of them are live        or, after a failure, as they were
+ *     1. Claim the granules: no other call works on them.
+ *     2. Of empty ones, get pages by the steps below, and map them.
+ *     3. Of leaving ones, let the stream wait for the stream that they leave with.
+ *     4. Settle: all of them are live; or, after a failure, as they were.
  *
  * The steps of getting pages, of which each is followed by another attempt:
  *
@@ -13,7 +13,7 @@
  *     finished      unmap what leaves and has passed
  *     ask           observers, without GROWTH
  *     steal         idle pages of other ranges and pools; idle memory of other kinds goes back to the driver for new ones
- *     waiting       the same, after waiting for their streams
+ *     waiting       steal again, after waiting for the streams of that memory
  *     pending       what leaves, and freed blocks that other streams use, after waiting for them
  *     flush         all idle memory goes back to the driver
  *

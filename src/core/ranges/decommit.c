@@ -16,11 +16,14 @@ static xseg_status decommit(const struct xseg_range_run *run, struct xseg_known_
 {
     struct xseg_elastic *elastic = run->extent->elastic;
     struct xseg_arena *arena = run->extent->arena;
+    xseg_status status = xseg_pool_check_running(run->body->pool);
     uint32_t at = 0;
 
+    if (status != XSEG_OK || run->count == 0)
+        return status;
     if (!xseg_range_is_all(run, XSEG_ELASTIC_LIVE, &at))
         return xseg_range_fail_use(run, at, "decommit what is committed");
-    const xseg_status status = xseg_leaving_begin(run->extent, run->first, run->count, stream);
+    status = xseg_leaving_begin(run->extent, run->first, run->count, stream);
     if (status != XSEG_OK)
         return status;
     xseg_places_leave(run->extent, run->first, run->count);
@@ -35,8 +38,12 @@ static xseg_status decommit(const struct xseg_range_run *run, struct xseg_known_
     return XSEG_OK;
 }
 
-xseg_status xseg_decommit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
-                          xseg_stream handle)
+/* What a call does with granules and a stream.  GROWTH is held. */
+typedef xseg_status step(const struct xseg_range_run *run, struct xseg_known_stream *stream);
+
+/* Find the granules and the stream that a call names, do what it does, and look at what leaves. */
+static xseg_status call(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                        xseg_stream handle, step *do_it)
 {
     struct xseg_device *device = range->device;
     struct xseg_known_stream *stream = NULL;
@@ -48,13 +55,17 @@ xseg_status xseg_decommit(struct xseg_range *range, uint64_t offset, uint64_t by
     xseg_lock_take(&device->growth_lock);
     status = xseg_range_find(range, offset, bytes, &run);
     if (status == XSEG_OK)
-        status = xseg_pool_check_running(run.body->pool);
-    if (status == XSEG_OK && run.count != 0)
-        status = decommit(&run, stream);
+        status = do_it(&run, stream);
     if (status == XSEG_OK)
         xseg_leaving_look(device, false);
     xseg_lock_give(&device->growth_lock);
     return status;
+}
+
+xseg_status xseg_decommit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                          xseg_stream stream)
+{
+    return call(range, offset, bytes, stream, decommit);
 }
 
 /* --- Holds. --- */
@@ -118,21 +129,7 @@ static xseg_status let_go(const struct xseg_range_run *run, struct xseg_known_st
 }
 
 xseg_status xseg_decommit_let_go(struct xseg_range *range, uint64_t offset, uint64_t bytes,
-                                 xseg_stream handle)
+                                 xseg_stream stream)
 {
-    struct xseg_device *device = range->device;
-    struct xseg_known_stream *stream = NULL;
-    struct xseg_range_run run;
-    xseg_status status = xseg_stream_retirement_get(device, handle, &stream);
-
-    if (status != XSEG_OK)
-        return status;
-    xseg_lock_take(&device->growth_lock);
-    status = xseg_range_find(range, offset, bytes, &run);
-    if (status == XSEG_OK)
-        status = let_go(&run, stream);
-    if (status == XSEG_OK)
-        xseg_leaving_look(device, false);
-    xseg_lock_give(&device->growth_lock);
-    return status;
+    return call(range, offset, bytes, stream, let_go);
 }

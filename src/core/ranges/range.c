@@ -17,6 +17,11 @@
 
 #define DEFAULT_PAGE (2 * XSEG_MIB)
 
+_Static_assert(XSEG_SEGMENT_TABLES_BYTES + XSEG_ELASTIC_BYTES <= 40,
+               "host memory of a granule, of which a range may have 16 million");
+_Static_assert(sizeof(struct xseg_elastic_place) + sizeof(uint8_t) <= 16,
+               "host memory more of a granule that is shared");
+
 void xseg_ranges_init(struct xseg_ranges *ranges)
 {
     xseg_list_init(&ranges->bodies);
@@ -41,6 +46,16 @@ void xseg_ranges_fini(struct xseg_ranges *ranges)
         XSEG_ASSERT(range->body == NULL);
         free(range);
     }
+}
+
+uint64_t xseg_ranges_host_bytes(const struct xseg_extent *extent)
+{
+    const struct xseg_elastic *elastic = extent->elastic;
+    const size_t granules = extent->segment.granules;
+
+    return sizeof(struct xseg_range) + sizeof(struct xseg_range_body) +
+           xseg_zeroed_resident(elastic->batch, granules * XSEG_ELASTIC_BYTES) +
+           xseg_zeroed_resident(elastic->place, granules * sizeof(struct xseg_elastic_place));
 }
 
 /* --- Reserving. --- */

@@ -53,6 +53,9 @@ xseg_status xseg_ranges_tell(struct xseg_range *range, struct xseg_range_info *o
 /* End the ranges of a device that closes, which have no memory.  GROWTH is held. */
 void xseg_ranges_end_all(struct xseg_device *device);
 
+/* Host bytes of the range of an elastic extent.  The arena's lock is held. */
+uint64_t xseg_ranges_host_bytes(const struct xseg_extent *extent);
+
 /* A run of granules of a range. */
 struct xseg_range_run {
     struct xseg_range_body *body;

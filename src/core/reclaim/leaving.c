@@ -51,14 +51,13 @@ void xseg_leaving_fini(struct xseg_leaving *leaving)
     free(leaving->table);
 }
 
-static struct xseg_device *device_of(const struct xseg_extent *extent)
-{
-    const struct xseg_arena *arena = extent->arena;
-
-    return arena->device;
-}
-
 /* --- Numbers. --- */
+
+/* Count host memory that was taken, or given back: then `more` is negative. */
+static void note_host_bytes(struct xseg_leaving *leaving, uint64_t more)
+{
+    atomic_fetch_add_explicit(&leaving->host_bytes, more, memory_order_relaxed);
+}
 
 /* Give a batch a number; false without host memory. */
 static bool add(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch)
@@ -74,11 +73,13 @@ static bool add(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch)
             return false;
         memset(table + leaving->capacity, 0,
                (capacity - leaving->capacity) * sizeof(struct xseg_leaving_batch *));
+        note_host_bytes(leaving, (capacity - leaving->capacity) * sizeof(*table));
         leaving->table = table;
         leaving->capacity = capacity;
     }
     batch->number = leaving->free++;
     leaving->table[batch->number] = batch;
+    note_host_bytes(leaving, sizeof(*batch));
     xseg_list_insert(&leaving->batches, &batch->link);
     return true;
 }
@@ -112,7 +113,7 @@ static void line_up(struct xseg_leaving *leaving, struct xseg_leaving_batch *bat
 static void put_event(struct xseg_leaving_batch *batch)
 {
     if (batch->event != NULL)
-        xseg_pending_put_event(device_of(batch->extent)->pending, batch->event);
+        xseg_pending_put_event(xseg_device_of(batch->extent)->pending, batch->event);
     batch->event = NULL;
 }
 
@@ -125,6 +126,7 @@ static void end(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch)
     leaving->table[batch->number] = NULL;
     leaving->free = batch->number < leaving->free ? batch->number : leaving->free;
     xseg_list_remove(&batch->link);
+    note_host_bytes(leaving, 0 - sizeof(*batch));
     free(batch);
 }
 
@@ -155,14 +157,14 @@ static bool has_passed(const struct xseg_leaving_batch *batch)
 /* Record the event of a batch. */
 static xseg_status record(struct xseg_leaving_batch *batch)
 {
-    struct xseg_pending *pending = device_of(batch->extent)->pending;
+    struct xseg_pending *pending = xseg_device_of(batch->extent)->pending;
 
     xseg_pending_lock(pending);
     const xseg_status status =
         xseg_fences_record(&pending->fences, batch->stream->handle, &batch->event);
     xseg_pending_unlock(pending);
     if (status == XSEG_OK)
-        line_up(device_of(batch->extent)->leaving, batch);
+        line_up(xseg_device_of(batch->extent)->leaving, batch);
     return status;
 }
 
@@ -170,7 +172,7 @@ static xseg_status record(struct xseg_leaving_batch *batch)
 static xseg_status make(struct xseg_extent *extent, struct xseg_known_stream *stream,
                         struct xseg_leaving_batch **out)
 {
-    struct xseg_device *device = device_of(extent);
+    struct xseg_device *device = xseg_device_of(extent);
     struct xseg_leaving_batch *batch = calloc(1, sizeof(*batch));
     xseg_status status = XSEG_OK;
 
@@ -235,7 +237,7 @@ xseg_status xseg_leaving_again(struct xseg_extent *extent, uint32_t first, uint3
 
 static struct xseg_leaving_batch *batch_of(const struct xseg_extent *extent, uint32_t granule)
 {
-    const struct xseg_leaving *leaving = device_of(extent)->leaving;
+    const struct xseg_leaving *leaving = xseg_device_of(extent)->leaving;
     const uint32_t number = extent->elastic->batch[granule];
 
     XSEG_ASSERT(number != 0 && number < leaving->capacity && leaving->table[number] != NULL);
@@ -246,7 +248,7 @@ xseg_status xseg_leaving_order(const struct xseg_extent *extent, uint32_t granul
                                struct xseg_known_stream *stream)
 {
     struct xseg_leaving_batch *batch = batch_of(extent, granule);
-    struct xseg_device *device = device_of(extent);
+    struct xseg_device *device = xseg_device_of(extent);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (batch->stream == stream || batch->is_over || has_passed(batch))
@@ -278,7 +280,7 @@ void xseg_leaving_resume(struct xseg_extent *extent, uint32_t first, uint32_t co
 
 void xseg_leaving_end(struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
-    struct xseg_leaving *leaving = device_of(extent)->leaving;
+    struct xseg_leaving *leaving = xseg_device_of(extent)->leaving;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     for (uint32_t at = first; at < first + count; at++) {
@@ -523,4 +525,20 @@ xseg_status xseg_leaving_wait(struct xseg_device *device, bool keep)
     }
     xseg_leaving_look(device, keep);
     return status;
+}
+
+bool xseg_leaving_stream(const struct xseg_device *device, uint64_t address, xseg_stream *out)
+{
+    const struct xseg_extent *extent = xseg_page_map_find(device->page_map, address);
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    if (extent == NULL || extent->elastic == NULL)
+        return false;
+    const struct xseg_segment *segment = &extent->segment;
+    const uint32_t granule = (uint32_t)((address - segment->base) / segment->granule_bytes);
+    if (extent->elastic->batch[granule] == 0)
+        return false;
+    const struct xseg_leaving_batch *batch = batch_of(extent, granule);
+    *out = batch->stream->handle;
+    return !has_passed(batch);
 }

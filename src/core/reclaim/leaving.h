@@ -36,6 +36,7 @@ struct xseg_leaving {
     struct xseg_leaving_batch **table; /* [capacity]: by number; number 0 is nobody's */
     uint32_t capacity, free;           /* free: the lowest number that may be free */
     uint64_t look;                     /* the number of looks */
+    atomic_uint_fast64_t host_bytes;   /* of batches and the table; may be read without GROWTH */
 };
 
 void xseg_leaving_init(struct xseg_leaving *leaving);
@@ -78,6 +79,14 @@ void xseg_leaving_look(struct xseg_device *device, bool keep);
 
 /* Wait for all streams that memory leaves with; then look.  Returns the first error. */
 xseg_status xseg_leaving_wait(struct xseg_device *device, bool keep);
+
+/* The stream with which memory at an address leaves; false if none does there.  No stream is named that has gone. */
+bool xseg_leaving_stream(const struct xseg_device *device, uint64_t address, xseg_stream *out);
+
+static inline uint64_t xseg_leaving_host_bytes(const struct xseg_leaving *leaving)
+{
+    return atomic_load_explicit(&leaving->host_bytes, memory_order_relaxed);
+}
 
 /* Whether memory of a range leaves. */
 static inline bool xseg_leaving_is_any(const struct xseg_leaving *leaving)

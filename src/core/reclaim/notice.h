@@ -30,7 +30,8 @@ bool xseg_notice_is_wanted(const struct xseg_device *device);
  */
 bool xseg_notice_leave(struct xseg_device *device, const struct xseg_block *claimed);
 
-/* The same for bytes of an extent that are claimed, and whole pages. */
+/* Tell observers that bytes of an extent, which are claimed and whole pages, are about to be unmapped.  Returns: as
+ * xseg_notice_leave() */
 bool xseg_notice_leave_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t bytes);
 
 /* Tell observers that bytes [base, base + bytes) of a busy block's extent have been mapped, or stay although they

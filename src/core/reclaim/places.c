@@ -13,13 +13,6 @@ struct place {
     uint32_t granule;
 };
 
-static struct xseg_device *device_of(const struct xseg_extent *extent)
-{
-    const struct xseg_arena *arena = extent->arena;
-
-    return arena->device;
-}
-
 /* The number of a place on its device. */
 static uint32_t number_of(const struct xseg_extent *extent, uint32_t granule)
 {
@@ -32,7 +25,7 @@ static uint32_t number_of(const struct xseg_extent *extent, uint32_t granule)
 /* The place of a number that a link has. */
 static struct place place_of(const struct xseg_extent *near, uint32_t number)
 {
-    const struct xseg_device *device = device_of(near);
+    const struct xseg_device *device = xseg_device_of(near);
     const uint64_t address = number * device->context.granularity;
     struct xseg_extent *extent = xseg_page_map_find(device->page_map, address);
 
@@ -120,7 +113,7 @@ static void change_own(const struct place *place, uint64_t more)
     struct xseg_elastic *elastic = place->extent->elastic;
 
     xseg_elastic_set_own(elastic, elastic->own + more, elastic->coming,
-                         &device_of(place->extent)->promised);
+                         &xseg_device_of(place->extent)->promised);
 }
 
 /* Count the page of a place there no longer, or from now on, as its use says. */
