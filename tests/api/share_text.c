@@ -137,7 +137,8 @@ static bool import_fails(struct xseg_allocator *allocator, const char *text, xse
     const xseg_status got = xseg_import_text(allocator, 0, text, &block);
 
     (void)xseg_error_text(said, sizeof(said));
-    if (got == status && strstr(said, word) != NULL && block == NULL && scene_open_files() == files)
+    /* Fewer is no fault: the exporter's thread may close the connection of an import before. */
+    if (got == status && strstr(said, word) != NULL && block == NULL && scene_open_files() <= files)
         return true;
     print_message("# status %d, %s\n", (int)got, said);
     return false;
