@@ -279,9 +279,9 @@ static xseg_status add_second(struct pair *pair)
 {
     xseg_status status = map_next(pair);
 
-    if (status == XSEG_OK)
-        status =
-            xseg_driver_set_access_read_only(pair->context, second_place(pair), pair->page_bytes);
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_driver_set_access_read_only(pair->context, second_place(pair), pair->page_bytes);
     if (status == XSEG_OK)
         status = check_rights(pair);
     return status == XSEG_ERR_DRIVER ? XSEG_ERR_UNSUPPORTED : status;

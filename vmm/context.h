@@ -41,8 +41,8 @@ xseg_status xseg_context_try(struct xseg_context *context, struct xseg_leftovers
  * first; cuMemGetAccess has to say so.  What has been found out is remembered, and no driver call is made any more.
  *
  * Returns: XSEG_OK; XSEG_ERR_UNSUPPORTED with the driver's reason: it cannot; XSEG_ERR_NO_MEMORY,
- *          XSEG_ERR_NO_ADDRESSES, XSEG_ERR_DRIVER: it was not found out, since a page could not be made or mapped even
- *          once; XSEG_ERR_DEVICE_LOST
+ *          XSEG_ERR_NO_ADDRESSES, XSEG_ERR_DRIVER: it was not found out, since a page could not be made or mapped
+ *          twice; XSEG_ERR_DEVICE_LOST
  * Cost:    once; one reserve and its end; one create and release; two maps, set-accesses, get-accesses and unmaps
  * Locking: GROWTH is held
  */

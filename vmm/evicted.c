@@ -23,7 +23,12 @@ static bool is_coming(const struct xseg_segment *segment, uint32_t page)
 
 static bool is_evicted(const struct xseg_segment *segment, uint32_t page)
 {
-    return xseg_segment_is_evicted(segment, page);
+    return xseg_segment_is_evicted(segment, page) && !xseg_segment_is_guest(segment, page);
+}
+
+static bool is_mapped_owner(const struct xseg_segment *segment, uint32_t page)
+{
+    return is_mapped(segment, page) && !xseg_segment_is_guest(segment, page);
 }
 
 /* The granule behind a page or a hole; a hole is one granule long. */
@@ -45,10 +50,10 @@ static uint32_t next_run(const struct xseg_segment *segment, is_meant *meant, ui
     return at - *first;
 }
 
-/* Whether a granule is neither a hole nor stuck. */
+/* Whether a granule is neither a hole nor stuck, and no guest. */
 static bool is_present(const struct xseg_segment *segment, uint32_t page)
 {
-    return is_mapped(segment, page) || is_evicted(segment, page);
+    return is_mapped_owner(segment, page) || is_evicted(segment, page);
 }
 
 uint32_t xseg_evicted_run(const struct xseg_segment *segment, uint32_t *first, bool *evicted)
@@ -59,7 +64,7 @@ uint32_t xseg_evicted_run(const struct xseg_segment *segment, uint32_t *first, b
         return 0;
     *evicted = is_evicted(segment, at);
     *first = at;
-    return next_run(segment, *evicted ? is_evicted : is_mapped, first);
+    return next_run(segment, *evicted ? is_evicted : is_mapped_owner, first);
 }
 
 static void set(struct xseg_segment *segment, uint32_t page, enum xseg_page_state state)
@@ -144,7 +149,8 @@ void xseg_evicted_drop(struct xseg_segment *segment)
 
 static bool lacks_memory(const struct xseg_segment *segment, uint32_t page)
 {
-    return segment->state[page] == XSEG_PAGE_AWAY && segment->handle[page] == 0;
+    return is_evicted(segment, page) && segment->state[page] == XSEG_PAGE_AWAY &&
+           segment->handle[page] == 0;
 }
 
 static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
@@ -233,6 +239,38 @@ xseg_status xseg_evicted_enter(struct xseg_segment *segment)
         if (status == XSEG_OK)
             status = xseg_segment_access(segment, at, count);
     }
+    return status;
+}
+
+xseg_status xseg_evicted_join(struct xseg_segment *segment, uint32_t guest, uint64_t handle)
+{
+    bool is_known = true;
+    xseg_status status = XSEG_OK;
+
+    XSEG_ASSERT(xseg_segment_is_guest(segment, guest) && xseg_segment_is_evicted(segment, guest));
+    /* It may map memory that its owner has no more. */
+    if (segment->state[guest] == XSEG_PAGE_AWAY_MAPPED)
+        status = xseg_segment_unmap_page(segment, guest, &is_known);
+    if (status != XSEG_OK)
+        return status;
+    set(segment, guest, XSEG_PAGE_AWAY);
+    segment->handle[guest] = handle;
+    return XSEG_OK;
+}
+
+static bool is_coming_reader(const struct xseg_segment *segment, uint32_t page)
+{
+    return is_coming(segment, page) && xseg_segment_reads(segment, page) &&
+           !xseg_segment_is_guest(segment, page);
+}
+
+xseg_status xseg_evicted_protect(struct xseg_segment *segment)
+{
+    xseg_status status = XSEG_OK;
+
+    for (uint32_t at = 0, count;
+         status == XSEG_OK && (count = next_run(segment, is_coming_reader, &at)) != 0; at += count)
+        status = xseg_segment_set_rights(segment, at, count, true);
     return status;
 }
 

@@ -16,6 +16,9 @@
  * If the undo fails, too, a page keeps its state in this picture, with its memory, and the next attempt starts
  * from there.
  *
+ * A guest (guest.h) is AWAY or AWAY_MAPPED: it has no memory of its own that could be dropped, supplied or counted.  It
+ * is joined to its owner's page before it enters.
+ *
  * Locking: GROWTH of the device.
  */
 #ifndef XSEG_VMM_EVICTED_H
@@ -54,6 +57,23 @@ xseg_status xseg_evicted_supply(struct xseg_segment *segment);
  */
 xseg_status xseg_evicted_enter(struct xseg_segment *segment);
 
+/*
+ * Let an evicted guest map a page, from the next enter on.
+ *
+ * Returns: XSEG_OK; or the driver's error, where it is mapped already and does not go
+ * Cost:    none, unless an earlier attempt could not be undone
+ */
+xseg_status xseg_evicted_join(struct xseg_segment *segment, uint32_t guest, uint64_t handle);
+
+/*
+ * Take the right to write pages on their way back away where the device is only to read them, once they have their
+ * contents.
+ *
+ * Returns: XSEG_OK; or the driver's error
+ * Cost:    one set-access a run of such pages
+ */
+xseg_status xseg_evicted_protect(struct xseg_segment *segment);
+
 /* Make pages that are mapped on their way back usable: they are MAPPED again. */
 void xseg_evicted_arrive(struct xseg_segment *segment);
 
@@ -66,12 +86,12 @@ xseg_status xseg_evicted_withdraw(struct xseg_segment *segment);
 
 /* Evicted pages that do not come back are taken away with xseg_segment_unmap(), as other pages. */
 
-/* Bytes of all pages that are evicted, and of those without memory. */
+/* Bytes of all pages that are evicted, and of those without memory; guests are left out. */
 uint64_t xseg_evicted_bytes(const struct xseg_segment *segment);
 uint64_t xseg_evicted_missing(const struct xseg_segment *segment);
 
-/* Find the next run of pages from *first on that are all evicted, or all mapped: returns its granules, 0 if there is
- * none. */
+/* Find the next run of pages from *first on that are all evicted, or all mapped, and no guests: returns its granules, 0
+ * if there is none. */
 uint32_t xseg_evicted_run(const struct xseg_segment *segment, uint32_t *first, bool *evicted);
 
 #endif

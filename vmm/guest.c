@@ -9,9 +9,9 @@
 
 static bool has_table(struct xseg_segment *segment)
 {
-    if (segment->guest == NULL)
-        segment->guest = xseg_zeroed_take(segment->granules * sizeof(*segment->guest));
-    return segment->guest != NULL;
+    if (segment->role == NULL)
+        segment->role = xseg_zeroed_take(segment->granules * sizeof(*segment->role));
+    return segment->role != NULL;
 }
 
 /* Give a granule up that was to be a guest: it is a hole again. */
@@ -20,10 +20,11 @@ static void clear(struct xseg_segment *segment, uint32_t granule)
     segment->handle[granule] = 0;
     segment->length[granule] = 0;
     segment->state[granule] = XSEG_PAGE_HOLE;
-    segment->guest[granule] = 0;
+    segment->role[granule] = 0;
 }
 
-static xseg_status map_one(struct xseg_segment *segment, uint32_t granule, uint64_t handle)
+static xseg_status map_one(struct xseg_segment *segment, uint32_t granule, uint64_t handle,
+                           bool reads)
 {
     XSEG_ASSERT(segment->state[granule] == XSEG_PAGE_HOLE && handle != 0);
     const xseg_status status = xseg_driver_map(
@@ -33,7 +34,7 @@ static xseg_status map_one(struct xseg_segment *segment, uint32_t granule, uint6
         return status;
     segment->handle[granule] = handle;
     segment->length[granule] = 1;
-    segment->guest[granule] = 1;
+    segment->role[granule] = (uint8_t)(XSEG_PAGE_GUEST | (reads ? XSEG_PAGE_READS : 0));
     segment->state[granule] = XSEG_PAGE_STUCK;
     return XSEG_OK;
 }
@@ -49,7 +50,7 @@ static void withdraw(struct xseg_segment *segment, uint32_t first, uint32_t coun
 }
 
 xseg_status xseg_guest_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                           struct xseg_segment *from, uint32_t at)
+                           struct xseg_segment *from, uint32_t at, bool reads)
 {
     xseg_status status = XSEG_OK;
     uint32_t mapped = 0;
@@ -61,7 +62,8 @@ xseg_status xseg_guest_map(struct xseg_segment *segment, uint32_t first, uint32_
     if (!has_table(segment) || !has_table(from))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the guests of a segment");
     for (; mapped < count && status == XSEG_OK; mapped += status == XSEG_OK)
-        status = map_one(segment, first + mapped, from->handle[at + mapped]);
+        status = map_one(segment, first + mapped, from->handle[at + mapped],
+                         reads || xseg_segment_reads(from, at + mapped));
     if (status == XSEG_OK)
         status = xseg_segment_access(segment, first, count);
     if (status != XSEG_OK) {
@@ -89,7 +91,8 @@ static void set_guest(struct xseg_segment *segment, uint32_t page, bool is_guest
         xseg_segment_count_stuck_page(segment, page, false);
     if (is_mapped)
         segment->guests += is_guest ? segment->granule_bytes : 0 - segment->granule_bytes;
-    segment->guest[page] = is_guest;
+    segment->role[page] ^= XSEG_PAGE_GUEST;
+    XSEG_ASSERT(xseg_segment_is_guest(segment, page) == is_guest);
     if (has_memory && !is_guest)
         xseg_segment_count_stuck_page(segment, page, true);
 }
@@ -99,7 +102,7 @@ void xseg_guest_swap(struct xseg_segment *owner, uint32_t page, struct xseg_segm
 {
     XSEG_ASSERT(owner->handle[page] == guest->handle[place]);
     XSEG_ASSERT(!xseg_segment_is_guest(owner, page) && xseg_segment_is_guest(guest, place));
-    XSEG_ASSERT(owner->guest != NULL);
+    XSEG_ASSERT(owner->role != NULL);
     set_guest(owner, page, true);
     set_guest(guest, place, false);
     XSEG_AUDIT(xseg_segment_audit, owner);

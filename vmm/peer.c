@@ -32,6 +32,7 @@ struct change {
     struct xseg_context *owner;
     int peer;
     bool is_allowed;
+    bool reads; /* only reading is allowed */
     xseg_status status;
 };
 
@@ -40,10 +41,17 @@ static bool goes_on(const struct change *change)
     return change->status == XSEG_OK || !change->is_allowed;
 }
 
+static xseg_status set(const struct change *change, uint64_t address, uint64_t bytes)
+{
+    return change->is_allowed && change->reads
+               ? xseg_driver_set_peer_access_read_only(change->owner, change->peer, address, bytes)
+               : xseg_driver_set_peer_access(change->owner, change->peer, address, bytes,
+                                             change->is_allowed);
+}
+
 static void set_page(struct change *change, uint64_t address, uint64_t bytes)
 {
-    const xseg_status status = xseg_driver_set_peer_access(change->owner, change->peer, address,
-                                                           bytes, change->is_allowed);
+    const xseg_status status = set(change, address, bytes);
 
     if (status != XSEG_OK)
         change->status = status;
@@ -52,9 +60,7 @@ static void set_page(struct change *change, uint64_t address, uint64_t bytes)
 /* Whether the driver changed the rights of a whole run in one call. */
 static bool set_together(const struct change *change, uint64_t address, uint64_t bytes)
 {
-    return change->owner->batches_access &&
-           xseg_driver_set_peer_access(change->owner, change->peer, address, bytes,
-                                       change->is_allowed) == XSEG_OK;
+    return change->owner->batches_access && set(change, address, bytes) == XSEG_OK;
 }
 
 static void set_run(struct change *change, const struct xseg_segment *segment, uint32_t first,
@@ -69,11 +75,19 @@ static void set_run(struct change *change, const struct xseg_segment *segment, u
                  xseg_segment_page_bytes(segment, page));
 }
 
+/* Whether the device may only read the page that a granule belongs to; a reader is one granule long. */
+static bool reads(const struct xseg_segment *segment, uint32_t granule)
+{
+    return segment->length[granule] == 1 && xseg_segment_reads(segment, granule);
+}
+
+/* How many granules from one on are mapped, with the same right of their own device. */
 static uint32_t run_at(const struct xseg_segment *segment, uint32_t first)
 {
     uint32_t at = first;
 
-    while (at < segment->granules && xseg_segment_is_mapped(segment, at))
+    while (at < segment->granules && xseg_segment_is_mapped(segment, at) &&
+           reads(segment, at) == reads(segment, first))
         at++;
     return at - first;
 }
@@ -81,12 +95,14 @@ static uint32_t run_at(const struct xseg_segment *segment, uint32_t first)
 xseg_status xseg_peer_set_segment(struct xseg_segment *segment, const struct xseg_context *peer,
                                   bool is_allowed)
 {
-    struct change change = {segment->context, peer->device, is_allowed, XSEG_OK};
+    struct change change = {segment->context, peer->device, is_allowed, false, XSEG_OK};
     uint32_t count = 0;
 
     XSEG_ASSERT(xseg_segment_is_expandable(segment));
-    for (uint32_t at = 0; at < segment->granules && goes_on(&change); at += count + 1) {
+    for (uint32_t at = 0; at < segment->granules && goes_on(&change);
+         at += count == 0 ? 1 : count) {
         count = run_at(segment, at);
+        change.reads = reads(segment, at);
         if (count != 0)
             set_run(&change, segment, at, count);
     }
@@ -96,7 +112,7 @@ xseg_status xseg_peer_set_segment(struct xseg_segment *segment, const struct xse
 xseg_status xseg_peer_set_foreign(struct xseg_foreign *foreign, const struct xseg_context *peer,
                                   bool is_allowed)
 {
-    struct change change = {foreign->context, peer->device, is_allowed, XSEG_OK};
+    struct change change = {foreign->context, peer->device, is_allowed, false, XSEG_OK};
     uint64_t address = foreign->base;
 
     if (foreign->pages > 1 && set_together(&change, foreign->base, foreign->bytes))

@@ -43,14 +43,14 @@ static void free_tables(struct xseg_segment *segment)
 {
     free(segment->pins);
     free(segment->exports);
-    xseg_zeroed_give(segment->guest, segment->granules * sizeof(*segment->guest));
+    xseg_zeroed_give(segment->role, segment->granules * sizeof(*segment->role));
     xseg_zeroed_give(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES);
     segment->since = &segment->since_whole;
     segment->generation = &segment->generation_whole;
     segment->pins = NULL;
     segment->exports = NULL;
     segment->shown = NULL;
-    segment->guest = NULL;
+    segment->role = NULL;
     segment->handle = NULL;
     segment->length = NULL;
     segment->state = NULL;
@@ -179,8 +179,8 @@ static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
     const bool was_shown = xseg_segment_forget_shown(segment, page);
     const bool was_guest = xseg_segment_is_guest(segment, page);
 
-    if (was_guest)
-        segment->guest[page] = 0;
+    if (segment->role != NULL)
+        segment->role[page] = 0;
     xseg_segment_set_state(segment, page, XSEG_PAGE_HOLE);
     segment->handle[page] = 0;
     segment->length[page] = 0;
@@ -423,25 +423,6 @@ static xseg_status map_run(struct xseg_segment *segment, uint32_t first, uint32_
     return XSEG_OK;
 }
 
-xseg_status xseg_segment_access(struct xseg_segment *segment, uint32_t first, uint32_t count)
-{
-    struct xseg_context *context = segment->context;
-    const bool is_one = segment->length[first] == count;
-    xseg_status status = XSEG_ERR_DRIVER;
-
-    if (is_one || context->batches_access)
-        status = xseg_driver_set_access(context, xseg_segment_address(segment, first),
-                                        count * segment->granule_bytes);
-    if (status == XSEG_OK || is_one)
-        return status;
-    status = XSEG_OK;
-    for (uint32_t page = first; page < first + count && status == XSEG_OK;
-         page += segment->length[page])
-        status = xseg_driver_set_access(context, xseg_segment_address(segment, page),
-                                        xseg_segment_page_bytes(segment, page));
-    return status;
-}
-
 /* Undo a growth: its pages go.  A page that cannot be unmapped stays stuck, since its access rights are unknown. */
 static void withdraw_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
@@ -510,7 +491,7 @@ xseg_status xseg_segment_unstick_run(struct xseg_segment *segment, uint32_t firs
 
     /* Guests that are stuck are counted nowhere. */
     for (uint32_t page = first;
-         (segment->stuck != 0 || segment->guest != NULL) && page < first + count; page++) {
+         (segment->stuck != 0 || segment->role != NULL) && page < first + count; page++) {
         if (segment->state[page] != XSEG_PAGE_STUCK)
             continue;
         const xseg_status status = xseg_segment_unmap_page(segment, page, &is_known);
@@ -591,5 +572,5 @@ size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
                ((segment->pins != NULL ? sizeof(*segment->pins) : 0) +
                 (segment->exports != NULL ? sizeof(*segment->exports) + sizeof(*segment->shown)
                                           : 0)) +
-           xseg_zeroed_resident(segment->guest, segment->granules * sizeof(*segment->guest));
+           xseg_zeroed_resident(segment->role, segment->granules * sizeof(*segment->role));
 }

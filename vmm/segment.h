@@ -52,6 +52,12 @@
 #include "vmm/page.h"
 #include "xseg/pool.h"
 
+/* What a page is where it is mapped; flags. */
+enum xseg_page_role {
+    XSEG_PAGE_GUEST = 1, /* its memory belongs to another place */
+    XSEG_PAGE_READS = 2  /* the device may read it there, and not write */
+};
+
 enum xseg_page_state {
     XSEG_PAGE_HOLE,
     XSEG_PAGE_STUCK,
@@ -97,8 +103,8 @@ struct xseg_segment {
     _Atomic(uint32_t *) exports;
     uint32_t exported; /* how many granules are exported */
     uint8_t *shown;    /* behind `exports`: whether the page that starts there was ever exported */
-    /* [granules]: whether the page that starts there is a guest (guest.h); as `pins`. */
-    _Atomic(uint8_t *) guest;
+    /* [granules]: enum xseg_page_role of the page that starts there; NULL before the first guest.  As `pins`. */
+    _Atomic(uint8_t *) role;
     uint64_t guests; /* bytes of guests that are mapped */
     uint64_t let_go; /* how often pins or exports were taken back */
 };
@@ -240,7 +246,13 @@ static inline bool xseg_segment_is_evicted(const struct xseg_segment *segment, u
 /* Whether the page that starts at a granule is a guest: its memory belongs to another place (guest.h). */
 static inline bool xseg_segment_is_guest(const struct xseg_segment *segment, uint32_t page)
 {
-    return segment->guest != NULL && segment->guest[page] != 0;
+    return segment->role != NULL && (segment->role[page] & XSEG_PAGE_GUEST) != 0;
+}
+
+/* Whether the device may only read the page that starts at a granule. */
+static inline bool xseg_segment_reads(const struct xseg_segment *segment, uint32_t page)
+{
+    return segment->role != NULL && (segment->role[page] & XSEG_PAGE_READS) != 0;
 }
 
 static inline bool xseg_segment_has(const struct xseg_segment *segment,

@@ -52,9 +52,10 @@ struct xseg_range_options {
     /* Of a pool of its own, as in struct xseg_pool_options; with `pool` that pool says so, and these must be unset. */
     bool exportable, rdma;
     const char *name;
+    bool read_only_shares; /* the device can only read what xseg_range_share() maps in the range */
 };
 /* clang-format off */
-#define XSEG_RANGE_OPTIONS_INIT {sizeof(struct xseg_range_options), NULL, 0, 0, false, false, NULL}
+#define XSEG_RANGE_OPTIONS_INIT {sizeof(struct xseg_range_options), NULL, 0, 0, false, false, NULL, false}
 /* clang-format on */
 
 /**
@@ -69,9 +70,11 @@ struct xseg_range_options {
  *          XSEG_ERR_ARGUMENT      a size that is no multiple, a pool of another device, with memory functions of its
  *                                 own, or that nobody holds; options that contradict each other
  *          XSEG_ERR_NO_ADDRESSES  the driver has none, or the 32 TiB are used up
- *          XSEG_ERR_UNSUPPORTED   the device has no virtual memory management, or refuses exportable memory
+ *          XSEG_ERR_UNSUPPORTED   the device has no virtual memory management, or refuses exportable memory, or, with
+ *                                 read_only_shares, memory that can be written at one place and only read at another
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- * Cost:    one cuMemAddressReserve; of a pool that is exportable, what xseg_pool_create() costs
+ * Cost:    one cuMemAddressReserve; of a pool that is exportable, what xseg_pool_create() costs; with read_only_shares,
+ *          once a device, a page that is made, mapped at two places and given back
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device,
                                                        uint64_t bytes,
@@ -83,8 +86,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_reserve(struct xseg_allocator *al
  * The handle is recognised, and refused, until the allocator closes.
  *
  * Returns: XSEG_OK
- *          XSEG_ERR_BUSY      memory is committed, held, pinned, exported or registered; a capture is under way and
- *                             memory leaves; another call works on the range
+ *          XSEG_ERR_BUSY      memory is committed, held, pinned, exported, registered, or shared with a pool that is
+ *                             paused; a capture is under way and memory leaves; another call works on the range
  *          XSEG_ERR_PAUSED    its pool is paused
  *          XSEG_ERR_ARGUMENT  NULL, or it has been released before
  *          XSEG_ERR_DRIVER    the driver does not take a page back that leaves: release again
@@ -100,7 +103,9 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_release(struct xseg_range *range)
  * an event, for the one that they leave with.  The others get pages: prepared ones of the range, idle ones of its kind
  * (size, exportable, rdma) from the page cache, then new ones.  Where the driver or a limit refuses, idle pages of other
  * ranges and pools are taken; last, idle memory of other kinds goes back to the driver, which makes pages of it.
- * New memory contains anything; what is taken back is as it was, a page at several places (xseg_range_share()) included.
+ * New memory contains anything; what is taken back is as it was.  A page that has other places, too, or can only be read
+ * there (xseg_range_share()), is not taken back: the granule gets one of its own, for which the call waits until the
+ * stream has passed that it leaves with.
  *
  * All or nothing: with several at once on one device, each is served or refused as a whole.
  *
@@ -114,7 +119,9 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_release(struct xseg_range *range)
  *          XSEG_ERR_ARGUMENT   not whole granules of the range; a granule is committed already
  *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  as for an allocation; the text says where the memory is
  *          XSEG_ERR_PAUSED     its pool is paused
- *          XSEG_ERR_BUSY       another call works on a granule; in a capture, a granule leaves with another stream
+ *          XSEG_ERR_BUSY       another call works on a granule; in a capture, a granule leaves with another stream; one
+ *                              leaves with a page that is shared, in a capture or because it is held, pinned,
+ *                              exported or needed by a paused pool
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    none if all granules leave with this stream.  Else an event query for each stream that memory leaves with; one map
  *          a page, one create for each that is not idle, one set-access a contiguous run (one a page where the
@@ -194,7 +201,13 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_let_go(struct xseg_range *range, 
 /**
  * Map the pages of committed granules at other granules as well, of the same range or another one, such as a prefix
  * that many sequences have in common.  The granules are committed then, and each place is decommitted by itself: the page goes with its
- * last one.  It is counted where it was committed; if that place is decommitted first, at the oldest place left.
+ * last one.  It is counted where it was committed; if that place is decommitted or paused first, at the oldest place left.
+ *
+ * Pausing a pool takes the mappings of its ranges only: a page that a range of another pool has, too, stays with it, and
+ * is mapped again by the resume, with what was written there meanwhile.
+ *
+ * With read_only_shares of `range`, and from granules that can only be read, the device and its peers can read the new
+ * places and not write; that stays when other places of the page go.
  *
  * What is written at one place is seen at another by work that is ordered behind it; a kernel that uses both must make
  * its accesses ordered (docs/ranges.md).

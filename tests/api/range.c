@@ -325,7 +325,7 @@ static struct xseg_allocator *open_with_bytes(const char *config)
     return scene_open_on(&settings, config);
 }
 
-/* A range is paused and resumed with its pool, contents and all; holds are no obstacle, places of one page are. */
+/* A range is paused and resumed with its pool, contents and all; holds are no obstacle. */
 static void a_pool_pauses_its_ranges(void **state)
 {
     struct xseg_allocator *allocator = open_with_bytes(NULL);
@@ -338,10 +338,6 @@ static void a_pool_pauses_its_ranges(void **state)
     commit(range, 5, 1, NULL);
     word[5 * PAGE / 4] = 7;
     assert_int_equal(xseg_range_hold(range, 5 * PAGE, PAGE), XSEG_OK);
-    assert_int_equal(xseg_range_share(range, 8 * PAGE, PAGE, range, 5 * PAGE), XSEG_OK);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                       "several places");
-    decommit(range, 8, 1, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(info(range).physical_bytes, 0);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over elastic ranges: every driver call of commits, decommits, shares, holds, pages made ahead and releases
- * fails once, with memory enough and with too little; and pairs of them, and what the host gives.
+ * The sweep over elastic ranges: every driver call of commits, decommits, shares, holds, pages made ahead, pauses and
+ * releases fails once, with memory enough and with too little; and pairs of them, and what the host gives.
  *
- * After each attempt every committed granule is mapped and accessible, and contains what was written to it.  After one
+ * After each attempt every committed granule of a pool that runs is mapped and accessible, and contains what was written to
+ * it.  After one
  * that has failed, the ranges are as they were, but for memory that left and has gone; the same call then works.  In
  * the end nothing is left behind.
  */
@@ -32,6 +33,8 @@ static struct {
     struct xseg_range *range[RANGES];
     uint64_t tag[RANGES][GRANULES];  /* of what is committed; 0: nothing is */
     uint64_t left[RANGES][GRANULES]; /* of what was decommitted last */
+    bool reads[RANGES][GRANULES];    /* the device is to read it, and not to write */
+    bool only_reads[RANGES], paused[RANGES];
     uint64_t tags;
 } wanted;
 
@@ -60,7 +63,7 @@ static void expect_granule(unsigned range, unsigned at)
     if (cuMemGetAccess(&flags, &device, address) != 0 &&
         cuMemGetAccess(&flags, &device, address) != 0)
         assert_int_equal(cuMemGetAccess(&flags, &device, address), 0);
-    assert_int_equal(flags, 3);
+    assert_int_equal(flags, wanted.reads[range][at] ? 1 : 3);
     assert_int_equal(*word_of(range, at), wanted.tag[range][at]);
 }
 
@@ -71,8 +74,8 @@ static uint64_t stuck_guests(unsigned range)
     uint64_t bytes = 0;
 
     for (unsigned at = 0; at < GRANULES; at++)
-        bytes +=
-            segment->state[at] == XSEG_PAGE_STUCK && xseg_segment_is_guest(segment, at) ? PAGE : 0;
+        if (segment->state[at] == XSEG_PAGE_STUCK || segment->state[at] == XSEG_PAGE_AWAY_MAPPED)
+            bytes += xseg_segment_is_guest(segment, at) ? PAGE : 0;
     return bytes;
 }
 
@@ -88,12 +91,14 @@ static void expect_ranges(const struct stage *stage)
             continue;
         for (unsigned at = 0; at < GRANULES; at++)
             if (wanted.tag[range][at] != 0) {
-                expect_granule(range, at);
+                if (!wanted.paused[range])
+                    expect_granule(range, at);
                 live++;
             }
         const struct xseg_range_info info = info_of(range);
         assert_int_equal(info.committed_bytes, live * PAGE);
-        assert_int_equal(info.mapped_bytes, info.committed_bytes + info.leaving_bytes);
+        if (!wanted.paused[range])
+            assert_int_equal(info.mapped_bytes, info.committed_bytes + info.leaving_bytes);
         assert_true(info.physical_bytes <= info.mapped_bytes);
         own += info.physical_bytes;
         stuck += stuck_guests(range);
@@ -158,20 +163,28 @@ static bool again(struct stage *stage, const struct before *before, xseg_status 
 
 /* --- The calls. --- */
 
-static void reserve(struct stage *stage, unsigned range, uint64_t limit)
+static void reserve_by(struct stage *stage, unsigned range,
+                       const struct xseg_range_options *options)
 {
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
     struct xseg_range *made = NULL;
     struct before before;
     xseg_status status;
 
-    options.limit_bytes = limit;
     do {
         before = look_before(stage);
-        status = xseg_range_reserve(stage->allocator, 0, GRANULES * PAGE, &options, &made);
+        status = xseg_range_reserve(stage->allocator, 0, GRANULES * PAGE, options, &made);
         if (status == XSEG_OK)
             wanted.range[range] = made;
+        wanted.only_reads[range] = options->read_only_shares;
     } while (again(stage, &before, status));
+}
+
+static void reserve(struct stage *stage, unsigned range, uint64_t limit)
+{
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+
+    options.limit_bytes = limit;
+    reserve_by(stage, range, &options);
 }
 
 /* What was taken back contains what it did; the others get something new. */
@@ -210,6 +223,8 @@ static void decommit(struct stage *stage, unsigned range, unsigned first, unsign
         status = xseg_range_decommit(wanted.range[range], first * PAGE, count * PAGE, stream);
         if (status == XSEG_OK)
             memset(&wanted.tag[range][first], 0, count * sizeof(wanted.tag[range][0]));
+        if (status == XSEG_OK)
+            memset(&wanted.reads[range][first], 0, count * sizeof(wanted.reads[range][0]));
     } while (again(stage, &before, status));
 }
 
@@ -226,6 +241,9 @@ static void share(struct stage *stage, unsigned range, unsigned first, unsigned 
         if (status == XSEG_OK) {
             memcpy(&wanted.tag[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
             memcpy(&wanted.left[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
+            for (unsigned i = 0; i < count; i++)
+                wanted.reads[range][first + i] =
+                    wanted.only_reads[range] || wanted.reads[from][at + i];
         }
     } while (again(stage, &before, status));
 }
@@ -288,6 +306,37 @@ static void release(struct stage *stage, unsigned range)
         if (status == XSEG_OK)
             wanted.range[range] = NULL;
     } while (again(stage, &before, status));
+}
+
+static void resume(struct stage *stage, unsigned range)
+{
+    struct xseg_pool *pool = wanted.range[range]->body->pool;
+    struct before before;
+    xseg_status status;
+
+    do {
+        before = look_before(stage);
+        status = xseg_pool_resume(pool);
+        wanted.paused[range] = status != XSEG_OK;
+    } while (again(stage, &before, status));
+}
+
+/* A pause that could not be undone leaves the pool paused, and nothing is lost. */
+static void pause(struct stage *stage, unsigned range)
+{
+    struct xseg_pool *pool = wanted.range[range]->body->pool;
+    struct before before;
+    xseg_status status;
+    bool is_again;
+
+    do {
+        before = look_before(stage);
+        status = xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL);
+        wanted.paused[range] = pool->body->state == XSEG_POOL_PAUSED;
+        is_again = again(stage, &before, status);
+        if (is_again && wanted.paused[range])
+            resume(stage, range);
+    } while (is_again);
 }
 
 /* Work of the second stream on granules, until somebody waits. */
@@ -378,6 +427,39 @@ static void shared(struct stage *stage)
     armed_end();
 }
 
+/* Places that can only be read, in a range of a pool of its own.  Both pools are paused, the one that has the pages last;
+ * then the places that can be written have gone, and the others are paused alone. */
+static void paused(struct stage *stage)
+{
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+
+    options.read_only_shares = true;
+    begin(stage, NULL);
+    reserve(stage, 0, 0);
+    commit(stage, 0, 0, 3, NULL);
+    /* A device whose trial fails has no such ranges. */
+    reserve_by(stage, 1, &options);
+    armed_begin();
+    commit(stage, 1, 0, 1, NULL);
+    share(stage, 1, 2, 2, 0, 0);
+    share(stage, 1, 6, 1, 1, 2);
+    share(stage, 0, 8, 1, 0, 2);
+    pause(stage, 1);
+    pause(stage, 0);
+    resume(stage, 0);
+    resume(stage, 1);
+    decommit(stage, 0, 0, 3, NULL);
+    pause(stage, 1);
+    resume(stage, 1);
+    decommit(stage, 1, 2, 2, NULL);
+    decommit(stage, 1, 6, 1, NULL);
+    decommit(stage, 1, 0, 1, NULL);
+    release(stage, 1);
+    decommit(stage, 0, 8, 1, NULL);
+    release(stage, 0);
+    armed_end();
+}
+
 /* Holds, over decommits. */
 static void held(struct stage *stage)
 {
@@ -450,6 +532,7 @@ static const struct armed_scenario scenarios[] = {
     {"come and go", come_and_go, 4, 4},
     {"with idle pages", with_idle_pages, 3, 3},
     {"shared", shared, 4, 4},
+    {"paused", paused, 4, 4},
     {"held", held, 3, 3},
     {"running short", running_short, 4, 4},
     {"closed", closed, 3, 4},

@@ -4,8 +4,8 @@
  * it leaves with and behind which work.
  *
  * Five ranges of one device, in three pools: two share one, one has longer pages, one has pages that can be exported, one
- * has a limit.  Commits, decommits, shares, holds, pages made ahead, quotas, times of captures; blocks beside them, on a
- * device of little memory.  All work is open-ended and says which granules it touches, so that the strict simulator ends
+ * has a limit, one can only read what is shared onto it.  Commits, decommits, shares, holds, pages made ahead, quotas,
+ * times of captures, pauses of the pools; blocks beside them, on a device of little memory.  All work is open-ended and says which granules it touches, so that the strict simulator ends
  * the process if a page goes beneath it.  After each step each granule is what the arrays say, each page is counted where
  * they say, and contains what was written to it; the figures of the ranges, of their pools and of the device are those of
  * the arrays.
@@ -50,6 +50,7 @@ struct granule {
     enum xseg_elastic_use use;
     unsigned page, batch; /* NONE: none */
     unsigned holds;
+    bool reads;        /* the device can only read it */
     struct point user; /* the last pieces of work that touch it */
 };
 
@@ -68,12 +69,13 @@ struct batch {
 struct kind {
     uint64_t page_bytes, limit;
     unsigned pool; /* of the pools that are named; NONE: one of its own */
-    bool exportable;
+    bool exportable, reads;
 };
 
 static const struct kind kinds[RANGES] = {
-    {2 * MIB, 0, 0, false},    {2 * MIB, 0, 0, false},       {4 * MIB, 0, 0, false},
-    {2 * MIB, 0, NONE, false}, {2 * MIB, 24 * MIB, 1, true},
+    {2 * MIB, 0, 0, false, false},       {2 * MIB, 0, 0, false, true},
+    {4 * MIB, 0, 0, false, false},       {2 * MIB, 0, NONE, false, false},
+    {2 * MIB, 24 * MIB, 1, true, false},
 };
 
 static struct world {
@@ -86,6 +88,7 @@ static struct world {
     struct point over;               /* what is over */
     struct xseg_pool *pool[2];
     struct xseg_range *range[RANGES];
+    bool is_paused[RANGES];
     uint64_t quota[RANGES], retaken[RANGES];
     struct granule granule[PLACES];
     struct page page[PLACES];
@@ -99,7 +102,7 @@ static struct world {
 
 /* What programmes came to, so that a test in which nothing happens is seen. */
 static struct {
-    uint64_t commits, refused, retaken, shares, gone, passed_on, waited;
+    uint64_t commits, refused, retaken, shares, gone, passed_on, waited, parted, pauses, split;
 } tally;
 
 static uint64_t below(uint64_t bound)
@@ -166,9 +169,25 @@ static bool is_live(unsigned place)
     return world.granule[place].use == XSEG_ELASTIC_LIVE;
 }
 
+static bool runs(unsigned place)
+{
+    return !world.is_paused[place / GRANULES];
+}
+
 static unsigned owner_of(const struct page *page)
 {
     return page->place[page->owner];
+}
+
+/* Whether the page of a place has one whose pool is paused. */
+static bool is_needed(unsigned place)
+{
+    const struct page *page = page_at(place);
+    bool needed = false;
+
+    for (unsigned i = 0; owner_of(page) == place && i < page->places; i++)
+        needed = needed || (is_live(page->place[i]) && !runs(page->place[i]));
+    return needed;
 }
 
 static bool is_within(unsigned place, unsigned first, unsigned count)
@@ -182,7 +201,7 @@ static unsigned next_place(const struct page *page, unsigned first, unsigned cou
     for (unsigned i = 1; i < page->places; i++) {
         const unsigned index = (page->owner + i) % page->places, place = page->place[index];
 
-        if (!is_within(place, first, count) && (!live || is_live(place)))
+        if (!is_within(place, first, count) && (!live || (is_live(place) && runs(place))))
             return index;
     }
     return NONE;
@@ -202,15 +221,6 @@ static void pass_on(unsigned first, unsigned count, bool live)
     }
 }
 
-/* A page is live again at a place: its owner is one that is live. */
-static void come_back(unsigned place)
-{
-    struct page *page = page_at(place);
-
-    while (!is_live(owner_of(page)))
-        page->owner = (page->owner + page->places - 1) % page->places;
-}
-
 static void forget_place(unsigned place)
 {
     struct page *page = page_at(place);
@@ -223,6 +233,7 @@ static void forget_place(unsigned place)
             (page->places - index) * sizeof(page->place[0]));
     page->owner -= page->owner > index || page->owner == page->places;
     world.granule[place].page = NONE;
+    world.granule[place].reads = false;
 }
 
 /* --- Batches. --- */
@@ -275,7 +286,8 @@ static bool may_go(unsigned place, unsigned batch)
 {
     const struct granule *granule = &world.granule[place];
 
-    return granule->use == XSEG_ELASTIC_LEAVING && granule->batch == batch && granule->holds == 0;
+    return granule->use == XSEG_ELASTIC_LEAVING && granule->batch == batch && granule->holds == 0 &&
+           !is_needed(place);
 }
 
 /* Take away what may go of a batch; whether the batch has ended. */
@@ -340,7 +352,19 @@ static bool is_guest(unsigned place)
     return xseg_segment_is_guest(&body->extent->segment, place % GRANULES);
 }
 
-/* Granules that have gone were allowed to; one place of each page is counted, a live one if there is one. */
+/* Each page is counted where the library says. */
+static void adopt_owners(void)
+{
+    for (unsigned place = 0; place < PLACES; place++)
+        if (world.granule[place].page != NONE && !is_guest(place)) {
+            struct page *page = page_at(place);
+
+            while (owner_of(page) != place)
+                page->owner = (page->owner + 1) % page->places;
+        }
+}
+
+/* Granules that have gone were allowed to. */
 static void adopt(void)
 {
     look_at_streams();
@@ -354,13 +378,7 @@ static void adopt(void)
         assert_true(has_passed(&world.batch[granule->batch].behind));
         go(place, 1);
     }
-    for (unsigned place = 0; place < PLACES; place++)
-        if (world.granule[place].page != NONE && !is_guest(place)) {
-            struct page *page = page_at(place);
-
-            while (owner_of(page) != place)
-                page->owner = (page->owner + 1) % page->places;
-        }
+    adopt_owners();
 }
 
 static uint64_t waits(void)
@@ -418,8 +436,8 @@ static void check_range(unsigned range)
 
     assert_int_equal(info.committed_bytes, live);
     assert_int_equal(info.leaving_bytes, leaving);
-    assert_int_equal(info.mapped_bytes, live + leaving);
-    assert_int_equal(info.physical_bytes, own_of(range, false));
+    assert_int_equal(info.mapped_bytes, world.is_paused[range] ? 0 : live + leaving);
+    assert_int_equal(info.physical_bytes, world.is_paused[range] ? 0 : own_of(range, false));
     assert_int_equal(info.quota_bytes, world.quota[range]);
     assert_int_equal(info.retaken, world.retaken[range]);
 }
@@ -428,16 +446,18 @@ static void check_pool(struct xseg_pool *pool)
 {
     const struct xseg_statistics stats = stats_of(pool);
     uint64_t own = 0, live = 0;
+    bool is_paused = false;
 
     for (unsigned range = 0; range < RANGES; range++)
         if (world.range[range]->body->pool == pool) {
             own += own_of(range, false);
             live += own_of(range, true);
+            is_paused = world.is_paused[range];
         }
-    assert_int_equal(stats.reserved_bytes[0].current, own);
+    assert_int_equal(stats.reserved_bytes[0].current, is_paused ? 0 : own);
     assert_int_equal(stats.active_bytes[0].current, own);
     assert_int_equal(stats.allocated_bytes[0].current, live);
-    assert_int_equal(stats.physical_bytes, own);
+    assert_int_equal(stats.physical_bytes, is_paused ? 0 : own);
 }
 
 static uint64_t *word_of(unsigned place, unsigned which)
@@ -462,7 +482,15 @@ static void check_granule(unsigned place)
     if ((owner_of(page_at(place)) != place) != is_guest(place))
         fail_msg("granule %u of range %u has a page that is counted elsewhere", place % GRANULES,
                  place / GRANULES);
-    for (unsigned which = 0; world.has_bytes && which < 3; which++)
+    /* A page is counted at a place that serves, if there is one. */
+    if (is_live(place) && runs(place) &&
+        (!is_live(owner_of(page_at(place))) || !runs(owner_of(page_at(place)))))
+        fail_msg("granule %u of range %u serves, and its owner does not", place % GRANULES,
+                 place / GRANULES);
+    assert_int_equal(granule->reads,
+                     xseg_segment_reads(&world.range[place / GRANULES]->body->extent->segment,
+                                        place % GRANULES));
+    for (unsigned which = 0; world.has_bytes && runs(place) && which < 3; which++)
         if (*word_of(place, which) != page_at(place)->tag)
             fail_msg("granule %u of range %u contains something else", place % GRANULES,
                      place / GRANULES);
@@ -527,12 +555,17 @@ static void check(bool audits)
 /* Queue work on granules, if there is room for it. */
 static void launch(unsigned stream, unsigned range, unsigned first, unsigned count)
 {
-    if (world.behind[stream].of[stream] - world.over.of[stream] >= WORK - 1)
+    bool reads = false;
+
+    if (world.behind[stream].of[stream] - world.over.of[stream] >= WORK - 1 ||
+        world.is_paused[range])
         return;
+    for (unsigned at = first; at < first + count; at++)
+        reads = reads || granule_of(range, at)->reads;
     const uint64_t number = ++world.behind[stream].of[stream];
-    world.event[stream][number % WORK] =
-        machine_work(world.stream[stream], word_of(range * GRANULES + first, 0),
-                     count * kinds[range].page_bytes);
+    world.event[stream][number % WORK] = (reads ? machine_work_reading : machine_work)(
+        world.stream[stream], word_of(range * GRANULES + first, 0),
+        count * kinds[range].page_bytes);
     for (unsigned at = first; at < first + count; at++)
         granule_of(range, at)->user.of[stream] = number;
 }
@@ -633,12 +666,54 @@ static void expect_no_room(unsigned range, uint64_t missing, uint64_t used_befor
     assert_true(used + missing + promised_to_others(range, missing) > world.limit);
     for (unsigned place = 0; world.marks == 0 && place < PLACES; place++)
         assert_true(world.granule[place].use != XSEG_ELASTIC_LEAVING ||
-                    world.granule[place].holds != 0 || world.granule[place].batch == NONE);
+                    world.granule[place].holds != 0 || world.granule[place].batch == NONE ||
+                    is_needed(place));
+}
+
+/* The generations of the memory of some granules. */
+static void read_generations(unsigned range, unsigned first, unsigned count, uint64_t *out)
+{
+    const struct xseg_segment *segment = &world.range[range]->body->extent->segment;
+
+    for (unsigned i = 0; i < count; i++)
+        out[i] = xseg_segment_generation(segment, offset_of(range, first + i),
+                                         offset_of(range, first + i + 1));
+}
+
+/* Granules of a commit that left, and have lost their page in it, were allowed to.  One that keeps its page has it alone. */
+static void part(unsigned range, unsigned first, unsigned count, const uint64_t *before,
+                 bool is_committed)
+{
+    const struct xseg_elastic *elastic = elastic_of(range);
+    uint64_t now[GRANULES];
+
+    read_generations(range, first, count, now);
+    for (unsigned i = 0; i < count; i++) {
+        const unsigned place = range * GRANULES + first + i;
+        const bool has_gone =
+            is_committed ? now[i] != before[i] : elastic->use[first + i] == XSEG_ELASTIC_EMPTY;
+
+        if (world.granule[place].use != XSEG_ELASTIC_LEAVING || !has_gone)
+            continue;
+        assert_int_equal(world.marks, 0);
+        assert_true(has_passed(&world.batch[world.granule[place].batch].behind));
+        go(place, 1);
+        tally.parted++;
+    }
+}
+
+/* Set what granules are used for that are about to be committed, or were not. */
+static void claim(unsigned range, unsigned first, unsigned count, bool is_claimed)
+{
+    for (unsigned at = first; at < first + count; at++)
+        granule_of(range, at)->use = is_claimed                             ? XSEG_ELASTIC_CLAIMED
+                                     : granule_of(range, at)->batch == NONE ? XSEG_ELASTIC_EMPTY
+                                                                            : XSEG_ELASTIC_LEAVING;
 }
 
 static void step_commit(void)
 {
-    unsigned range, first, count, empty = 0;
+    unsigned range, first, count, empty = 0, others = 0;
     const unsigned stream = (unsigned)below(STREAMS);
     bool is_free = world.is_known[stream], may_fail = false, must_fail = false;
 
@@ -647,16 +722,29 @@ static void step_commit(void)
         draw_run(&range, &first, &count);
     if (!cut_run(range, first, &count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_LEAVING))
         return;
+    if (world.is_paused[range]) {
+        assert_int_equal(xseg_range_commit(world.range[range], offset_of(range, first),
+                                           count * kinds[range].page_bytes, world.stream[stream]),
+                         XSEG_ERR_PAUSED);
+        world.is_known[stream] = true;
+        return;
+    }
     for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++) {
         const struct granule *granule = &world.granule[place];
         const bool leaves = granule->use == XSEG_ELASTIC_LEAVING;
+        const bool is_other = leaves && (page_at(place)->places > 1 || granule->reads);
 
-        empty += !leaves;
-        is_free = is_free && leaves && world.batch[granule->batch].stream == stream;
+        empty += !leaves || is_other;
+        others += is_other;
+        /* It may keep its page, or lose the place that it shares it with meanwhile. */
+        may_fail = may_fail || is_other;
+        must_fail =
+            must_fail || (is_other && (world.marks > 0 || granule->reads) && granule->holds > 0);
+        is_free = is_free && leaves && !is_other && world.batch[granule->batch].stream == stream;
         must_fail = must_fail || (world.marks > 0 && leaves && must_wait(granule->batch, stream));
         may_fail = may_fail || (world.marks > 0 && leaves && may_wait(granule->batch, stream));
     }
-    const uint64_t missing = empty * kinds[range].page_bytes;
+    uint64_t missing = empty * kinds[range].page_bytes, generation[GRANULES];
     const uint64_t before = waits(), calls = xseg_sim_calls(NULL),
                    creates = xseg_sim_calls("cuMemCreate");
     const struct xseg_range_info was = info_of(range);
@@ -664,26 +752,32 @@ static void step_commit(void)
     const bool is_short = used + missing + promised_to_others(range, missing) > world.limit;
     const bool has_room = world.quota[range] >= own + missing && world.marks == 0 &&
                           xseg_sim_used(0) + promised_to_others(range, 0) <= world.limit;
+    read_generations(range, first, count, generation);
     const xseg_status status =
         xseg_range_commit(world.range[range], offset_of(range, first),
                           count * kinds[range].page_bytes, world.stream[stream]);
-    const bool waited =
-        waits() != before || status == XSEG_ERR_LIMIT || status == XSEG_ERR_NO_MEMORY;
+    const bool waited = waits() != before || others != 0 || status == XSEG_ERR_LIMIT ||
+                        status == XSEG_ERR_NO_MEMORY;
     world.is_known[stream] = true;
     tally.commits++;
     tally.waited += waited;
     if (is_free)
         assert_int_equal(xseg_sim_calls(NULL), calls);
+    if (others != 0) {
+        look_at_streams();
+        part(range, first, count, generation, status == XSEG_OK);
+        missing = 0;
+        for (unsigned at = first, i = 0; i < count; i++, at++)
+            missing +=
+                granule_of(range, at)->use == XSEG_ELASTIC_EMPTY ? kinds[range].page_bytes : 0;
+    }
     /* Granules that are committed do not go meanwhile. */
-    for (unsigned at = first; at < first + count; at++)
-        granule_of(range, at)->use = XSEG_ELASTIC_CLAIMED;
+    claim(range, first, count, true);
     if (empty != 0 && !waited)
         look();
     if (waited)
         adopt();
-    for (unsigned at = first; at < first + count; at++)
-        granule_of(range, at)->use =
-            granule_of(range, at)->batch == NONE ? XSEG_ELASTIC_EMPTY : XSEG_ELASTIC_LEAVING;
+    claim(range, first, count, false);
     if (status != XSEG_OK) {
         tally.refused++;
         if (status == XSEG_ERR_BUSY) {
@@ -692,12 +786,9 @@ static void step_commit(void)
         }
         assert_true(status == XSEG_ERR_LIMIT || status == XSEG_ERR_NO_MEMORY);
         assert_false(has_room);
-        for (unsigned at = first; at < first + count; at++)
-            granule_of(range, at)->use = XSEG_ELASTIC_CLAIMED;
+        claim(range, first, count, true);
         expect_no_room(range, missing, used);
-        for (unsigned at = first; at < first + count; at++)
-            granule_of(range, at)->use =
-                granule_of(range, at)->batch == NONE ? XSEG_ELASTIC_EMPTY : XSEG_ELASTIC_LEAVING;
+        claim(range, first, count, false);
         return;
     }
     assert_false(must_fail);
@@ -705,12 +796,12 @@ static void step_commit(void)
         assert_true(xseg_sim_calls("cuMemCreate") - creates <=
                     empty - xseg_min(empty, was.prepared_bytes / was.page_bytes));
     for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++)
-        if (world.granule[place].use == XSEG_ELASTIC_LEAVING)
+        if (world.granule[place].use == XSEG_ELASTIC_LEAVING) {
+            assert_true(page_at(place)->places == 1 && !world.granule[place].reads);
             retake(place, stream);
-        else
+        } else {
             have_page(place);
-    for (unsigned at = first; at < first + count; at++)
-        come_back(range * GRANULES + at);
+        }
 }
 
 /* --- Decommits, and holds. --- */
@@ -723,6 +814,13 @@ static void step_decommit(void)
     draw_run(&range, &first, &count);
     if (!cut_run(range, first, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE))
         return;
+    if (world.is_paused[range]) {
+        assert_int_equal(xseg_range_decommit(world.range[range], offset_of(range, first),
+                                             count * kinds[range].page_bytes, world.stream[stream]),
+                         XSEG_ERR_PAUSED);
+        world.is_known[stream] = true;
+        return;
+    }
     if (below(2) == 0)
         launch(stream, range, first, count);
     order(stream, range, first, count);
@@ -815,7 +913,8 @@ static void step_share(void)
         draw_run(&from, &at, &(unsigned){0});
     if (count > GRANULES - at)
         count = GRANULES - at;
-    if (!cut_run(from, at, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE))
+    if (!cut_run(from, at, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE) || world.is_paused[from] ||
+        world.is_paused[range])
         return;
     const bool fits = kinds[range].page_bytes == kinds[from].page_bytes &&
                       kinds[range].exportable == kinds[from].exportable;
@@ -836,6 +935,7 @@ static void step_share(void)
 
         granule->page = granule_of(from, at + i)->page;
         granule->use = XSEG_ELASTIC_LIVE;
+        granule->reads = kinds[range].reads || granule_of(from, at + i)->reads;
         memset(&granule->user, 0, sizeof(granule->user));
         struct page *page = &world.page[granule->page];
         memmove(&page->place[page->owner + 1], &page->place[page->owner],
@@ -922,7 +1022,7 @@ static void step_trim(void)
     adopt();
     for (unsigned place = 0; how.wait && world.marks == 0 && place < PLACES; place++)
         assert_true(world.granule[place].use != XSEG_ELASTIC_LEAVING ||
-                    world.granule[place].holds != 0);
+                    world.granule[place].holds != 0 || is_needed(place));
 }
 
 static void step_prepare(void)
@@ -965,6 +1065,141 @@ static void step_quota(void)
     world.quota[range] = before;
 }
 
+/* --- Pauses. --- */
+
+static bool is_same_pool(unsigned range, unsigned other)
+{
+    return world.range[range]->body->pool == world.range[other]->body->pool;
+}
+
+static void set_paused(unsigned range, bool is_paused)
+{
+    for (unsigned i = 0; i < RANGES; i++)
+        if (is_same_pool(i, range))
+            world.is_paused[i] = is_paused;
+    adopt_owners();
+}
+
+/* Whether pages of a range's pool are away. */
+static bool has_pages(unsigned range)
+{
+    bool has = false;
+
+    for (unsigned i = 0; i < RANGES; i++)
+        has = has || (is_same_pool(i, range) && count_use(i, XSEG_ELASTIC_LIVE) != 0);
+    return has;
+}
+
+/* Whether memory of a range's pool leaves, or could be used by work. */
+static bool is_in_use(unsigned range)
+{
+    bool is_used = false;
+
+    for (unsigned i = 0; i < STREAMS; i++)
+        is_used = is_used || world.over.of[i] != world.behind[i].of[i];
+    for (unsigned place = 0; place < PLACES; place++)
+        is_used =
+            is_used || (world.granule[place].use == XSEG_ELASTIC_LEAVING &&
+                        (is_same_pool(place / GRANULES, range) || page_at(place)->places > 1));
+    return is_used;
+}
+
+/* Whether the library knows that a stream uses a range, since granules were committed for it. */
+static bool is_user(unsigned range, unsigned stream)
+{
+    const struct xseg_range_streams *streams = &world.range[range]->body->streams;
+    bool is_known = false;
+
+    for (size_t i = 0; i < streams->count; i++)
+        is_known = is_known || streams->kept[i].stream->handle == world.stream[stream];
+    return is_known;
+}
+
+/* Whether work uses memory of a range's pool of which the library does not know: the caller has to wait for it. */
+static bool has_unknown_work(unsigned range)
+{
+    bool has = false;
+
+    for (unsigned place = 0; place < PLACES; place++)
+        for (unsigned i = 0; i < STREAMS && is_same_pool(place / GRANULES, range); i++)
+            has = has || (world.granule[place].user.of[i] > world.over.of[i] &&
+                          !is_user(place / GRANULES, i));
+    return has;
+}
+
+/* Write something else to each page of a paused pool that is mapped elsewhere. */
+static void write_elsewhere(void)
+{
+    for (unsigned place = 0; world.has_bytes && place < PLACES; place++) {
+        if (!is_live(place) || !runs(place) || world.granule[place].reads || !is_needed(place))
+            continue;
+        page_at(place)->tag = ++world.tag;
+        tally.split++;
+        for (unsigned which = 0; which < 3; which++)
+            *word_of(place, which) = world.tag;
+    }
+}
+
+static void finish_all(void)
+{
+    for (unsigned i = 0; i < STREAMS; i++)
+        if (world.behind[i].of[i] != world.over.of[i])
+            machine_wait(world.event[i][world.behind[i].of[i] % WORK]);
+    look_at_streams();
+}
+
+static void step_pause(void)
+{
+    const unsigned range = (unsigned)below(RANGES);
+
+    if (below(4) != 0)
+        finish_all();
+    const bool is_busy = world.marks > 0 || is_in_use(range);
+
+    if (world.is_paused[range] || has_unknown_work(range))
+        return;
+    const xseg_status status = xseg_pool_pause(
+        world.range[range]->body->pool, world.has_bytes ? XSEG_KEEP_HOST : XSEG_KEEP_NOTHING, NULL);
+    adopt();
+    if (status != XSEG_OK) {
+        assert_int_equal(status, XSEG_ERR_BUSY);
+        assert_true(is_busy);
+        return;
+    }
+    tally.pauses += has_pages(range);
+    set_paused(range, true);
+    write_elsewhere();
+}
+
+/* Whether a page of a range's pool is in another pool that is paused. */
+static bool lacks_page(unsigned range)
+{
+    bool lacks = false;
+
+    for (unsigned place = 0; place < PLACES; place++)
+        lacks =
+            lacks || (world.granule[place].page != NONE && is_same_pool(place / GRANULES, range) &&
+                      !is_same_pool(owner_of(page_at(place)) / GRANULES, range) &&
+                      !runs(owner_of(page_at(place))));
+    return lacks;
+}
+
+static void step_resume(void)
+{
+    const unsigned range = (unsigned)below(RANGES);
+
+    if (!world.is_paused[range])
+        return;
+    const xseg_status status = xseg_pool_resume(world.range[range]->body->pool);
+    adopt();
+    if (status == XSEG_OK)
+        set_paused(range, false);
+    else if (status == XSEG_ERR_BUSY)
+        assert_true(world.marks > 0 || lacks_page(range));
+    else
+        assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+}
+
 /* The device counts as capturing. */
 static void step_mark(void)
 {
@@ -975,10 +1210,16 @@ static void step_mark(void)
     } else if (world.marks != 0) {
         assert_int_equal(xseg_capture_unmark(world.allocator, 0), XSEG_OK);
         world.marks = 0;
-        /* A look. */
-        assert_int_equal(xseg_range_decommit(world.range[0], 0, 0, world.stream[0]), XSEG_OK);
-        world.is_known[0] = true;
-        look();
+        for (unsigned range = 0; range < RANGES; range++) {
+            if (world.is_paused[range])
+                continue;
+            /* A look. */
+            assert_int_equal(xseg_range_decommit(world.range[range], 0, 0, world.stream[0]),
+                             XSEG_OK);
+            world.is_known[0] = true;
+            look();
+            break;
+        }
     }
 }
 
@@ -989,7 +1230,7 @@ static void step_bad_input(void)
 
     draw_run(&range, &first, &count);
     const unsigned run = count;
-    if (!world.is_known[0] ||
+    if (!world.is_known[0] || world.is_paused[range] ||
         cut_run(range, first, &count, XSEG_ELASTIC_LEAVING, XSEG_ELASTIC_EMPTY) == (count == run))
         return;
     assert_int_equal(xseg_range_commit(world.range[range], offset_of(range, first),
@@ -1006,6 +1247,7 @@ static void reserve(unsigned range)
     options.page_bytes = kind->page_bytes;
     options.limit_bytes = kind->limit;
     options.pool = kind->pool == NONE ? NULL : world.pool[kind->pool];
+    options.read_only_shares = kind->reads;
     assert_int_equal(xseg_range_reserve(world.allocator, 0, GRANULES * kind->page_bytes, &options,
                                         &world.range[range]),
                      XSEG_OK);
@@ -1020,8 +1262,13 @@ static void step_again(void)
     bool is_held = false;
 
     for (unsigned at = 0; at < GRANULES; at++)
-        is_held = is_held || granule_of(range, at)->holds != 0;
+        is_held = is_held || granule_of(range, at)->holds != 0 ||
+                  (granule_of(range, at)->page != NONE && is_needed(range * GRANULES + at));
     const xseg_status status = xseg_range_release(world.range[range]);
+    if (world.is_paused[range]) {
+        assert_int_equal(status, XSEG_ERR_PAUSED);
+        return;
+    }
     if (live != 0 || is_held || (leaving != 0 && world.marks > 0)) {
         assert_int_equal(status, XSEG_ERR_BUSY);
         return;
@@ -1049,8 +1296,8 @@ static const struct choice choices[] = {
     CHOICE(step_work, 30),   CHOICE(step_finish, 12),   CHOICE(step_wait, 3),
     CHOICE(step_hold, 2),    CHOICE(step_let_go, 6),    CHOICE(step_alloc, 6),
     CHOICE(step_free, 6),    CHOICE(step_trim, 2),      CHOICE(step_prepare, 3),
-    CHOICE(step_quota, 3),   CHOICE(step_mark, 2),      CHOICE(step_bad_input, 2),
-    CHOICE(step_again, 2),
+    CHOICE(step_quota, 3),   CHOICE(step_pause, 4),     CHOICE(step_resume, 12),
+    CHOICE(step_mark, 2),    CHOICE(step_bad_input, 2), CHOICE(step_again, 2),
 };
 
 static uint64_t seed_played;
@@ -1131,6 +1378,50 @@ static void open_world(uint64_t seed, bool is_short, bool has_bytes)
         world.granule[place].page = world.granule[place].batch = NONE;
 }
 
+static void let_go_of_all(unsigned place)
+{
+    const unsigned range = place / GRANULES;
+
+    for (; world.granule[place].holds != 0; world.granule[place].holds--)
+        assert_int_equal(xseg_range_let_go(world.range[range], offset_of(range, place % GRANULES),
+                                           kinds[range].page_bytes, world.stream[0]),
+                         XSEG_OK);
+}
+
+/* Decommit what is committed of ranges that run, and let go of it. */
+static void decommit_all(void)
+{
+    for (unsigned place = 0; place < PLACES; place++) {
+        const unsigned range = place / GRANULES;
+
+        let_go_of_all(place);
+        if (!is_live(place) || world.is_paused[range])
+            continue;
+        assert_int_equal(xseg_range_decommit(world.range[range], offset_of(range, place % GRANULES),
+                                             kinds[range].page_bytes, world.stream[0]),
+                         XSEG_OK);
+        world.granule[place].use = XSEG_ELASTIC_LEAVING;
+    }
+}
+
+/* Resume all pools, and decommit everything: a pool that has given a page to another one is resumed after it, and finds
+ * memory once others have given theirs up. */
+static void empty_all(void)
+{
+    while (world.blocks > 0)
+        scene_free(world.allocator, world.block[--world.blocks]);
+    for (unsigned i = 0; i < RANGES; i++)
+        assert_int_equal(xseg_range_quota(world.range[i], 0), XSEG_OK);
+    for (unsigned round = 0; round < RANGES; round++) {
+        decommit_all();
+        for (unsigned range = 0; range < RANGES; range++)
+            if (world.is_paused[range] &&
+                xseg_pool_resume(world.range[range]->body->pool) == XSEG_OK)
+                set_paused(range, false);
+    }
+    decommit_all();
+}
+
 /* Give everything up, and expect that nothing is left. */
 static void close_world(void)
 {
@@ -1139,21 +1430,9 @@ static void close_world(void)
     world.marks = 0;
     for (unsigned stream = 1; stream < STREAMS; stream++)
         scene_stream_wait(world.stream[0], world.stream[stream]);
-    for (unsigned range = 0; range < RANGES; range++) {
-        for (unsigned at = 0; at < GRANULES; at++) {
-            if (granule_of(range, at)->use == XSEG_ELASTIC_LIVE)
-                assert_int_equal(xseg_range_decommit(world.range[range], offset_of(range, at),
-                                                     kinds[range].page_bytes, world.stream[0]),
-                                 XSEG_OK);
-            for (; granule_of(range, at)->holds != 0; granule_of(range, at)->holds--)
-                assert_int_equal(xseg_range_let_go(world.range[range], offset_of(range, at),
-                                                   kinds[range].page_bytes, world.stream[0]),
-                                 XSEG_OK);
-        }
+    empty_all();
+    for (unsigned range = 0; range < RANGES; range++)
         assert_int_equal(xseg_range_release(world.range[range]), XSEG_OK);
-    }
-    while (world.blocks > 0)
-        scene_free(world.allocator, world.block[--world.blocks]);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(xseg_pool_release(world.pool[i]), XSEG_OK);
     assert_int_equal(xseg_close(world.allocator), XSEG_OK);
@@ -1206,16 +1485,20 @@ static void play_all(uint64_t first, bool is_short, bool has_bytes)
     memset(&tally, 0, sizeof(tally));
     for (uint64_t seed = begin; seed < begin + seeds; seed++)
         play(seed, is_short, has_bytes, steps);
-    print_message("# %llu commits, %llu refusals, %llu granules taken back, %llu shared, %llu "
-                  "gone, %llu pages "
-                  "passed on, %llu waits\n",
-                  (unsigned long long)tally.commits, (unsigned long long)tally.refused,
-                  (unsigned long long)tally.retaken, (unsigned long long)tally.shares,
-                  (unsigned long long)tally.gone, (unsigned long long)tally.passed_on,
-                  (unsigned long long)tally.waited);
+    print_message(
+        "# %llu commits, %llu refusals, %llu granules taken back, %llu shared, %llu "
+        "gone, %llu pages "
+        "passed on, %llu waits, %llu granules parted from others, %llu pauses, %llu pages "
+        "written elsewhere meanwhile\n",
+        (unsigned long long)tally.commits, (unsigned long long)tally.refused,
+        (unsigned long long)tally.retaken, (unsigned long long)tally.shares,
+        (unsigned long long)tally.gone, (unsigned long long)tally.passed_on,
+        (unsigned long long)tally.waited, (unsigned long long)tally.parted,
+        (unsigned long long)tally.pauses, (unsigned long long)tally.split);
     if (seeds * steps >= 4000) {
         assert_true(tally.retaken > seeds && tally.shares > seeds && tally.gone > seeds);
-        assert_true(tally.passed_on > seeds);
+        assert_true(tally.passed_on > seeds && 2 * tally.parted > seeds && tally.pauses > seeds);
+        assert_true(!has_bytes || tally.split > seeds);
         assert_true(!is_short || (tally.refused > seeds && tally.waited > seeds));
     }
 }

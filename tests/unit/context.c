@@ -278,7 +278,7 @@ static void what_fails_says_what_is_found_out(void **state)
         {"cuMemSetAccess", 1, OUT_OF_MEMORY, XSEG_ERR_NO_MEMORY},
         {"cuMemSetAccess", 1, UNKNOWN, XSEG_ERR_DRIVER},
         {"cuMemMap", 2, OUT_OF_MEMORY, XSEG_ERR_NO_MEMORY},
-        {"cuMemMap", 2, INVALID, XSEG_ERR_UNSUPPORTED},
+        {"cuMemMap", 2, INVALID, XSEG_ERR_DRIVER},
         {"cuMemSetAccess", 2, OUT_OF_MEMORY, XSEG_ERR_NO_MEMORY},
         {"cuMemSetAccess", 2, INVALID, XSEG_ERR_UNSUPPORTED},
         {"cuMemSetAccess", 2, UNKNOWN, XSEG_ERR_UNSUPPORTED},

@@ -17,13 +17,9 @@
 /* Whether the page at an address is evicted. */
 static bool is_away(const struct xseg_segment *segment, uint64_t address)
 {
-    uint32_t at;
-    bool evicted = false;
-
-    if (!xseg_segment_is_expandable(segment))
-        return false;
-    at = (uint32_t)((address - segment->base) / segment->granule_bytes);
-    return xseg_evicted_run(segment, &at, &evicted) != 0 && evicted;
+    return xseg_segment_is_expandable(segment) &&
+           xseg_segment_is_evicted(segment,
+                                   (uint32_t)((address - segment->base) / segment->granule_bytes));
 }
 
 static struct xseg_picture_run *begin_run(struct xseg_picture *picture,

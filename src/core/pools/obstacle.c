@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/cache/walk.h"
 #include "src/core/pending/pending.h"
+#include "src/core/ranges/range.h"
 #include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/places.h"
 #include "src/core/reclaim/trim.h"
@@ -15,7 +16,7 @@
 /* Obstacles found in the arenas of a pool as they close. */
 struct obstacles {
     uint64_t classic, pending, busy; /* bytes, except `busy`: blocks */
-    uint64_t placed;                 /* bytes of granules whose page has another place, too */
+    uint64_t placed;                 /* bytes of pages that are mapped in other pools */
     uint64_t lent, lent_bytes;       /* the first block that the default pool holds; its size */
     struct xseg_segment_held held;
     struct xseg_known_stream *stream; /* a stream that still works, or cannot be queried */
@@ -38,8 +39,6 @@ static void look_at_extent(struct obstacles *found, struct xseg_extent *extent)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     found->held.pinned += held.pinned;
     found->held.exported += held.exported;
-    if (extent->elastic != NULL)
-        found->placed += xseg_places_bytes(extent);
     if (!xseg_extent_is_expandable(extent))
         found->classic += extent->segment.bytes;
     XSEG_WALK(part, extent)
@@ -72,12 +71,35 @@ static void close_arena(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
 }
 
+/* Let pages of ranges that have places elsewhere be counted there, and mark the streams that use ranges. */
+static void look_at_ranges(void *self, struct xseg_arena *arena)
+{
+    struct obstacles *found = self;
+
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        if (extent->elastic == NULL)
+            continue;
+        found->placed += xseg_places_pause(extent);
+        xseg_range_streams_ask(&extent->elastic->range->streams);
+    }
+}
+
 static void open_arena(void *self, struct xseg_arena *arena)
 {
     (void)self;
     xseg_arena_lock(arena);
     arena->is_paused = false;
     xseg_arena_unlock(arena);
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        if (extent->elastic != NULL)
+            xseg_places_resume(extent);
+    }
 }
 
 struct questions {
@@ -129,10 +151,12 @@ static xseg_status judge(const struct xseg_pool *pool, const struct obstacles *f
                          "before; xseg_export_close() them first",
                          found->held.exported, label);
     if (found->placed != 0)
-        return xseg_fail(XSEG_ERR_BUSY,
-                         "%" PRIu64 " bytes of ranges of pool %s are mapped at several places "
-                         "(xseg_range_share()): decommit all places but one first",
-                         found->placed, label);
+        return xseg_fail(
+            XSEG_ERR_BUSY,
+            "%" PRIu64 " bytes of ranges of pool %s are still mapped in ranges of other "
+            "pools: wait for the streams with which they leave there, and resume pools "
+            "whose pause has failed",
+            found->placed, label);
     if (found->pending != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "%" PRIu64
@@ -163,6 +187,7 @@ xseg_status xseg_obstacle_close(struct xseg_pool *pool)
     xseg_pending_poll(pool->body->device->pending);
     xseg_leaving_look(pool->body->device, false);
     xseg_pool_visit_arenas(pool->body, close_arena, &found);
+    xseg_pool_visit_arenas(pool->body, look_at_ranges, &found);
     xseg_streams_visit(&pool->body->device->streams, ask_stream, &questions);
     return judge(pool, &found);
 }

@@ -15,6 +15,7 @@
 #include "src/core/pools/obstacle.h"
 #include "src/core/reclaim/forget.h"
 #include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/places.h"
 #include "src/core/reclaim/trim.h"
 #include "vmm/contents.h"
 #include "vmm/evicted.h"
@@ -55,7 +56,7 @@ static uint64_t add_up(struct move *move, visit *each)
 
 static void add_mapped(struct move *move, struct xseg_segment *segment)
 {
-    move->bytes += atomic_load_explicit(&segment->mapped, memory_order_relaxed);
+    move->bytes += atomic_load_explicit(&segment->mapped, memory_order_relaxed) - segment->guests;
 }
 
 static void add_missing(struct move *move, struct xseg_segment *segment)
@@ -258,8 +259,10 @@ static void drop_segment(struct move *move, struct xseg_segment *segment)
 /* Map a segment again whose pages still have their memory. */
 static void return_segment(struct move *move, struct xseg_segment *segment)
 {
-    const xseg_status status = xseg_evicted_enter(segment);
+    xseg_status status = xseg_evicted_enter(segment);
 
+    if (status == XSEG_OK)
+        status = xseg_evicted_protect(segment);
     if (status == XSEG_OK)
         xseg_evicted_arrive(segment);
     else if (move->status == XSEG_OK)
@@ -377,6 +380,18 @@ static void enter_segment(struct move *move, struct xseg_segment *segment)
         move->status = xseg_evicted_enter(segment);
 }
 
+static void rejoin_segment(struct move *move, struct xseg_segment *segment)
+{
+    if (move->status == XSEG_OK && segment->role != NULL)
+        move->status = xseg_places_rejoin(XSEG_CONTAINER(segment, struct xseg_extent, segment));
+}
+
+static void protect_segment(struct move *move, struct xseg_segment *segment)
+{
+    if (move->status == XSEG_OK)
+        move->status = xseg_evicted_protect(segment);
+}
+
 static void withdraw_segment(struct move *move, struct xseg_segment *segment)
 {
     (void)move;
@@ -423,13 +438,15 @@ static xseg_status come_back(struct move *move) XSEG_UNCHECKED
 
     if (status != XSEG_OK)
         return status;
+    visit_segments(move, rejoin_segment);
     visit_segments(move, enter_segment);
-    if (move->status != XSEG_OK || move->contents == NULL)
-        return move->status;
-    xseg_lock_give(&device->growth_lock);
-    status = copy_all(move, load_segment);
-    xseg_lock_take(&device->growth_lock);
-    return status;
+    if (move->status == XSEG_OK && move->contents != NULL) {
+        xseg_lock_give(&device->growth_lock);
+        (void)copy_all(move, load_segment);
+        xseg_lock_take(&device->growth_lock);
+    }
+    visit_segments(move, protect_segment);
+    return move->status;
 }
 
 /* Resume a pool in state MOVES.  GROWTH is held. */

@@ -322,14 +322,12 @@ static void retake(const struct commit *commit, const struct xseg_range_run *par
 {
     struct xseg_elastic *elastic = part->extent->elastic;
     struct xseg_arena *arena = commit->arena;
-    const uint64_t own = xseg_places_own(part->extent, part->first, part->count);
 
     xseg_leaving_end(part->extent, part->first, part->count);
     xseg_arena_lock(arena);
     elastic->leaving -= part->count;
     elastic->live += part->count;
-    if (own != 0)
-        xseg_counts_use_again(&arena->counts, own);
+    xseg_counts_use_again(&arena->counts, xseg_range_bytes(part));
     xseg_arena_unlock(arena);
     part->body->retaken += part->count;
 }
@@ -376,7 +374,6 @@ static void settle(const struct commit *commit)
         at = part.first + part.count;
     }
     xseg_range_set_use(run, XSEG_ELASTIC_LIVE);
-    xseg_places_return(run->extent, run->first, run->count);
 }
 
 /* --- The call. --- */
@@ -407,7 +404,7 @@ static xseg_status clear_way(const struct commit *commit)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
     const uint32_t first = commit->run.first, end = first + commit->run.count;
-    const xseg_status status = segment->guest == NULL
+    const xseg_status status = segment->role == NULL
                                    ? XSEG_OK
                                    : xseg_segment_unstick_run(segment, first, commit->run.count);
 
@@ -457,9 +454,65 @@ static xseg_status begin(struct commit *commit, struct xseg_range *range, uint64
         status = xseg_pool_check_running(commit->run.body->pool);
     if (status == XSEG_OK)
         status = check_use(&commit->run);
+    if (status == XSEG_OK && !xseg_range_streams_add(&commit->run.body->streams, commit->stream))
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the streams of a range");
     if (status == XSEG_OK)
         commit->arena = commit->run.extent->arena;
     return status;
+}
+
+/* Whether a granule leaves with a page that is not taken back: it has other places, or can only be read there.  at: set to
+ * the first such granule from one on */
+static bool find_other(const struct xseg_range_run *run, uint32_t *at)
+{
+    const uint32_t *batch = run->extent->elastic->batch;
+
+    for (; *at < run->first + run->count; ++*at)
+        if (batch[*at] != 0 && (xseg_places_is_shared(run->extent, *at) ||
+                                xseg_segment_reads(&run->extent->segment, *at)))
+            return true;
+    return false;
+}
+
+/* Let the pages that are not taken back go.  Observers may be told meanwhile. */
+static xseg_status part_with_others(const struct commit *commit)
+{
+    const struct xseg_range_run *run = &commit->run;
+    uint32_t at = run->first;
+
+    xseg_leaving_look(commit->device, false);
+    for (; find_other(run, &at); at++) {
+        const xseg_status status = xseg_leaving_wait_for(run->extent, at);
+
+        if (status != XSEG_OK)
+            return status;
+    }
+    xseg_leaving_look(commit->device, false);
+    return XSEG_OK;
+}
+
+/* Begin a commit whose granules get pages of their own. */
+static xseg_status begin_alone(struct commit *commit, struct xseg_range *range, uint64_t offset,
+                               uint64_t bytes)
+{
+    xseg_status status = begin(commit, range, offset, bytes);
+    uint32_t at = commit->run.first;
+
+    if (status != XSEG_OK || !find_other(&commit->run, &at))
+        return status;
+    if (!xseg_pending_captures(commit->device->pending))
+        status = part_with_others(commit);
+    if (status == XSEG_OK)
+        status = begin(commit, range, offset, bytes);
+    at = commit->run.first;
+    if (status != XSEG_OK || !find_other(&commit->run, &at))
+        return status;
+    return xseg_fail(
+        XSEG_ERR_BUSY,
+        "the granule at offset %" PRIu64
+        " still has a page that is shared: it goes after a capture, and once it is not "
+        "held, pinned or exported any more, nor needed by a pool that is paused",
+        at * commit->run.extent->segment.granule_bytes);
 }
 
 /* Write the error text of a refusal, and count it.  GROWTH is held. */
@@ -505,7 +558,7 @@ xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t byte
     if (xseg_pending_captures(device->pending))
         xseg_streams_claim(commit.stream);
     xseg_lock_take(&device->growth_lock);
-    status = begin(&commit, range, offset, bytes);
+    status = begin_alone(&commit, range, offset, bytes);
     if (status != XSEG_OK || commit.run.count == 0) {
         xseg_lock_give(&device->growth_lock);
         return status;

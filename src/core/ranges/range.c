@@ -34,6 +34,7 @@ static void free_body(struct xseg_range_body *body, uint32_t granules)
 
     xseg_zeroed_give(elastic->batch, granules * XSEG_ELASTIC_BYTES);
     xseg_zeroed_give(elastic->place, granules * sizeof(*elastic->place));
+    xseg_range_streams_fini(&body->streams);
     free(body);
 }
 
@@ -54,6 +55,7 @@ uint64_t xseg_ranges_host_bytes(const struct xseg_extent *extent)
     const size_t granules = extent->segment.granules;
 
     return sizeof(struct xseg_range) + sizeof(struct xseg_range_body) +
+           elastic->range->streams.capacity * sizeof(struct xseg_range_stream) +
            xseg_zeroed_resident(elastic->batch, granules * XSEG_ELASTIC_BYTES) +
            xseg_zeroed_resident(elastic->place, granules * sizeof(struct xseg_elastic_place));
 }
@@ -122,6 +124,8 @@ static xseg_status reserve(struct xseg_range_body *body, struct xseg_arena *aren
 
     if (status == XSEG_OK && xseg_context_is_lost(&arena->device->context))
         status = xseg_driver_fail_lost(&arena->device->context);
+    if (status == XSEG_OK && body->reads)
+        status = xseg_context_try_read_only(&arena->device->context, &arena->device->leftovers);
     return status == XSEG_OK
                ? xseg_extents_reserve_elastic(arena, &wanted, &body->elastic, &body->extent)
                : status;
@@ -171,6 +175,7 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
     body->pool = pool;
     body->range = range;
     body->limit = options->limit_bytes == 0 ? UINT64_MAX : options->limit_bytes;
+    body->reads = options->read_only_shares;
     xseg_lock_take(&device->growth_lock);
     status = reserve(body, arena, bytes, page);
     if (status == XSEG_OK) {
@@ -319,6 +324,14 @@ static bool is_claimed_somewhere(const struct xseg_range_body *body)
     return memchr(body->elastic.use, XSEG_ELASTIC_CLAIMED, all.count) != NULL;
 }
 
+static bool is_needed_somewhere(const struct xseg_range_body *body)
+{
+    for (uint32_t at = 0; at < body->extent->segment.granules; at++)
+        if (xseg_places_is_needed(body->extent, at))
+            return true;
+    return false;
+}
+
 /* Whether a range can end, and what has left it can go.  GROWTH is held. */
 static xseg_status check_end(const struct xseg_range_body *body)
 {
@@ -334,6 +347,9 @@ static xseg_status check_end(const struct xseg_range_body *body)
         return xseg_fail(XSEG_ERR_BUSY,
                          "granules of the range are held, pinned or exported: let go of "
                          "them first");
+    if (is_needed_somewhere(body))
+        return xseg_fail(XSEG_ERR_BUSY, "pages of the range have places in a pool that is paused: "
+                                        "resume that first");
     if (body->extent->registered != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "addresses of the range are registered: xseg_unregister() them first");

@@ -13,6 +13,7 @@
 
 #include "src/core/block/elastic.h"
 #include "src/core/device/device.h"
+#include "src/core/ranges/range_streams.h"
 #include "xseg/range.h"
 
 struct xseg_range {
@@ -29,6 +30,8 @@ struct xseg_range_body {
     struct xseg_list link; /* among the bodies of the device */
     uint64_t limit;        /* bytes of `elastic.own`; UINT64_MAX: none */
     uint64_t retaken;      /* granules taken back */
+    struct xseg_range_streams streams;
+    bool reads;            /* what is shared onto its granules can only be read there */
 };
 
 /* The ranges of a device. */

@@ -43,10 +43,11 @@ static xseg_status map(const struct xseg_range_run *to, const struct xseg_range_
     if (!xseg_places_prepare(to->extent) || !xseg_places_prepare(from->extent))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the places of pages");
     /* Granules that are stuck are mapped, and in the way. */
-    if (segment->stuck != 0 || segment->guest != NULL)
+    if (segment->stuck != 0 || segment->role != NULL)
         status = xseg_segment_unstick_run(segment, to->first, to->count);
     if (status == XSEG_OK)
-        status = xseg_guest_map(segment, to->first, to->count, &from->extent->segment, from->first);
+        status = xseg_guest_map(segment, to->first, to->count, &from->extent->segment, from->first,
+                                to->body->reads);
     if (status != XSEG_OK)
         return status;
     for (uint32_t i = 0; i < to->count; i++)

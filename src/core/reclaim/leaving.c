@@ -353,7 +353,8 @@ static void catch_up(struct xseg_device *device, struct xseg_leaving_batch *batc
 static bool is_held(const struct xseg_extent *extent, uint32_t granule)
 {
     return extent->elastic->holds[granule] != 0 ||
-           xseg_segment_is_held(&extent->segment, granule, 1);
+           xseg_segment_is_held(&extent->segment, granule, 1) ||
+           xseg_places_is_needed(extent, granule);
 }
 
 /* How often anything of an extent was let go of. */
@@ -504,24 +505,35 @@ void xseg_leaving_look(struct xseg_device *device, bool keep)
         xseg_pages_fit(&device->pages, cache);
 }
 
+/* Wait for the stream of a batch. */
+static xseg_status wait(struct xseg_device *device, const struct xseg_leaving_batch *batch)
+{
+    bool idle = false;
+
+    if (batch->is_over)
+        return XSEG_OK;
+    if (batch->event != NULL)
+        return xseg_driver_event_wait(&device->context, batch->event);
+    return has_passed(batch) ? XSEG_OK : xseg_trim_is_idle(device, batch->stream, true, &idle);
+}
+
+xseg_status xseg_leaving_wait_for(const struct xseg_extent *extent, uint32_t granule)
+{
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    return wait(xseg_device_of(extent), batch_of(extent, granule));
+}
+
 xseg_status xseg_leaving_wait(struct xseg_device *device, bool keep)
 {
     xseg_status status = XSEG_OK;
-    bool idle = false;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (!xseg_leaving_is_any(device->leaving) || xseg_pending_captures(device->pending))
         return XSEG_OK;
     XSEG_LIST_FOR(node, &device->leaving->batches)
     {
-        struct xseg_leaving_batch *batch = XSEG_CONTAINER(node, struct xseg_leaving_batch, link);
-
-        if (batch->is_over || status != XSEG_OK)
-            continue;
-        if (batch->event != NULL)
-            status = xseg_driver_event_wait(&device->context, batch->event);
-        else if (!has_passed(batch))
-            status = xseg_trim_is_idle(device, batch->stream, true, &idle);
+        if (status == XSEG_OK)
+            status = wait(device, XSEG_CONTAINER(node, struct xseg_leaving_batch, link));
     }
     xseg_leaving_look(device, keep);
     return status;

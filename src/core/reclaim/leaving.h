@@ -8,7 +8,7 @@
  *                  unmapped, released or kept for the next growth
  *
  * Until it is unmapped, memory that leaves can be taken back without the driver.  Granules that are held, pinned or
- * exported stay in their batch until they are let go of.
+ * exported stay in their batch until they are let go of, those whose page a paused pool has as well until it is resumed.
  *
  * During a capture nothing is unmapped, and no event is recorded or asked about.  A batch of that time has no event;
  * it gets one at the first look after the capture.
@@ -79,6 +79,14 @@ void xseg_leaving_look(struct xseg_device *device, bool keep);
 
 /* Wait for all streams that memory leaves with; then look.  Returns the first error. */
 xseg_status xseg_leaving_wait(struct xseg_device *device, bool keep);
+
+/*
+ * Wait for the stream that a granule leaves with.  It goes with the next look, unless something keeps it.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_DRIVER
+ * Cost:    one wait of the host
+ */
+xseg_status xseg_leaving_wait_for(const struct xseg_extent *extent, uint32_t granule);
 
 /* The stream with which memory at an address leaves; false if none does there.  No stream is named that has gone. */
 bool xseg_leaving_stream(const struct xseg_device *device, uint64_t address, xseg_stream *out);

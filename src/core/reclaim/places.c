@@ -3,8 +3,10 @@
 
 #include <inttypes.h>
 
+#include "src/base/error.h"
 #include "src/base/zeroed.h"
 #include "src/core/block/elastic.h"
+#include "vmm/evicted.h"
 #include "vmm/guest.h"
 
 /* A granule of a range. */
@@ -49,6 +51,16 @@ static bool is_live(const struct place *place)
     return place->extent->elastic->use[place->granule] == XSEG_ELASTIC_LIVE;
 }
 
+static bool runs(const struct place *place)
+{
+    return place->extent->arena->pool->body->state == XSEG_POOL_RUNS;
+}
+
+static bool serves(const struct place *place)
+{
+    return is_live(place) && runs(place);
+}
+
 static bool is_owner(const struct place *place)
 {
     return !xseg_segment_is_guest(&place->extent->segment, place->granule);
@@ -86,13 +98,21 @@ void xseg_places_add(struct xseg_extent *extent, uint32_t granule, struct xseg_e
     last->older = number_of(extent, granule);
 }
 
-uint64_t xseg_places_bytes(const struct xseg_extent *extent)
+bool xseg_places_is_shared(const struct xseg_extent *extent, uint32_t granule)
 {
-    uint64_t count = 0;
+    return is_linked(extent, granule);
+}
 
-    for (uint32_t at = 0; extent->elastic->place != NULL && at < extent->segment.granules; at++)
-        count += is_linked(extent, at);
-    return count * extent->segment.granule_bytes;
+bool xseg_places_is_needed(const struct xseg_extent *extent, uint32_t granule)
+{
+    const struct place place = {(struct xseg_extent *)(uintptr_t)extent, granule};
+
+    if (!is_linked(extent, granule) || !is_owner(&place))
+        return false;
+    for (struct place at = younger(&place); !is_owner(&at); at = younger(&at))
+        if (is_live(&at) && !runs(&at))
+            return true;
+    return false;
 }
 
 uint64_t xseg_places_own(const struct xseg_extent *extent, uint32_t first, uint32_t count)
@@ -100,7 +120,7 @@ uint64_t xseg_places_own(const struct xseg_extent *extent, uint32_t first, uint3
     const struct xseg_segment *segment = &extent->segment;
     uint64_t own = count;
 
-    for (uint32_t at = first; segment->guest != NULL && at < first + count; at++)
+    for (uint32_t at = first; segment->role != NULL && at < first + count; at++)
         own -= xseg_segment_is_guest(segment, at);
     return own * segment->granule_bytes;
 }
@@ -152,6 +172,8 @@ static void pass(const struct place *from, const struct place *to)
     xseg_guest_swap(&from->extent->segment, from->granule, &to->extent->segment, to->granule);
     uncount(from, bytes);
     count(to, bytes);
+    /* What kept the page at its old place may have ended. */
+    from->extent->elastic->let_go++;
     if (source == target)
         return;
     xseg_counts_move(&source->counts, &target->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
@@ -174,7 +196,7 @@ static void leave(const struct place *place, const struct run *run)
     if (!is_owner(place))
         return;
     for (struct place at = younger(place); !is_owner(&at); at = younger(&at))
-        if (is_live(&at) && !has(run, &at)) {
+        if (serves(&at) && !has(run, &at)) {
             pass(place, &at);
             return;
         }
@@ -189,26 +211,81 @@ void xseg_places_leave(struct xseg_extent *extent, uint32_t first, uint32_t coun
             leave(&(struct place){extent, at}, &run);
 }
 
-/* A live place found on the way has the page, or another live one, by PLACE-2. */
+/* A place that serves and is found on the way has the page, or another one that does, by PLACE-2. */
 static void come_back(const struct place *place)
 {
     struct place at = *place;
 
-    XSEG_ASSERT(is_live(place));
+    XSEG_ASSERT(serves(place));
     while (!is_owner(&at)) {
         at = younger(&at);
-        if (is_live(&at))
+        if (serves(&at))
             return;
     }
     if (!is_owner(place))
         pass(&at, place);
 }
 
-void xseg_places_return(struct xseg_extent *extent, uint32_t first, uint32_t count)
+/* Whether an owner's page is mapped in another pool, or may be: that runs, or a pause of it was not undone. */
+static bool is_elsewhere(const struct place *owner)
 {
-    for (uint32_t at = first; extent->elastic->place != NULL && at < first + count; at++)
-        if (is_linked(extent, at))
+    for (struct place at = younger(owner); !is_owner(&at); at = younger(&at))
+        if (at.extent->arena->pool != owner->extent->arena->pool &&
+            at.extent->segment.state[at.granule] != XSEG_PAGE_AWAY)
+            return true;
+    return false;
+}
+
+uint64_t xseg_places_pause(struct xseg_extent *extent)
+{
+    uint64_t granules = 0;
+
+    XSEG_ASSERT(extent->arena->pool->body->state != XSEG_POOL_RUNS);
+    xseg_places_leave(extent, 0, extent->segment.granules);
+    for (uint32_t at = 0; extent->elastic->place != NULL && at < extent->segment.granules; at++) {
+        const struct place place = {extent, at};
+
+        granules += is_linked(extent, at) && is_owner(&place) && is_elsewhere(&place);
+    }
+    return granules * extent->segment.granule_bytes;
+}
+
+void xseg_places_resume(struct xseg_extent *extent)
+{
+    XSEG_ASSERT(extent->arena->pool->body->state == XSEG_POOL_RUNS);
+    for (uint32_t at = 0; extent->elastic->place != NULL && at < extent->segment.granules; at++)
+        if (is_linked(extent, at) && extent->elastic->use[at] == XSEG_ELASTIC_LIVE)
             come_back(&(struct place){extent, at});
+}
+
+/* Let an evicted guest have the page of its owner, which has one unless its pool is paused, too. */
+static xseg_status rejoin(const struct place *place)
+{
+    struct place owner = *place;
+
+    while (!is_owner(&owner))
+        owner = younger(&owner);
+    const struct xseg_pool *pool = owner.extent->arena->pool;
+    const uint64_t handle = owner.extent->segment.handle[owner.granule];
+
+    if (pool != place->extent->arena->pool && pool->body->state != XSEG_POOL_RUNS)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "a page of it is shared with pool %s, which is paused: resume that first",
+                         xseg_pool_label(pool));
+    XSEG_ASSERT(handle != 0);
+    return xseg_evicted_join(&place->extent->segment, place->granule, handle);
+}
+
+xseg_status xseg_places_rejoin(struct xseg_extent *extent)
+{
+    const struct xseg_segment *segment = &extent->segment;
+    xseg_status status = XSEG_OK;
+
+    for (uint32_t at = 0;
+         segment->role != NULL && status == XSEG_OK && at < extent->segment.granules; at++)
+        if (xseg_segment_is_guest(segment, at) && xseg_segment_is_evicted(segment, at))
+            status = rejoin(&(struct place){extent, at});
+    return status;
 }
 
 /* Where all places of a page go, the one that is unmapped last has it until then. */
@@ -265,23 +342,24 @@ static bool audit_ring(const struct xseg_extent *extent, uint32_t granule,
     const struct place begin = {(struct xseg_extent *)(uintptr_t)extent, granule};
     const uint64_t handle = extent->segment.handle[granule];
     struct place at = begin;
-    unsigned owners = 0, live = 0, live_owners = 0;
+    unsigned owners = 0, serving = 0, serving_owners = 0;
 
     do {
         const struct place next = younger(&at);
 
         XSEG_HOLDS(finding, "PLACE-1",
                    links_of(next.extent, next.granule)->older == number_of(at.extent, at.granule) &&
-                       at.extent->segment.handle[at.granule] == handle,
+                       (at.extent->segment.handle[at.granule] == handle ||
+                        xseg_segment_is_evicted(&at.extent->segment, at.granule)),
                    "granule %" PRIu32 " is not behind the place before it", next.granule);
         owners += is_owner(&at);
-        live += is_live(&at);
-        live_owners += is_owner(&at) && is_live(&at);
+        serving += serves(&at);
+        serving_owners += is_owner(&at) && serves(&at);
         at = next;
     } while (at.extent != begin.extent || at.granule != begin.granule);
     XSEG_HOLDS(finding, "PLACE-1", owners == 1, "%u owners", owners);
-    XSEG_HOLDS(finding, "PLACE-2", live == 0 || live_owners == 1,
-               "%u live places, and an owner that is not", live);
+    XSEG_HOLDS(finding, "PLACE-2", serving == 0 || serving_owners == 1,
+               "%u places that serve, and an owner that does not", serving);
     return true;
 }
 

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: MIT */
+/* Pages of ranges at several places: what each may do there, pauses of some of them, and commits where they leave. */
+#include <string.h>
+
+#include "tests/support/scene.h"
+#include "xseg/peer.h"
+#include "xseg/range.h"
+
+#define PAGE     (2 * MIB)
+#define GRANULES 16u
+
+/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
+struct location {
+    int kind, number;
+};
+int cuMemGetAccess(unsigned long long *flags, const struct location *location,
+                   unsigned long long address);
+
+enum { NONE = 0, READ = 1, WRITE = 3 };
+
+static struct xseg_allocator *open_devices(const char *config, bool without_read_only)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.devices = 2;
+    settings.memory_bytes = GIB;
+    settings.real_bytes = true;
+    settings.without_read_only = without_read_only;
+    return scene_open_with_clock(&settings, config);
+}
+
+static struct xseg_range *reserve(struct xseg_allocator *allocator, bool reads)
+{
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range *range = NULL;
+
+    options.read_only_shares = reads;
+    assert_int_equal(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &range), XSEG_OK);
+    return range;
+}
+
+static struct xseg_range_info info(struct xseg_range *range)
+{
+    struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
+
+    assert_int_equal(xseg_range_info(range, &out), XSEG_OK);
+    return out;
+}
+
+static uint32_t *word(struct xseg_range *range, unsigned at)
+{
+    return (uint32_t *)(void *)((char *)info(range).base + at * PAGE);
+}
+
+static void commit(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
+{
+    assert_int_equal(xseg_range_commit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
+}
+
+static void decommit(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
+{
+    assert_int_equal(xseg_range_decommit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
+}
+
+static void share(struct xseg_range *to, unsigned first, struct xseg_range *from, unsigned at)
+{
+    assert_int_equal(xseg_range_share(to, first * PAGE, PAGE, from, at * PAGE), XSEG_OK);
+}
+
+static void pause(struct xseg_range *range)
+{
+    assert_int_equal(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_int_equal(info(range).physical_bytes, 0);
+    assert_int_equal(info(range).mapped_bytes, 0);
+}
+
+static void resume(struct xseg_range *range)
+{
+    assert_int_equal(xseg_pool_resume(info(range).pool), XSEG_OK);
+}
+
+static unsigned right(struct xseg_range *range, unsigned at, int device)
+{
+    const struct location location = {1, device};
+    unsigned long long flags = 0;
+
+    assert_int_equal(cuMemGetAccess(&flags, &location, (uintptr_t)word(range, at)), 0);
+    return (unsigned)flags;
+}
+
+static uint64_t allocated(struct xseg_allocator *allocator, struct xseg_range *range)
+{
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    where.pool = info(range).pool;
+    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    return stats.allocated_bytes[XSEG_STAT_ALL].current;
+}
+
+static void release(struct xseg_range *range)
+{
+    assert_int_equal(xseg_range_release(range), XSEG_OK);
+}
+
+/* All places of a page are in the pool: the page goes, and comes back at each of them with its contents. */
+static void a_pool_takes_all_places_along(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false);
+
+    (void)state;
+    commit(range, 0, 3, NULL);
+    share(range, 8, range, 1);
+    share(range, 10, range, 1);
+    *word(range, 8) = 7;
+    *word(range, 2) = 8;
+    pause(range);
+    assert_int_equal(xseg_sim_used(0), 0);
+    resume(range);
+    assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+    assert_int_equal(info(range).mapped_bytes, 5 * PAGE);
+    assert_int_equal(*word(range, 1), 7);
+    assert_int_equal(*word(range, 2), 8);
+    *word(range, 10) = 9;
+    assert_int_equal(*word(range, 1), 9);
+    assert_int_equal(*word(range, 8), 9);
+    decommit(range, 0, 3, NULL);
+    pause(range);
+    resume(range);
+    assert_int_equal(*word(range, 8), 9);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    decommit(range, 8, 1, NULL);
+    decommit(range, 10, 1, NULL);
+    release(range);
+    scene_close(allocator);
+}
+
+/* A page that a range of another pool has, too, stays there, is counted there, and may change there meanwhile. */
+static void a_page_stays_where_it_is_not_paused(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false), *other = reserve(allocator, false);
+
+    (void)state;
+    commit(range, 0, 2, NULL);
+    share(other, 4, range, 1);
+    *word(range, 1) = 7;
+    pause(range);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    assert_int_equal(info(other).physical_bytes, PAGE);
+    assert_int_equal(allocated(allocator, range), PAGE);
+    assert_int_equal(allocated(allocator, other), PAGE);
+    *word(other, 4) = 8;
+    resume(range);
+    assert_int_equal(*word(range, 1), 8);
+    *word(range, 1) = 9;
+    assert_int_equal(*word(other, 4), 9);
+    assert_int_equal(xseg_sim_used(0), 2 * PAGE);
+    decommit(other, 4, 1, NULL);
+    assert_int_equal(allocated(allocator, range), 2 * PAGE);
+    decommit(range, 0, 2, NULL);
+    release(range);
+    release(other);
+    scene_close(allocator);
+}
+
+/* The page that a paused pool has a place of is not given back: its range keeps it, and is not released. */
+static void a_page_waits_for_a_paused_pool(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false), *other = reserve(allocator, false);
+
+    (void)state;
+    commit(range, 0, 1, NULL);
+    share(other, 4, range, 0);
+    *word(range, 0) = 7;
+    pause(range);
+    decommit(other, 4, 1, NULL);
+    assert_int_equal(info(other).leaving_bytes, PAGE);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    scene_expect_error(xseg_range_release(other), XSEG_ERR_BUSY, "paused");
+    scene_expect_error(xseg_range_commit(other, 4 * PAGE, PAGE, NULL), XSEG_ERR_BUSY, "paused");
+    resume(range);
+    assert_int_equal(*word(range, 0), 7);
+    assert_int_equal(allocated(allocator, range), PAGE);
+    release(other);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    decommit(range, 0, 1, NULL);
+    release(range);
+    scene_close(allocator);
+}
+
+/* Of two pools that are paused, the one paused last has the page: it is resumed first. */
+static void pools_are_resumed_in_turn(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false), *other = reserve(allocator, false);
+
+    (void)state;
+    commit(range, 0, 1, NULL);
+    share(other, 4, range, 0);
+    *word(range, 0) = 7;
+    pause(range);
+    pause(other);
+    assert_int_equal(xseg_sim_used(0), 0);
+    scene_expect_error(xseg_pool_resume(info(range).pool), XSEG_ERR_BUSY, "resume that first");
+    assert_int_equal(xseg_sim_used(0), 0);
+    resume(other);
+    resume(range);
+    assert_int_equal(*word(range, 0), 7);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    decommit(other, 4, 1, NULL);
+    decommit(range, 0, 1, NULL);
+    release(range);
+    release(other);
+    scene_close(allocator);
+}
+
+/* Work that may use the memory, or a place elsewhere that leaves, is in the way of a pause. */
+static void work_is_in_the_way(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false), *other = reserve(allocator, false);
+    xseg_stream stream = scene_stream();
+
+    (void)state;
+    commit(range, 0, 1, stream);
+    scene_work_at(stream, word(range, 0), PAGE);
+    scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                       "work is queued");
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    share(other, 4, range, 0);
+    scene_work_at(stream, word(other, 4), PAGE);
+    decommit(other, 4, 1, stream);
+    scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                       "still mapped in ranges of other pools");
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    pause(range);
+    resume(range);
+    decommit(range, 0, 1, stream);
+    release(range);
+    release(other);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_close(allocator);
+}
+
+/* What is shared can only be read, by peers as well, whichever places go and whatever is paused; what is committed can be
+ * written. */
+static void readers_stay_readers(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false), *reader = reserve(allocator, true);
+    struct xseg_range *third = reserve(allocator, false);
+
+    (void)state;
+    commit(range, 0, 1, NULL);
+    commit(reader, 0, 1, NULL);
+    *word(range, 0) = 7;
+    share(reader, 4, range, 0);
+    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    share(reader, 5, range, 0);
+    share(third, 0, reader, 4);
+    for (int device = 0; device < 2; device++) {
+        assert_int_equal(right(range, 0, device), WRITE);
+        assert_int_equal(right(reader, 0, device), WRITE);
+        assert_int_equal(right(reader, 4, device), READ);
+        assert_int_equal(right(reader, 5, device), READ);
+        assert_int_equal(right(third, 0, device), READ);
+    }
+    decommit(third, 0, 1, NULL);
+    decommit(range, 0, 1, NULL);
+    assert_int_equal(info(reader).physical_bytes, 2 * PAGE);
+    pause(reader);
+    assert_int_equal(xseg_sim_used(0), 0);
+    resume(reader);
+    assert_int_equal(*word(reader, 5), 7);
+    for (int device = 0; device < 2; device++) {
+        assert_int_equal(right(reader, 0, device), WRITE);
+        assert_int_equal(right(reader, 4, device), READ);
+        assert_int_equal(right(reader, 5, device), READ);
+    }
+    decommit(reader, 4, 2, NULL);
+    commit(reader, 4, 1, NULL);
+    assert_int_equal(right(reader, 4, 0), WRITE);
+    decommit(reader, 4, 1, NULL);
+    decommit(reader, 0, 1, NULL);
+    release(range);
+    release(reader);
+    release(third);
+    scene_close(allocator);
+}
+
+/* A device that refuses such rights has no such ranges, and says why; others it has. */
+static void a_device_may_refuse(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, true);
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range *range = NULL;
+
+    (void)state;
+    options.read_only_shares = true;
+    scene_expect_error(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &range),
+                       XSEG_ERR_UNSUPPORTED, "read-only");
+    assert_int_equal(xseg_sim_used(0), 0);
+    range = reserve(allocator, false);
+    commit(range, 0, 1, NULL);
+    decommit(range, 0, 1, NULL);
+    release(range);
+    scene_close(allocator);
+}
+
+/* A granule that leaves with a page of others gets one of its own, behind the work that it left with. */
+static void a_commit_gives_a_page_of_its_own(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false), *reader = reserve(allocator, true);
+    xseg_stream stream = scene_stream();
+
+    (void)state;
+    commit(range, 0, 3, stream);
+    *word(range, 0) = 7;
+    share(range, 8, range, 0);
+    share(reader, 0, range, 1);
+    decommit(range, 1, 1, stream);
+    scene_work_at(stream, word(range, 8), PAGE);
+    assert_int_equal(xseg_sim_launch_reading(stream, UINT64_MAX, (uintptr_t)word(reader, 0), PAGE),
+                     XSEG_OK);
+    decommit(range, 8, 1, stream);
+    decommit(reader, 0, 1, stream);
+    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+    scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), XSEG_ERR_BUSY, "shared");
+    assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+    commit(range, 8, 1, stream);
+    commit(reader, 0, 1, stream);
+    assert_int_equal(right(reader, 0, 0), WRITE);
+    *word(range, 8) = 9;
+    assert_int_equal(*word(range, 0), 7);
+    assert_int_equal(info(range).retaken, 0);
+    assert_int_equal(info(reader).retaken, 0);
+    assert_int_equal(xseg_range_hold(range, 10 * PAGE, PAGE), XSEG_OK);
+    share(range, 10, range, 0);
+    decommit(range, 10, 1, stream);
+    scene_expect_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), XSEG_ERR_BUSY, "held");
+    assert_int_equal(xseg_range_let_go(range, 10 * PAGE, PAGE, stream), XSEG_OK);
+    decommit(range, 8, 1, stream);
+    decommit(range, 0, 1, stream);
+    decommit(range, 2, 1, stream);
+    decommit(reader, 0, 1, stream);
+    release(range);
+    release(reader);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pool_takes_all_places_along),
+        cmocka_unit_test(a_page_stays_where_it_is_not_paused),
+        cmocka_unit_test(a_page_waits_for_a_paused_pool),
+        cmocka_unit_test(pools_are_resumed_in_turn),
+        cmocka_unit_test(work_is_in_the_way),
+        cmocka_unit_test(readers_stay_readers),
+        cmocka_unit_test(a_device_may_refuse),
+        cmocka_unit_test(a_commit_gives_a_page_of_its_own),
+    };
+
+    return cmocka_run_group_tests_name("range_places", tests, NULL, NULL);
+}
