@@ -2,6 +2,7 @@
 #include "vmm/peer.h"
 
 #include "vmm/segment_page.h"
+#include "vmm/zeros.h"
 
 bool xseg_peer_is_known(const struct xseg_context *owner, const struct xseg_context *peer)
 {
@@ -92,6 +93,22 @@ static uint32_t run_at(const struct xseg_segment *segment, uint32_t first)
     return at - first;
 }
 
+/* Set the rights on the page of zeros, wherever it is mapped. */
+static void set_zeros(struct change *change, const struct xseg_segment *segment)
+{
+    const uint32_t end = segment->granules;
+
+    for (uint32_t at = 0, run; at < end && goes_on(change); at += run + 1) {
+        for (run = 0; at + run < end && xseg_zeros_is_covered(segment, at + run);)
+            run++;
+        if (run > 1 &&
+            set_together(change, xseg_segment_address(segment, at), run * segment->granule_bytes))
+            continue;
+        for (uint32_t i = 0; i < run && goes_on(change); i++)
+            set_page(change, xseg_segment_address(segment, at + i), segment->granule_bytes);
+    }
+}
+
 xseg_status xseg_peer_set_segment(struct xseg_segment *segment, const struct xseg_context *peer,
                                   bool is_allowed)
 {
@@ -105,6 +122,10 @@ xseg_status xseg_peer_set_segment(struct xseg_segment *segment, const struct xse
         change.reads = reads(segment, at);
         if (count != 0)
             set_run(&change, segment, at, count);
+    }
+    if (segment->zeros != NULL) {
+        change.reads = xseg_zeros_are_read_only(segment);
+        set_zeros(&change, segment);
     }
     return change.status;
 }

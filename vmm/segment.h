@@ -72,6 +72,8 @@ enum xseg_page_state {
  * device touches little of it. */
 #define XSEG_SEGMENT_TABLES_BYTES (3 * sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint8_t))
 
+struct xseg_zeros;
+
 struct xseg_segment {
     struct xseg_context *context;
     struct xseg_pages *pages; /* the idle pages of the device */
@@ -105,8 +107,9 @@ struct xseg_segment {
     uint8_t *shown;    /* behind `exports`: whether the page that starts there was ever exported */
     /* [granules]: enum xseg_page_role of the page that starts there; NULL before the first guest.  As `pins`. */
     _Atomic(uint8_t *) role;
-    uint64_t guests; /* bytes of guests that are mapped */
-    uint64_t let_go; /* how often pins or exports were taken back */
+    uint64_t guests;          /* bytes of guests that are mapped */
+    struct xseg_zeros *zeros; /* the page that is mapped at holes (zeros.h); NULL: none */
+    uint64_t let_go;          /* how often pins or exports were taken back */
 };
 
 static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment)

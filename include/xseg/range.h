@@ -53,9 +53,13 @@ struct xseg_range_options {
     bool exportable, rdma;
     const char *name;
     bool read_only_shares; /* the device can only read what xseg_range_share() maps in the range */
+    /* A page of zeros is mapped at every granule without memory, so that a stray read there is no fault: to be read only,
+     * if the device has such rights; else a stray write is seen by stray reads.  It is allocated memory of the pool, and
+     * stays over a pause. */
+    bool zero_page;
 };
 /* clang-format off */
-#define XSEG_RANGE_OPTIONS_INIT {sizeof(struct xseg_range_options), NULL, 0, 0, false, false, NULL, false}
+#define XSEG_RANGE_OPTIONS_INIT {sizeof(struct xseg_range_options), NULL, 0, 0, false, false, NULL, false, false}
 /* clang-format on */
 
 /**
@@ -70,11 +74,15 @@ struct xseg_range_options {
  *          XSEG_ERR_ARGUMENT      a size that is no multiple, a pool of another device, with memory functions of its
  *                                 own, or that nobody holds; options that contradict each other
  *          XSEG_ERR_NO_ADDRESSES  the driver has none, or the 32 TiB are used up
+ *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  with zero_page, for the page; nothing is taken from elsewhere for it
+ *          XSEG_ERR_BUSY          with zero_page, in a capture
  *          XSEG_ERR_UNSUPPORTED   the device has no virtual memory management, or refuses exportable memory, or, with
  *                                 read_only_shares, memory that can be written at one place and only read at another
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    one cuMemAddressReserve; of a pool that is exportable, what xseg_pool_create() costs; with read_only_shares,
- *          once a device, a page that is made, mapped at two places and given back
+ *          once a device, a page that is made, mapped at two places and given back; with zero_page, that, one page
+ *          that is made and filled, which is waited for, one map a granule of the range, and two set-accesses
+ *          (one a granule where the driver wants that)
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device,
                                                        uint64_t bytes,
@@ -119,13 +127,15 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_release(struct xseg_range *range)
  *          XSEG_ERR_ARGUMENT   not whole granules of the range; a granule is committed already
  *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  as for an allocation; the text says where the memory is
  *          XSEG_ERR_PAUSED     its pool is paused
- *          XSEG_ERR_BUSY       another call works on a granule; in a capture, a granule leaves with another stream; one
+ *          XSEG_ERR_BUSY       another call works on a granule; in a capture, a granule leaves with another stream, or
+ *                              has the page of zeros; one
  *                              leaves with a page that is shared, in a capture or because it is held, pinned,
  *                              exported or needed by a paused pool
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    none if all granules leave with this stream.  Else an event query for each stream that memory leaves with; one map
  *          a page, one create for each that is not idle, one set-access a contiguous run (one a page where the
- *          driver wants that), with the peers that are allowed; when memory is short, as an allocation
+ *          driver wants that), with the peers that are allowed; with zero_page, one unmap a run before; when memory is
+ *          short, as an allocation
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_commit(struct xseg_range *range, uint64_t offset,
                                                       uint64_t bytes, xseg_stream stream);
@@ -142,7 +152,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_commit(struct xseg_range *range, 
  *          XSEG_ERR_ARGUMENT  not whole granules of the range; a granule is not committed
  *          XSEG_ERR_PAUSED, XSEG_ERR_BUSY, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    one event record.  Later, at a look: an event query for each stream; one unmap a contiguous run; one release a
- *          page that is not kept
+ *          page that is not kept; with zero_page, one map a granule and one set-access a run behind the unmap, between
+ *          which a read there is a fault
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_decommit(struct xseg_range *range, uint64_t offset,
                                                         uint64_t bytes, xseg_stream stream);

@@ -99,7 +99,8 @@ static void expect_ranges(const struct stage *stage)
         assert_int_equal(info.committed_bytes, live * PAGE);
         if (!wanted.paused[range])
             assert_int_equal(info.mapped_bytes, info.committed_bytes + info.leaving_bytes);
-        assert_true(info.physical_bytes <= info.mapped_bytes);
+        assert_true(info.physical_bytes <=
+                    info.mapped_bytes + wanted.range[range]->body->elastic.zeros);
         own += info.physical_bytes;
         stuck += stuck_guests(range);
     }
@@ -460,6 +461,32 @@ static void paused(struct stage *stage)
     armed_end();
 }
 
+/* A page of zeros, which is mapped again where memory goes. */
+static void with_zeros(struct stage *stage)
+{
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+
+    options.zero_page = true;
+    begin(stage, NULL);
+    reserve_by(stage, 0, &options);
+    release(stage, 0);
+    reserve(stage, 1, 0);
+    commit(stage, 1, 0, 2, NULL);
+    armed_begin();
+    reserve_by(stage, 0, &options);
+    commit(stage, 0, 1, 3, NULL);
+    share(stage, 0, 6, 2, 1, 0);
+    decommit(stage, 0, 1, 2, NULL);
+    decommit(stage, 0, 6, 2, NULL);
+    commit(stage, 0, 0, 2, NULL);
+    decommit(stage, 0, 0, 2, NULL);
+    decommit(stage, 0, 3, 1, NULL);
+    release(stage, 0);
+    decommit(stage, 1, 0, 2, NULL);
+    release(stage, 1);
+    armed_end();
+}
+
 /* Holds, over decommits. */
 static void held(struct stage *stage)
 {
@@ -533,6 +560,7 @@ static const struct armed_scenario scenarios[] = {
     {"with idle pages", with_idle_pages, 3, 3},
     {"shared", shared, 4, 4},
     {"paused", paused, 4, 4},
+    {"with zeros", with_zeros, 4, 3},
     {"held", held, 3, 3},
     {"running short", running_short, 4, 4},
     {"closed", closed, 3, 4},

@@ -4,7 +4,7 @@
  * it leaves with and behind which work.
  *
  * Five ranges of one device, in three pools: two share one, one has longer pages, one has pages that can be exported, one
- * has a limit, one can only read what is shared onto it.  Commits, decommits, shares, holds, pages made ahead, quotas,
+ * has a limit, one can only read what is shared onto it, one has a page of zeros.  Commits, decommits, shares, holds, pages made ahead, quotas,
  * times of captures, pauses of the pools; blocks beside them, on a device of little memory.  All work is open-ended and says which granules it touches, so that the strict simulator ends
  * the process if a page goes beneath it.  After each step each granule is what the arrays say, each page is counted where
  * they say, and contains what was written to it; the figures of the ranges, of their pools and of the device are those of
@@ -69,13 +69,13 @@ struct batch {
 struct kind {
     uint64_t page_bytes, limit;
     unsigned pool; /* of the pools that are named; NONE: one of its own */
-    bool exportable, reads;
+    bool exportable, reads, zeros;
 };
 
 static const struct kind kinds[RANGES] = {
-    {2 * MIB, 0, 0, false, false},       {2 * MIB, 0, 0, false, true},
-    {4 * MIB, 0, 0, false, false},       {2 * MIB, 0, NONE, false, false},
-    {2 * MIB, 24 * MIB, 1, true, false},
+    {2 * MIB, 0, 0, false, false, false},       {2 * MIB, 0, 0, false, true, false},
+    {4 * MIB, 0, 0, false, false, false},       {2 * MIB, 0, NONE, false, false, true},
+    {2 * MIB, 24 * MIB, 1, true, false, false},
 };
 
 static struct world {
@@ -428,6 +428,12 @@ static struct xseg_statistics stats_of(struct xseg_pool *pool)
     return stats;
 }
 
+/* Bytes of the page of zeros. */
+static uint64_t zeros_of(unsigned range)
+{
+    return kinds[range].zeros ? kinds[range].page_bytes : 0;
+}
+
 static void check_range(unsigned range)
 {
     const struct xseg_range_info info = info_of(range);
@@ -437,7 +443,8 @@ static void check_range(unsigned range)
     assert_int_equal(info.committed_bytes, live);
     assert_int_equal(info.leaving_bytes, leaving);
     assert_int_equal(info.mapped_bytes, world.is_paused[range] ? 0 : live + leaving);
-    assert_int_equal(info.physical_bytes, world.is_paused[range] ? 0 : own_of(range, false));
+    assert_int_equal(info.physical_bytes,
+                     (world.is_paused[range] ? 0 : own_of(range, false)) + zeros_of(range));
     assert_int_equal(info.quota_bytes, world.quota[range]);
     assert_int_equal(info.retaken, world.retaken[range]);
 }
@@ -445,19 +452,20 @@ static void check_range(unsigned range)
 static void check_pool(struct xseg_pool *pool)
 {
     const struct xseg_statistics stats = stats_of(pool);
-    uint64_t own = 0, live = 0;
+    uint64_t own = 0, live = 0, zeros = 0;
     bool is_paused = false;
 
     for (unsigned range = 0; range < RANGES; range++)
         if (world.range[range]->body->pool == pool) {
             own += own_of(range, false);
             live += own_of(range, true);
+            zeros += zeros_of(range);
             is_paused = world.is_paused[range];
         }
-    assert_int_equal(stats.reserved_bytes[0].current, is_paused ? 0 : own);
-    assert_int_equal(stats.active_bytes[0].current, own);
-    assert_int_equal(stats.allocated_bytes[0].current, live);
-    assert_int_equal(stats.physical_bytes, is_paused ? 0 : own);
+    assert_int_equal(stats.reserved_bytes[0].current, (is_paused ? 0 : own) + zeros);
+    assert_int_equal(stats.active_bytes[0].current, own + zeros);
+    assert_int_equal(stats.allocated_bytes[0].current, live + zeros);
+    assert_int_equal(stats.physical_bytes, (is_paused ? 0 : own) + zeros);
 }
 
 static uint64_t *word_of(unsigned place, unsigned which)
@@ -477,6 +485,8 @@ static void check_granule(unsigned place)
     if (granule->use != elastic->use[place % GRANULES])
         fail_msg("granule %u of range %u is in use %d, for %d", place % GRANULES, place / GRANULES,
                  elastic->use[place % GRANULES], granule->use);
+    for (unsigned which = 0; world.has_bytes && kinds[place / GRANULES].zeros && which < 3; which++)
+        assert_true(granule->page != NONE || *word_of(place, which) == 0);
     if (granule->page == NONE)
         return;
     if ((owner_of(page_at(place)) != place) != is_guest(place))
@@ -734,6 +744,8 @@ static void step_commit(void)
         const bool leaves = granule->use == XSEG_ELASTIC_LEAVING;
         const bool is_other = leaves && (page_at(place)->places > 1 || granule->reads);
 
+        must_fail = must_fail || (world.marks > 0 && !leaves && kinds[range].zeros);
+        may_fail = may_fail || (world.marks > 0 && !leaves && kinds[range].zeros);
         empty += !leaves || is_other;
         others += is_other;
         /* It may keep its page, or lose the place that it shares it with meanwhile. */
@@ -927,7 +939,9 @@ static void step_share(void)
     const xseg_status status =
         xseg_range_share(world.range[range], offset_of(range, first),
                          count * kinds[from].page_bytes, world.range[from], offset_of(from, at));
-    assert_int_equal(status, fits && empty != 0 ? XSEG_OK : XSEG_ERR_ARGUMENT);
+    assert_int_equal(status, !fits || empty == 0                     ? XSEG_ERR_ARGUMENT
+                             : world.marks > 0 && kinds[range].zeros ? XSEG_ERR_BUSY
+                                                                     : XSEG_OK);
     assert_int_equal(xseg_sim_used(0), used);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     for (unsigned i = 0; status == XSEG_OK && i < count; i++) {
@@ -1248,6 +1262,7 @@ static void reserve(unsigned range)
     options.limit_bytes = kind->limit;
     options.pool = kind->pool == NONE ? NULL : world.pool[kind->pool];
     options.read_only_shares = kind->reads;
+    options.zero_page = kind->zeros;
     assert_int_equal(xseg_range_reserve(world.allocator, 0, GRANULES * kind->page_bytes, &options,
                                         &world.range[range]),
                      XSEG_OK);
@@ -1269,7 +1284,7 @@ static void step_again(void)
         assert_int_equal(status, XSEG_ERR_PAUSED);
         return;
     }
-    if (live != 0 || is_held || (leaving != 0 && world.marks > 0)) {
+    if (live != 0 || is_held || (leaving + zeros_of(range) != 0 && world.marks > 0)) {
         assert_int_equal(status, XSEG_ERR_BUSY);
         return;
     }

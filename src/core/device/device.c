@@ -69,3 +69,10 @@ xseg_status xseg_device_memory(struct xseg_device *device, uint64_t *free, uint6
                     used - xseg_min(used, taken));
     return XSEG_OK;
 }
+
+xseg_status xseg_device_make_copier(struct xseg_device *device)
+{
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    return device->copier == NULL ? xseg_driver_stream_create(&device->context, &device->copier)
+                                  : XSEG_OK;
+}

@@ -71,7 +71,7 @@ struct xseg_device {
     struct xseg_ranges *ranges;
     /* Stream that waits for users' events; NULL until needed; guarded by GROWTH. */
     xseg_stream side;
-    /* Stream that copies contents of paused pools; NULL until needed; guarded by GROWTH. */
+    /* Stream that copies contents of paused pools, and fills pages of zeros; NULL until needed; guarded by GROWTH. */
     xseg_stream copier;
     struct xseg_totals totals;
     struct xseg_pool pool; /* the default pool */
@@ -127,6 +127,9 @@ uint64_t xseg_device_physical(const struct xseg_device *device);
  * Returns: XSEG_OK; XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
  */
 xseg_status xseg_device_memory(struct xseg_device *device, uint64_t *free, uint64_t *total);
+
+/* Have the stream that copies (`copier`).  GROWTH is held.  Cost: one stream is made, once */
+xseg_status xseg_device_make_copier(struct xseg_device *device);
 
 /* Visit every arena of the device. */
 void xseg_device_visit_arenas(struct xseg_device *device,

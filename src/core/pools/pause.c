@@ -165,14 +165,6 @@ static void settle(struct move *move, enum xseg_pool_state state)
 
 /* --- Contents. --- */
 
-/* Get the stream for copies, made if needed. */
-static xseg_status get_copier(struct xseg_device *device)
-{
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    return device->copier == NULL ? xseg_driver_stream_create(&device->context, &device->copier)
-                                  : XSEG_OK;
-}
-
 static void copy_segment(struct move *move, struct xseg_segment *segment, bool saves)
 {
     bool evicted = false;
@@ -314,7 +306,7 @@ static xseg_status pause(struct move *move, enum xseg_keep keep, const char *pat
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (status == XSEG_OK && keep != XSEG_KEEP_NOTHING)
-        status = get_copier(device);
+        status = xseg_device_make_copier(device);
     if (status != XSEG_OK)
         return status;
     if (keep != XSEG_KEEP_NOTHING || xseg_notice_is_wanted(device)) {

@@ -370,6 +370,7 @@ class xseg_range_options(Structure):
         ("rdma", c_bool),
         ("name", c_char_p),
         ("read_only_shares", c_bool),
+        ("zero_page", c_bool),
     ]
 
 
