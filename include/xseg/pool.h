@@ -212,19 +212,21 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_route_begin(
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_route_end(struct xseg_pool *pool);
 
-/* Which blocks of a pool were live at some time. */
+/* Which blocks of a pool were live at some time, and which granules of its ranges (range.h) were committed. */
 struct xseg_checkpoint;
 
 /**
- * Remember which blocks of a pool are live, so that it can be brought back to that state.  What the pool
- * has lent (use_on_oom) is not among them.
+ * Remember which blocks of a pool are live, and which granules of its ranges are committed, so that it can be brought
+ * back to that state.  What the pool has lent (use_on_oom) is not among them, nor are granules that leave.
  *
  * @param out  the caller ends it with xseg_checkpoint_end()
  *
  * Returns: XSEG_OK
- *          XSEG_ERR_BUSY  freed blocks of the pool wait for other streams, or a capture is under way
+ *          XSEG_ERR_BUSY  freed blocks of the pool wait for other streams, a capture is under way, or another call
+ *                         works on a granule of a range of the pool
  *          XSEG_ERR_ARGUMENT (nobody holds the pool), XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    as an allocation looks at pending blocks; host memory of 32 bytes a live block.
+ * Cost:    as an allocation looks at pending blocks; a step for each granule of the pool's ranges; host memory of
+ *          32 bytes a live block, and 16 bytes a run of committed granules.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_checkpoint(struct xseg_pool *pool,
                                                          struct xseg_checkpoint **out);
@@ -238,6 +240,12 @@ XSEG_API void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint);
  * they contain whatever lies there.  Memory that the pool got since then stays cached.  What the
  * pool has lent (use_on_oom) stays as it is.
  *
+ * Of the ranges of the pool, exactly those granules are committed then that were so at the checkpoint.  Others that are
+ * committed now, those of ranges reserved since then included, are decommitted in the order of the default stream: the
+ * caller has made that stream wait for others that use them.  Granules that were decommitted since then are taken back
+ * as they are.  They need to have their memory still, which xseg_range_hold() keeps for them, and to leave with the
+ * default stream, or with one that has passed.  `moved` is not told of ranges.
+ *
  * @param moved  NULL, or told of every block that was freed (true), then of every block that is live
  *               again (false): a block live in both states is told of twice.  No lock is held
  *
@@ -245,19 +253,24 @@ XSEG_API void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint);
  *          XSEG_ERR_ARGUMENT  the checkpoint is of another pool, or nobody holds the pool
  *          XSEG_ERR_BUSY      blocks that are live now have uses, freed ones wait for other streams,
  *                             a capture is under way, the memory of the checkpoint is gone, or some of
- *                             it is lent, which the text names
+ *                             it is lent, which the text names; a granule of the checkpoint leaves with
+ *                             another stream that has not passed, or has its page at another place, too
+ *                             (xseg_range_share()); another call works on a granule
  *          XSEG_ERR_PAUSED    the pool is paused
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
+ *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED; with ranges, XSEG_ERR_DRIVER
  *          On an error nothing has changed.
  * Threads: no other call may use this pool meanwhile.
- * Cost:    no driver call.
+ * Cost:    no driver call for blocks.  For ranges, a few steps for each of their granules; an event record for each run
+ *          that is decommitted, and what xseg_range_decommit() costs later; where a granule is to be taken back whose
+ *          stream may not have passed, an event query for each stream that memory leaves with
  */
 XSEG_API XSEG_NODISCARD xseg_status
 xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoint *checkpoint,
                   void (*moved)(void *context, void *ptr, bool freed), void *context);
 
 /**
- * Whether the live blocks of a pool are exactly these.  What it has lent (use_on_oom) is not its.
+ * Whether the live blocks of a pool are exactly these.  What it has lent (use_on_oom) is not its, and what is committed
+ * of its ranges is no block.
  *
  * @param ptrs   starts of blocks, in any order; one that is named twice counts once
  * @param exactly  true if every one of them is a live block of the pool and there is no other

@@ -17,9 +17,9 @@
  * Offsets and sizes are multiples of a granule.
  *
  * A range belongs to a pool, its own or one that is named.  What pool.h and its neighbours say of a pool holds for its
- * ranges: statistics, limits, pause and resume, pins, registrations, history.  Committed bytes count as reserved and
- * allocated, those that leave as reserved and active; no allocation is counted, and a page at several places counts
- * once.  To observers, and to what xseg_block(), xseg_walk(), xseg_explain() and xseg_mappings() tell, adjacent
+ * ranges: statistics, limits, checkpoints, pause and resume, pins, registrations, history.  Committed bytes count as
+ * reserved and allocated, those that leave as reserved and active; no allocation is counted, and a page at several
+ * places counts once.  To observers, and to what xseg_block(), xseg_walk(), xseg_explain() and xseg_mappings() tell, adjacent
  * granules that are committed are like a live block, adjacent ones that leave like one that is pending, and the others
  * are holes.  xseg_free() refuses addresses of a range.
  *

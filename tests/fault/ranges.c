@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over elastic ranges: every driver call of commits, decommits, shares, holds, pages made ahead, pauses and
+ * The sweep over elastic ranges: every driver call of commits, decommits, shares, holds, pages made ahead, checkpoints,
+ * pauses and
  * releases fails once, with memory enough and with too little; and pairs of them, and what the host gives.
  *
  * After each attempt every committed granule of a pool that runs is mapped and accessible, and contains what was written to
@@ -36,6 +37,9 @@ static struct {
     bool reads[RANGES][GRANULES];    /* the device is to read it, and not to write */
     bool only_reads[RANGES], paused[RANGES];
     uint64_t tags;
+    struct xseg_pool *pool; /* of ranges that are reserved; NULL: each has its own */
+    struct xseg_checkpoint *checkpoint;
+    uint64_t saved[RANGES][GRANULES]; /* `tag` when it was taken */
 } wanted;
 
 /* --- What must hold after every call. --- */
@@ -185,6 +189,7 @@ static void reserve(struct stage *stage, unsigned range, uint64_t limit)
     struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
 
     options.limit_bytes = limit;
+    options.pool = wanted.pool;
     reserve_by(stage, range, &options);
 }
 
@@ -338,6 +343,55 @@ static void pause(struct stage *stage, unsigned range)
         if (is_again && wanted.paused[range])
             resume(stage, range);
     } while (is_again);
+}
+
+static void take_checkpoint(struct stage *stage)
+{
+    struct before before;
+    xseg_status status;
+
+    do {
+        before = look_before(stage);
+        status = xseg_pool_checkpoint(wanted.pool, &wanted.checkpoint);
+        if (status == XSEG_OK)
+            memcpy(wanted.saved, wanted.tag, sizeof(wanted.saved));
+    } while (again(stage, &before, status));
+}
+
+/* What a restore tells of blocks: the stage's list follows. */
+static void hear(void *self, void *ptr, bool freed)
+{
+    struct stage *stage = self;
+
+    if (freed)
+        stage_drop(stage, ptr);
+    else
+        stage_hold(stage, ptr, scene_block(stage->allocator, ptr).bytes);
+}
+
+/* Exactly the granules of the checkpoint are committed, those that were decommitted with what they contained. */
+static void note_restored(void)
+{
+    for (unsigned range = 0; range < RANGES; range++)
+        for (unsigned at = 0; at < GRANULES; at++) {
+            if (wanted.tag[range][at] == 0)
+                wanted.tag[range][at] = wanted.left[range][at];
+            if (wanted.saved[range][at] == 0)
+                wanted.tag[range][at] = 0;
+        }
+}
+
+static void restore(struct stage *stage)
+{
+    struct before before;
+    xseg_status status;
+
+    do {
+        before = look_before(stage);
+        status = xseg_pool_restore(wanted.pool, wanted.checkpoint, hear, stage);
+        if (status == XSEG_OK)
+            note_restored();
+    } while (again(stage, &before, status));
 }
 
 /* Work of the second stream on granules, until somebody waits. */
@@ -539,6 +593,44 @@ static void running_short(struct stage *stage)
     armed_end();
 }
 
+/* A pool of ranges and blocks that is restored: granules that left with either stream, and were held, come back, and others
+ * leave, some of them places of one page.  A restore that has failed has freed no block. */
+static void restored(struct stage *stage)
+{
+    begin(stage, NULL);
+    while (stage_again(stage, xseg_pool_create(stage->allocator, 0, NULL, &wanted.pool)))
+        ;
+    reserve(stage, 0, 0);
+    hold(stage, 0, 0, 3);
+    commit(stage, 0, 0, 4, stage->side);
+    void *block = stage_take_from(stage, wanted.pool, 3 * MIB, NULL);
+    armed_begin();
+    take_checkpoint(stage);
+    work(stage, 0, 1, 1);
+    decommit(stage, 0, 0, 2, stage->side);
+    decommit(stage, 0, 2, 1, NULL);
+    reserve(stage, 1, 0);
+    commit(stage, 1, 4, 3, stage->side);
+    commit(stage, 0, 6, 1, NULL);
+    share(stage, 0, 8, 2, 1, 4);
+    stage_give(stage, block);
+    (void)stage_take_from(stage, wanted.pool, 5 * MIB, NULL);
+    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
+    restore(stage);
+    commit(stage, 0, 4, 2, NULL);
+    restore(stage);
+    assert_int_equal(info_of(0).committed_bytes, 4 * PAGE);
+    xseg_checkpoint_end(wanted.checkpoint);
+    stage_give(stage, block);
+    let_go(stage, 0, 0, 3, NULL);
+    decommit(stage, 0, 0, 4, NULL);
+    release(stage, 0);
+    release(stage, 1);
+    while (stage_again(stage, xseg_pool_release(wanted.pool)))
+        ;
+    armed_end();
+}
+
 /* What is left of ranges goes with the allocator; the faults strike in there as well. */
 static void closed(struct stage *stage)
 {
@@ -563,6 +655,7 @@ static const struct armed_scenario scenarios[] = {
     {"with zeros", with_zeros, 4, 3},
     {"held", held, 3, 3},
     {"running short", running_short, 4, 4},
+    {"restored", restored, 4, 4},
     {"closed", closed, 3, 4},
 };
 

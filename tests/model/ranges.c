@@ -5,7 +5,7 @@
  *
  * Five ranges of one device, in three pools: two share one, one has longer pages, one has pages that can be exported, one
  * has a limit, one can only read what is shared onto it, one has a page of zeros.  Commits, decommits, shares, holds, pages made ahead, quotas,
- * times of captures, pauses of the pools; blocks beside them, on a device of little memory.  All work is open-ended and says which granules it touches, so that the strict simulator ends
+ * checkpoints, times of captures, pauses of the pools; blocks beside them, on a device of little memory.  All work is open-ended and says which granules it touches, so that the strict simulator ends
  * the process if a page goes beneath it.  After each step each granule is what the arrays say, each page is counted where
  * they say, and contains what was written to it; the figures of the ranges, of their pools and of the device are those of
  * the arrays.
@@ -90,19 +90,24 @@ static struct world {
     struct xseg_range *range[RANGES];
     bool is_paused[RANGES];
     uint64_t quota[RANGES], retaken[RANGES];
+    uint64_t reserved[RANGES], reservations; /* the number of the range among all that there were */
     struct granule granule[PLACES];
     struct page page[PLACES];
     struct batch batch[PLACES]; /* the oldest first */
     unsigned batches, marks;
     char *block[BLOCKS];
     unsigned blocks;
+    struct xseg_checkpoint *checkpoint; /* of the first pool; NULL: none */
+    bool was_live[PLACES];              /* when it was taken */
+    uint64_t was_reserved[RANGES];
     uint64_t random, tag, cache, limit;
     bool has_bytes, ran_short;
 } world;
 
 /* What programmes came to, so that a test in which nothing happens is seen. */
 static struct {
-    uint64_t commits, refused, retaken, shares, gone, passed_on, waited, parted, pauses, split;
+    uint64_t commits, refused, retaken, shares, gone, passed_on, waited, parted, pauses, split,
+        restored, not_restored, brought_back;
 } tally;
 
 static uint64_t below(uint64_t bound)
@@ -818,21 +823,8 @@ static void step_commit(void)
 
 /* --- Decommits, and holds. --- */
 
-static void step_decommit(void)
+static void decommit(unsigned range, unsigned first, unsigned count, unsigned stream)
 {
-    unsigned range, first, count;
-    const unsigned stream = (unsigned)below(STREAMS);
-
-    draw_run(&range, &first, &count);
-    if (!cut_run(range, first, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE))
-        return;
-    if (world.is_paused[range]) {
-        assert_int_equal(xseg_range_decommit(world.range[range], offset_of(range, first),
-                                             count * kinds[range].page_bytes, world.stream[stream]),
-                         XSEG_ERR_PAUSED);
-        world.is_known[stream] = true;
-        return;
-    }
     if (below(2) == 0)
         launch(stream, range, first, count);
     order(stream, range, first, count);
@@ -845,6 +837,24 @@ static void step_decommit(void)
         granule_of(range, at)->use = XSEG_ELASTIC_LEAVING;
     add_batch(range, first, count, stream);
     look();
+}
+
+static void step_decommit(void)
+{
+    unsigned range, first, count;
+    const unsigned stream = (unsigned)below(STREAMS);
+
+    draw_run(&range, &first, &count);
+    if (!cut_run(range, first, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE))
+        return;
+    if (!world.is_paused[range]) {
+        decommit(range, first, count, stream);
+        return;
+    }
+    assert_int_equal(xseg_range_decommit(world.range[range], offset_of(range, first),
+                                         count * kinds[range].page_bytes, world.stream[stream]),
+                     XSEG_ERR_PAUSED);
+    world.is_known[stream] = true;
 }
 
 static void step_hold(void)
@@ -958,6 +968,152 @@ static void step_share(void)
         page->places++;
         tally.shares++;
     }
+}
+
+/* --- Checkpoints of the first pool. --- */
+
+static bool is_of_pool(unsigned range)
+{
+    return kinds[range].pool == 0;
+}
+
+/* Whether a granule is in the checkpoint: of this range, not of one that it had before. */
+static bool is_saved(unsigned place)
+{
+    const unsigned range = place / GRANULES;
+
+    return world.was_live[place] && world.was_reserved[range] == world.reserved[range];
+}
+
+static void step_checkpoint(void)
+{
+    struct xseg_checkpoint *checkpoint = NULL;
+    const xseg_status status = xseg_pool_checkpoint(world.pool[0], &checkpoint);
+
+    assert_int_equal(status, world.marks > 0 ? XSEG_ERR_BUSY : XSEG_OK);
+    if (status != XSEG_OK)
+        return;
+    xseg_checkpoint_end(world.checkpoint);
+    world.checkpoint = checkpoint;
+    memcpy(world.was_reserved, world.reserved, sizeof(world.reserved));
+    for (unsigned place = 0; place < PLACES; place++)
+        world.was_live[place] = is_of_pool(place / GRANULES) && is_live(place);
+}
+
+/* The range of the pool that was reserved next after a number; NONE if there is none. */
+static unsigned range_after(uint64_t number)
+{
+    unsigned next = NONE;
+
+    for (unsigned range = 0; range < RANGES; range++)
+        if (is_of_pool(range) && world.reserved[range] > number &&
+            (next == NONE || world.reserved[range] < world.reserved[next]))
+            next = range;
+    return next;
+}
+
+#define FOR_POOL(range)                                    \
+    for (unsigned range = range_after(0); (range) != NONE; \
+         (range) = range_after(world.reserved[range]))
+
+/* Whether a granule that leaves can be taken back for the default stream.  The library asks about streams only if it has
+ * to. */
+static bool can_come_back(unsigned place)
+{
+    const unsigned batch = world.granule[place].batch;
+
+    if (page_at(place)->places > 1)
+        return false;
+    if (may_wait(batch, 0))
+        ask();
+    return !may_wait(batch, 0);
+}
+
+static bool can_restore(void)
+{
+    if (world.marks > 0)
+        return false;
+    for (unsigned place = 0; place < PLACES; place++)
+        if (world.was_live[place] && !is_saved(place))
+            return false;
+    FOR_POOL(range)
+    {
+        for (unsigned place = range * GRANULES; place < (range + 1) * GRANULES; place++)
+            if (is_saved(place) && !is_live(place) &&
+                (world.granule[place].use == XSEG_ELASTIC_EMPTY || !can_come_back(place)))
+                return false;
+    }
+    return true;
+}
+
+/* Decommit what is not in the checkpoint; whether there was anything. */
+static bool leave_surplus(void)
+{
+    bool any = false;
+
+    FOR_POOL(range)
+    {
+        for (unsigned first = 0, count; first < GRANULES; first += count + 1) {
+            const unsigned base = range * GRANULES + first;
+
+            for (count = 0;
+                 first + count < GRANULES && is_live(base + count) && !is_saved(base + count);)
+                count++;
+            if (count == 0)
+                continue;
+            pass_on(base, count, true);
+            for (unsigned i = 0; i < count; i++)
+                world.granule[base + i].use = XSEG_ELASTIC_LEAVING;
+            add_batch(range, first, count, 0);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* Decommit a granule of the checkpoint, which a restore may take back. */
+static void give_something_up(void)
+{
+    for (unsigned tries = 0; tries < 16; tries++) {
+        const unsigned place = (unsigned)below(PLACES);
+
+        if (!is_saved(place) || !is_live(place) || page_at(place)->places > 1)
+            continue;
+        decommit(place / GRANULES, place % GRANULES, 1, (unsigned)below(2));
+        return;
+    }
+}
+
+static void step_restore(void)
+{
+    if (world.checkpoint == NULL || world.is_paused[0])
+        return;
+    give_something_up();
+    for (unsigned place = 0; place < PLACES; place++)
+        if (is_of_pool(place / GRANULES) && is_live(place) && !is_saved(place))
+            order(0, place / GRANULES, place % GRANULES, 1);
+    const uint64_t creates = xseg_sim_calls("cuMemCreate"), before = waits();
+    const xseg_status status = xseg_pool_restore(world.pool[0], world.checkpoint, NULL, NULL);
+    const bool can = can_restore();
+
+    assert_int_equal(status, can ? XSEG_OK : XSEG_ERR_BUSY);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
+    assert_int_equal(waits(), before);
+    tally.restored += can;
+    tally.not_restored += !can;
+    /* What is gone does not come again: have a newer one. */
+    if (!can) {
+        step_checkpoint();
+        return;
+    }
+    const uint64_t retaken = tally.retaken;
+    const bool any = leave_surplus();
+    for (unsigned place = 0; place < PLACES; place++)
+        if (is_saved(place) && !is_live(place))
+            retake(place, 0);
+    tally.brought_back += tally.retaken - retaken;
+    if (any)
+        look();
 }
 
 /* --- Streams. --- */
@@ -1267,6 +1423,7 @@ static void reserve(unsigned range)
                                         &world.range[range]),
                      XSEG_OK);
     world.quota[range] = world.retaken[range] = 0;
+    world.reserved[range] = ++world.reservations;
 }
 
 static void step_again(void)
@@ -1307,12 +1464,13 @@ struct choice {
 /* clang-format on */
 
 static const struct choice choices[] = {
-    CHOICE(step_commit, 40), CHOICE(step_decommit, 30), CHOICE(step_share, 20),
-    CHOICE(step_work, 30),   CHOICE(step_finish, 12),   CHOICE(step_wait, 3),
-    CHOICE(step_hold, 2),    CHOICE(step_let_go, 6),    CHOICE(step_alloc, 6),
-    CHOICE(step_free, 6),    CHOICE(step_trim, 2),      CHOICE(step_prepare, 3),
-    CHOICE(step_quota, 3),   CHOICE(step_pause, 4),     CHOICE(step_resume, 12),
-    CHOICE(step_mark, 2),    CHOICE(step_bad_input, 2), CHOICE(step_again, 2),
+    CHOICE(step_commit, 40),    CHOICE(step_decommit, 30), CHOICE(step_share, 20),
+    CHOICE(step_work, 30),      CHOICE(step_finish, 12),   CHOICE(step_wait, 3),
+    CHOICE(step_hold, 2),       CHOICE(step_let_go, 6),    CHOICE(step_alloc, 6),
+    CHOICE(step_free, 6),       CHOICE(step_trim, 2),      CHOICE(step_prepare, 3),
+    CHOICE(step_quota, 3),      CHOICE(step_pause, 4),     CHOICE(step_resume, 12),
+    CHOICE(step_checkpoint, 4), CHOICE(step_restore, 8),   CHOICE(step_mark, 2),
+    CHOICE(step_bad_input, 2),  CHOICE(step_again, 2),
 };
 
 static uint64_t seed_played;
@@ -1385,7 +1543,8 @@ static void open_world(uint64_t seed, bool is_short, bool has_bytes)
     assert_int_equal(xseg_pool_create(world.allocator, 0, NULL, &world.pool[0]), XSEG_OK);
     assert_int_equal(xseg_pool_create(world.allocator, 0, &exportable, &world.pool[1]), XSEG_OK);
     world.device = xseg_allocator_open_device(world.allocator, 0);
-    for (unsigned i = 0; i < STREAMS; i++)
+    /* The first one is the default stream. */
+    for (unsigned i = 1; i < STREAMS; i++)
         world.stream[i] = machine_stream(false);
     for (unsigned range = 0; range < RANGES; range++)
         reserve(range);
@@ -1448,12 +1607,13 @@ static void close_world(void)
     empty_all();
     for (unsigned range = 0; range < RANGES; range++)
         assert_int_equal(xseg_range_release(world.range[range]), XSEG_OK);
+    xseg_checkpoint_end(world.checkpoint);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(xseg_pool_release(world.pool[i]), XSEG_OK);
     assert_int_equal(xseg_close(world.allocator), XSEG_OK);
     xseg_sim_finish_all();
     look_at_streams();
-    for (unsigned i = 0; i < STREAMS; i++)
+    for (unsigned i = 1; i < STREAMS; i++)
         machine_stream_destroy(world.stream[i]);
     machine_close();
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
@@ -1504,16 +1664,21 @@ static void play_all(uint64_t first, bool is_short, bool has_bytes)
         "# %llu commits, %llu refusals, %llu granules taken back, %llu shared, %llu "
         "gone, %llu pages "
         "passed on, %llu waits, %llu granules parted from others, %llu pauses, %llu pages "
-        "written elsewhere meanwhile\n",
+        "written elsewhere meanwhile, %llu restores and %llu refused, %llu granules of them "
+        "brought back\n",
         (unsigned long long)tally.commits, (unsigned long long)tally.refused,
         (unsigned long long)tally.retaken, (unsigned long long)tally.shares,
         (unsigned long long)tally.gone, (unsigned long long)tally.passed_on,
         (unsigned long long)tally.waited, (unsigned long long)tally.parted,
-        (unsigned long long)tally.pauses, (unsigned long long)tally.split);
+        (unsigned long long)tally.pauses, (unsigned long long)tally.split,
+        (unsigned long long)tally.restored, (unsigned long long)tally.not_restored,
+        (unsigned long long)tally.brought_back);
     if (seeds * steps >= 4000) {
         assert_true(tally.retaken > seeds && tally.shares > seeds && tally.gone > seeds);
         assert_true(tally.passed_on > seeds && 2 * tally.parted > seeds && tally.pauses > seeds);
         assert_true(!has_bytes || tally.split > seeds);
+        assert_true(tally.restored > seeds && tally.not_restored > seeds);
+        assert_true(tally.brought_back > seeds);
         assert_true(!is_short || (tally.refused > seeds && tally.waited > seeds));
     }
 }

@@ -24,6 +24,8 @@
 #define XSEG_CORE_ELASTIC_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "src/base/align.h"
@@ -73,6 +75,12 @@ static inline void xseg_elastic_set_own(struct xseg_elastic *elastic, uint64_t o
     elastic->coming = coming;
     *all += promised - elastic->promised;
     elastic->promised = promised;
+}
+
+/* Whether the page of a granule is mapped at other ones, too. */
+static inline bool xseg_elastic_is_shared(const struct xseg_elastic *elastic, uint32_t granule)
+{
+    return elastic->place != NULL && elastic->place[granule].younger != 0;
 }
 
 /* Bytes of the tables of a granule, without places. */

@@ -14,6 +14,7 @@
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
+#include "src/core/pools/checkpoint_ranges.h"
 #include "src/core/pools/pause.h"
 #include "src/core/small/small_free.h"
 
@@ -60,7 +61,7 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
         {
             const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-            /* What is committed of a range is no block. */
+            /* What is committed of a range is no block (checkpoint_ranges.h). */
             if (extent->elastic != NULL)
                 continue;
             XSEG_WALK(part, extent)
@@ -119,6 +120,7 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
 {
     struct xseg_device *device = pool->body->device;
     const bool with_users = (xseg_history_settings(&device->history) & XSEG_HISTORY_USERS) != 0;
+    struct xseg_checkpoint_ranges *ranges = NULL;
     struct xseg_checkpoint *checkpoint = NULL;
     struct harvest harvest;
     void *memory = NULL;
@@ -128,6 +130,8 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
     xseg_status status = harvest_all(pool, sizeof(*checkpoint), with_users, &memory, &harvest);
     if (status == XSEG_OK)
         status = expect_quiet(pool, &harvest);
+    if (status == XSEG_OK)
+        status = xseg_checkpoint_ranges_take(pool, &ranges);
     xseg_lock_give(&device->growth_lock);
     if (status != XSEG_OK) {
         free(memory);
@@ -138,12 +142,15 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
     checkpoint->pool = pool;
     checkpoint->count = harvest.count;
     checkpoint->users = harvest.users;
+    checkpoint->ranges = ranges;
     *out = checkpoint;
     return XSEG_OK;
 }
 
 void xseg_checkpoint_free(struct xseg_checkpoint *checkpoint)
 {
+    if (checkpoint != NULL)
+        xseg_checkpoint_ranges_free(checkpoint->ranges);
     free(checkpoint);
 }
 
@@ -166,7 +173,8 @@ static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_
 {
     struct xseg_extent *extent = extent_of(pool, saved->base);
     const uint64_t end = saved->base + saved->bytes;
-    bool there = extent != NULL && extent->arena == saved->arena;
+    /* Where the segment of the block was, a range of the same arena may be now. */
+    bool there = extent != NULL && extent->arena == saved->arena && extent->elastic == NULL;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (!there)
@@ -305,11 +313,15 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
         status = harvest_all(checkpoint->pool, 0, false, &memory, &live);
     if (status == XSEG_OK)
         status = check_restore(checkpoint, &live);
+    if (status == XSEG_OK)
+        status = xseg_checkpoint_ranges_begin(checkpoint->ranges, checkpoint->pool);
     for (size_t i = 0; status == XSEG_OK && i < live.count; i++)
         free_live(&live.block[i]);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
         revive(&checkpoint->block[i], checkpoint->users == NULL ? 0 : checkpoint->users[i], config);
     xseg_history_give_user(device->history.store, 0);
+    if (status == XSEG_OK)
+        xseg_checkpoint_ranges_finish(checkpoint->ranges, checkpoint->pool);
     xseg_lock_give(&device->growth_lock);
     xseg_allocator_end_call(device->allocator);
     if (status == XSEG_OK) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A checkpoint: the blocks of a pool that were live at some time.
+ * A checkpoint: the blocks of a pool that were live at some time, and the granules of its ranges that were committed.
  *
  * A checkpoint lists blocks by address.  All other state follows from these: mapped memory that is not
  * live is cached, and cached neighbours are one block.  A pool that is held usually loses no memory, so
  * its addresses are still mapped when the checkpoint is restored; if not, the restore changes nothing.
+ * Ranges are a part of their own (checkpoint_ranges.h).
  *
  * Locking: GROWTH and ARENA are taken inside; none may be held.
  */
@@ -12,6 +13,8 @@
 #define XSEG_CORE_CHECKPOINT_H
 
 #include "src/core/device/device.h"
+
+struct xseg_checkpoint_ranges;
 
 struct xseg_checkpoint_block {
     struct xseg_arena *arena;
@@ -21,6 +24,7 @@ struct xseg_checkpoint_block {
 struct xseg_checkpoint {
     struct xseg_pool *pool;
     size_t count;
+    struct xseg_checkpoint_ranges *ranges;
     const uint64_t *users; /* [count], the words of the blocks' requests; NULL without block_user */
     struct xseg_checkpoint_block block[]; /* by arena and segment, then address */
 };

@@ -320,11 +320,10 @@ static xseg_status order(const struct commit *commit)
     return XSEG_OK;
 }
 
-/* Take granules back that left. */
-static void retake(const struct commit *commit, const struct xseg_range_run *part)
+void xseg_commit_retake(const struct xseg_range_run *part)
 {
     struct xseg_elastic *elastic = part->extent->elastic;
-    struct xseg_arena *arena = commit->arena;
+    struct xseg_arena *arena = part->extent->arena;
 
     xseg_leaving_end(part->extent, part->first, part->count);
     xseg_arena_lock(arena);
@@ -373,7 +372,7 @@ static void settle(const struct commit *commit)
 
         if (part.count == 0)
             break;
-        retake(commit, &part);
+        xseg_commit_retake(&part);
         at = part.first + part.count;
     }
     xseg_range_set_use(run, XSEG_ELASTIC_LIVE);

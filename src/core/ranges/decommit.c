@@ -11,21 +11,12 @@
 #include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/places.h"
 
-/* Let live granules leave.  GROWTH is held. */
-static xseg_status decommit(const struct xseg_range_run *run, struct xseg_known_stream *stream)
+void xseg_decommit_settle(const struct xseg_range_run *run)
 {
     struct xseg_elastic *elastic = run->extent->elastic;
     struct xseg_arena *arena = run->extent->arena;
-    xseg_status status = xseg_pool_check_running(run->body->pool);
-    uint32_t at = 0;
 
-    if (status != XSEG_OK || run->count == 0)
-        return status;
-    if (!xseg_range_is_all(run, XSEG_ELASTIC_LIVE, &at))
-        return xseg_range_fail_use(run, at, "decommit what is committed");
-    status = xseg_leaving_begin(run->extent, run->first, run->count, stream);
-    if (status != XSEG_OK)
-        return status;
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     xseg_places_leave(run->extent, run->first, run->count);
     const uint64_t own = xseg_places_own(run->extent, run->first, run->count);
     xseg_arena_lock(arena);
@@ -35,7 +26,22 @@ static xseg_status decommit(const struct xseg_range_run *run, struct xseg_known_
     if (own != 0)
         xseg_counts_pend(&arena->counts, 0, own);
     xseg_arena_unlock(arena);
-    return XSEG_OK;
+}
+
+/* Let live granules leave.  GROWTH is held. */
+static xseg_status decommit(const struct xseg_range_run *run, struct xseg_known_stream *stream)
+{
+    xseg_status status = xseg_pool_check_running(run->body->pool);
+    uint32_t at = 0;
+
+    if (status != XSEG_OK || run->count == 0)
+        return status;
+    if (!xseg_range_is_all(run, XSEG_ELASTIC_LIVE, &at))
+        return xseg_range_fail_use(run, at, "decommit what is committed");
+    status = xseg_leaving_begin(run->extent, run->first, run->count, stream);
+    if (status == XSEG_OK)
+        xseg_decommit_settle(run);
+    return status;
 }
 
 /* What a call does with granules and a stream.  GROWTH is held. */

@@ -2,7 +2,7 @@
 /*
  * Decommitting: memory of a range is given up in the order of a stream (leaving.h); and holds, over which it stays.
  *
- * Locking: GROWTH is taken.
+ * Locking: GROWTH is taken, or held where a function says so.
  */
 #ifndef XSEG_CORE_DECOMMIT_H
 #define XSEG_CORE_DECOMMIT_H
@@ -15,5 +15,8 @@ xseg_status xseg_decommit(struct xseg_range *range, uint64_t offset, uint64_t by
 xseg_status xseg_decommit_hold(struct xseg_range *range, uint64_t offset, uint64_t bytes);
 xseg_status xseg_decommit_let_go(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                                  xseg_stream stream);
+
+/* Count live granules as leaving, which have got their batch by xseg_leaving_begin().  GROWTH is held. */
+void xseg_decommit_settle(const struct xseg_range_run *run);
 
 #endif

@@ -245,14 +245,22 @@ static struct xseg_leaving_batch *batch_of(const struct xseg_extent *extent, uin
     return leaving->table[number];
 }
 
+bool xseg_leaving_is_ordered(const struct xseg_extent *extent, uint32_t granule,
+                             const struct xseg_known_stream *stream)
+{
+    const struct xseg_leaving_batch *batch = batch_of(extent, granule);
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    return batch->stream == stream || batch->is_over || has_passed(batch);
+}
+
 xseg_status xseg_leaving_order(const struct xseg_extent *extent, uint32_t granule,
                                struct xseg_known_stream *stream)
 {
     struct xseg_leaving_batch *batch = batch_of(extent, granule);
     struct xseg_device *device = xseg_device_of(extent);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (batch->stream == stream || batch->is_over || has_passed(batch))
+    if (xseg_leaving_is_ordered(extent, granule, stream))
         return XSEG_OK;
     if (xseg_pending_captures(device->pending))
         return xseg_fail(
@@ -347,6 +355,25 @@ static void catch_up(struct xseg_device *device, struct xseg_leaving_batch *batc
         batch->is_over = xseg_trim_is_idle(device, batch->stream, false, &idle) == XSEG_OK && idle;
     if (batch->is_over)
         line_up(device->leaving, batch);
+}
+
+/* Whether there is anything to ask, or to take away, and the driver may be called for it. */
+static bool can_look(const struct xseg_device *device)
+{
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    return xseg_leaving_is_any(device->leaving) && !xseg_pending_captures(device->pending) &&
+           !xseg_context_is_lost(&device->context);
+}
+
+void xseg_leaving_ask(struct xseg_device *device)
+{
+    if (!can_look(device))
+        return;
+    XSEG_LIST_FOR_SAFE(node, &device->leaving->unrecorded)
+    {
+        catch_up(device, XSEG_CONTAINER(node, struct xseg_leaving_batch, turn));
+    }
+    ask(device);
 }
 
 /* --- Taking away. --- */
@@ -491,16 +518,10 @@ void xseg_leaving_look(struct xseg_device *device, bool keep)
     const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
     struct xseg_leaving_batch *batch;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (!xseg_leaving_is_any(leaving) || xseg_pending_captures(device->pending) ||
-        xseg_context_is_lost(&device->context))
+    if (!can_look(device))
         return;
     leaving->look++;
-    XSEG_LIST_FOR_SAFE(node, &leaving->unrecorded)
-    {
-        catch_up(device, XSEG_CONTAINER(node, struct xseg_leaving_batch, turn));
-    }
-    ask(device);
+    xseg_leaving_ask(device);
     while (!xseg_pending_captures(device->pending) && (batch = next_due(leaving)) != NULL)
         work(device, batch, keep || cache != 0);
     if (!keep)

@@ -53,6 +53,11 @@ void xseg_leaving_fini(struct xseg_leaving *leaving);
 xseg_status xseg_leaving_begin(struct xseg_extent *extent, uint32_t first, uint32_t count,
                                struct xseg_known_stream *stream);
 
+/* Whether work of a stream comes behind the stream with which a granule leaves: that is the same one, or has passed as
+ * far as is known. */
+bool xseg_leaving_is_ordered(const struct xseg_extent *extent, uint32_t granule,
+                             const struct xseg_known_stream *stream);
+
 /*
  * Make a stream wait for the stream with which a granule leaves, unless that is the same one.
  *
@@ -73,6 +78,9 @@ void xseg_leaving_resume(struct xseg_extent *extent, uint32_t first, uint32_t co
 /* Take granules out of their batches, which all leave, or were claimed while they did.  The caller sets what they are
  * used for. */
 void xseg_leaving_end(struct xseg_extent *extent, uint32_t first, uint32_t count);
+
+/* Find out how far the streams have come that memory leaves with; nothing is unmapped. */
+void xseg_leaving_ask(struct xseg_device *device);
 
 /* Unmap what may go.  keep: its pages become idle; else as page_cache_mb says */
 void xseg_leaving_look(struct xseg_device *device, bool keep);

@@ -1,0 +1,623 @@
+/* SPDX-License-Identifier: MIT */
+/* Checkpoints of pools that have ranges: what a restore takes back, decommits and refuses. */
+#include <string.h>
+
+#include "tests/support/scene.h"
+#include "xseg/range.h"
+
+#define PAGE   (2 * MIB)
+#define PAGES  64u
+#define SECOND UINT64_C(1000000000)
+#define PIECES 64u
+
+/* By their plain C types. */
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+int cuMemAddressReserve(unsigned long long *address, size_t bytes, size_t alignment,
+                        unsigned long long hint, unsigned long long flags);
+int cuMemAddressFree(unsigned long long address, size_t bytes);
+
+/* A pool with a range, a checkpoint of it, and a second stream. */
+struct stage {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    struct xseg_range *range;
+    struct xseg_checkpoint *checkpoint;
+    xseg_stream stream;
+};
+
+static struct xseg_range *reserve(const struct stage *stage)
+{
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range *range = NULL;
+
+    options.pool = stage->pool;
+    assert_int_equal(xseg_range_reserve(stage->allocator, 0, PAGES * PAGE,
+                                        stage->pool ? &options : NULL, &range),
+                     XSEG_OK);
+    return range;
+}
+
+static struct stage open_stage(bool real_bytes, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct stage stage = {0};
+    void *context = NULL;
+
+    settings.memory_bytes = GIB;
+    settings.real_bytes = real_bytes;
+    stage.allocator = scene_open_on(&settings, config);
+    assert_int_equal(cuInit(0), 0);
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    stage.pool = scene_pool(stage.allocator);
+    stage.range = reserve(&stage);
+    stage.stream = scene_stream();
+    return stage;
+}
+
+/* End what is left, of which nothing is committed. */
+static void close_stage(struct stage *stage)
+{
+    void *context = NULL;
+
+    xseg_checkpoint_end(stage->checkpoint);
+    xseg_sim_finish_all();
+    if (stage->range != NULL)
+        assert_int_equal(xseg_range_release(stage->range), XSEG_OK);
+    assert_int_equal(xseg_pool_release(stage->pool), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(stage->allocator, 0, stage->stream), XSEG_OK);
+    scene_stream_destroy(stage->stream);
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    scene_close(stage->allocator);
+}
+
+static struct xseg_range_info info(struct xseg_range *range)
+{
+    struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
+
+    assert_int_equal(xseg_range_info(range, &out), XSEG_OK);
+    return out;
+}
+
+static void commit(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
+{
+    assert_int_equal(xseg_range_commit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
+}
+
+static void decommit(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
+{
+    assert_int_equal(xseg_range_decommit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
+}
+
+static void hold(struct xseg_range *range, unsigned first, unsigned count)
+{
+    assert_int_equal(xseg_range_hold(range, first * PAGE, count * PAGE), XSEG_OK);
+}
+
+static void let_go(struct xseg_range *range, unsigned first, unsigned count)
+{
+    assert_int_equal(xseg_range_let_go(range, first * PAGE, count * PAGE, NULL), XSEG_OK);
+}
+
+static uint32_t *word_of(struct xseg_range *range, unsigned at)
+{
+    return (uint32_t *)(void *)((char *)info(range).base + at * PAGE);
+}
+
+/* Work on a granule that lasts for a second of the simulated clock. */
+static void work(const struct stage *stage, unsigned at, xseg_stream stream)
+{
+    assert_int_equal(xseg_sim_launch_on(stream, SECOND, (uintptr_t)word_of(stage->range, at), PAGE),
+                     XSEG_OK);
+}
+
+static void take(struct stage *stage)
+{
+    xseg_checkpoint_end(stage->checkpoint);
+    assert_int_equal(xseg_pool_checkpoint(stage->pool, &stage->checkpoint), XSEG_OK);
+}
+
+static void restore(const struct stage *stage)
+{
+    assert_int_equal(xseg_pool_restore(stage->pool, stage->checkpoint, NULL, NULL), XSEG_OK);
+}
+
+/* The bytes of each state that a walk finds in the pool, and what else a refused restore leaves as it is. */
+struct seen {
+    const struct xseg_pool *pool;
+    uint64_t bytes[XSEG_BLOCK_HOLE + 1], bases;
+};
+
+static bool see_block(void *context, const struct xseg_block_info *block)
+{
+    struct seen *seen = context;
+
+    if (block->pool == seen->pool) {
+        seen->bytes[block->state] += block->bytes;
+        seen->bases = seen->bases * 31 + (uintptr_t)block->base + block->state;
+    }
+    return true;
+}
+
+static struct seen look(const struct stage *stage)
+{
+    struct seen seen = {.pool = stage->pool};
+
+    assert_int_equal(xseg_walk(stage->allocator, NULL, see_block, &seen), XSEG_OK);
+    return seen;
+}
+
+/* A restore is refused, and nothing has changed. */
+static void expect_refused(const struct stage *stage, const char *word)
+{
+    const struct seen before = look(stage);
+    const struct xseg_statistics stats = scene_stats(stage->allocator);
+
+    scene_expect_error(xseg_pool_restore(stage->pool, stage->checkpoint, NULL, NULL), XSEG_ERR_BUSY,
+                       word);
+    const struct seen after = look(stage);
+    const struct xseg_statistics now = scene_stats(stage->allocator);
+    assert_memory_equal(&before, &after, sizeof(before));
+    assert_memory_equal(stats.allocated_bytes, now.allocated_bytes, sizeof(now.allocated_bytes));
+    assert_memory_equal(stats.active_bytes, now.active_bytes, sizeof(now.active_bytes));
+    assert_memory_equal(stats.reserved_bytes, now.reserved_bytes, sizeof(now.reserved_bytes));
+}
+
+/* --- What comes back. --- */
+
+static void what_was_held_comes_back(void **state)
+{
+    struct stage stage = open_stage(true, NULL);
+    struct xseg_range *range = stage.range;
+
+    (void)state;
+    commit(range, 2, 4, NULL);
+    *word_of(range, 3) = 7;
+    *word_of(range, 5) = 9;
+    hold(range, 2, 4);
+    take(&stage);
+    const struct xseg_statistics then = scene_stats(stage.allocator);
+    decommit(range, 3, 1, NULL);
+    decommit(range, 5, 1, stage.stream);
+    assert_int_equal(info(range).committed_bytes, 2 * PAGE);
+    const uint64_t calls = xseg_sim_calls(NULL), retaken = info(range).retaken;
+    restore(&stage);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+    assert_int_equal(info(range).committed_bytes, 4 * PAGE);
+    assert_int_equal(info(range).leaving_bytes, 0);
+    assert_int_equal(info(range).retaken, retaken + 2);
+    assert_int_equal(*word_of(range, 3), 7);
+    assert_int_equal(*word_of(range, 5), 9);
+    const struct xseg_statistics now = scene_stats(stage.allocator);
+    assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current);
+    assert_int_equal(now.allocated_bytes[0].peak, then.allocated_bytes[0].peak);
+    assert_int_equal(now.active_bytes[0].current, then.active_bytes[0].current);
+    /* Once more, as nothing has changed; and the granules are as any. */
+    restore(&stage);
+    let_go(range, 2, 4);
+    assert_int_equal(xseg_sim_used(0), 4 * PAGE);
+    decommit(range, 2, 4, NULL);
+    assert_int_equal(xseg_sim_used(0), 0);
+    close_stage(&stage);
+}
+
+/* What leaves is no part of a checkpoint, and does not prevent one. */
+static void what_leaves_is_not_taken(void **state)
+{
+    struct stage stage = open_stage(true, NULL);
+    struct xseg_range *range = stage.range;
+
+    (void)state;
+    commit(range, 0, 4, NULL);
+    work(&stage, 1, NULL);
+    work(&stage, 2, NULL);
+    decommit(range, 1, 2, NULL);
+    take(&stage);
+    commit(range, 1, 1, NULL);
+    commit(range, 8, 2, NULL);
+    restore(&stage);
+    assert_int_equal(info(range).committed_bytes, 2 * PAGE);
+    assert_int_equal(info(range).leaving_bytes, 4 * PAGE);
+    assert_int_equal(look(&stage).bytes[XSEG_BLOCK_LIVE], 2 * PAGE);
+    xseg_sim_advance(2 * SECOND);
+    decommit(range, 0, 1, NULL);
+    decommit(range, 3, 1, NULL);
+    assert_int_equal(xseg_sim_used(0), 0);
+    close_stage(&stage);
+}
+
+/* Memory that leaves with the default stream is taken back while that works; with another stream, once that has passed,
+ * though no other call has found out. */
+static void the_stream_has_to_pass(void **state)
+{
+    struct stage stage = open_stage(true, NULL);
+    struct xseg_range *range = stage.range;
+    void *block = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
+
+    (void)state;
+    commit(range, 0, 4, stage.stream);
+    *word_of(range, 2) = 5;
+    take(&stage);
+    work(&stage, 0, NULL);
+    decommit(range, 0, 1, NULL);
+    restore(&stage);
+    assert_int_equal(info(range).committed_bytes, 4 * PAGE);
+    work(&stage, 2, stage.stream);
+    decommit(range, 2, 2, stage.stream);
+    commit(range, 6, 1, NULL);
+    scene_free(stage.allocator, block);
+    expect_refused(&stage, "has not passed");
+    const uint64_t waits = xseg_sim_calls("cuStreamWaitEvent");
+    xseg_sim_advance(3 * SECOND);
+    restore(&stage);
+    assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), waits);
+    assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), 0);
+    assert_int_equal(xseg_sim_calls("cuEventSynchronize"), 0);
+    assert_int_equal(info(range).committed_bytes, 4 * PAGE);
+    assert_int_equal(*word_of(range, 2), 5);
+    assert_int_equal(scene_block(stage.allocator, block).state, XSEG_BLOCK_LIVE);
+    scene_free(stage.allocator, block);
+    decommit(range, 0, 4, NULL);
+    close_stage(&stage);
+}
+
+static void note_moved(void *context, void *ptr, bool freed)
+{
+    (void)ptr;
+    ++((unsigned *)context)[freed];
+}
+
+/* Blocks and ranges of a pool come back together; of ranges that came since then nothing stays committed. */
+static void a_pool_of_blocks_and_ranges(void **state)
+{
+    struct stage stage = open_stage(true, NULL);
+    struct xseg_range *early = stage.range, *twin = reserve(&stage), *late = NULL;
+    struct stage apart = {.allocator = stage.allocator};
+    struct xseg_range *other = reserve(&apart);
+    void *kept = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL), *added;
+    unsigned moved[2] = {0, 0};
+    bool exactly = false;
+
+    (void)state;
+    hold(early, 0, PAGES);
+    commit(early, 0, 2, NULL);
+    commit(early, 10, 3, NULL);
+    commit(twin, 5, 5, NULL);
+    commit(other, 0, 2, NULL);
+    take(&stage);
+    const struct xseg_statistics then = scene_stats(stage.allocator);
+    const struct seen before = look(&stage);
+    late = reserve(&stage);
+    commit(late, 0, 3, NULL);
+    commit(late, PAGES - 1, 1, stage.stream);
+    commit(early, 2, 8, NULL);
+    decommit(early, 0, 1, NULL);
+    decommit(early, 11, 2, NULL);
+    commit(early, PAGES - 2, 2, NULL);
+    commit(twin, 0, 5, NULL);
+    commit(twin, 10, 1, NULL);
+    decommit(other, 0, 1, NULL);
+    added = scene_alloc_in(stage.allocator, stage.pool, 5 * MIB, NULL);
+    scene_free(stage.allocator, kept);
+    assert_int_equal(xseg_pool_restore(stage.pool, stage.checkpoint, note_moved, moved), XSEG_OK);
+    assert_int_equal(moved[true], 1);
+    assert_int_equal(moved[false], 1);
+    assert_int_equal(xseg_pool_holds(stage.pool, &kept, 1, &exactly), XSEG_OK);
+    assert_true(exactly);
+    (void)added;
+    assert_int_equal(info(late).committed_bytes, 0);
+    assert_int_equal(info(late).mapped_bytes, 0);
+    assert_int_equal(info(other).committed_bytes, PAGE);
+    assert_int_equal(info(twin).mapped_bytes, 5 * PAGE);
+    assert_int_equal(info(early).committed_bytes, 5 * PAGE);
+    /* What is held stays with its memory: it leaves. */
+    assert_int_equal(info(early).leaving_bytes, 10 * PAGE);
+    const struct xseg_statistics now = scene_stats(stage.allocator);
+    assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current - PAGE);
+    assert_int_equal(now.allocation[0].current, then.allocation[0].current);
+    assert_int_equal(look(&stage).bytes[XSEG_BLOCK_LIVE], before.bytes[XSEG_BLOCK_LIVE]);
+    let_go(early, 0, PAGES);
+    decommit(early, 0, 2, NULL);
+    decommit(early, 10, 3, NULL);
+    decommit(twin, 5, 5, NULL);
+    decommit(other, 1, 1, NULL);
+    scene_free(stage.allocator, kept);
+    assert_int_equal(xseg_range_release(twin), XSEG_OK);
+    assert_int_equal(xseg_range_release(late), XSEG_OK);
+    assert_int_equal(xseg_range_release(other), XSEG_OK);
+    close_stage(&stage);
+}
+
+/* The figures of a pool of its own are those of the checkpoint. */
+static void figures_come_back(void **state)
+{
+    struct stage stage = open_stage(true, NULL);
+    struct xseg_range *range = stage.range;
+
+    (void)state;
+    hold(range, 1, 1);
+    commit(range, 0, 3, NULL);
+    take(&stage);
+    const struct xseg_statistics then = scene_stats(stage.allocator);
+    decommit(range, 1, 1, NULL);
+    commit(range, 3, 9, stage.stream);
+    scene_stream_wait(NULL, stage.stream);
+    restore(&stage);
+    const struct xseg_statistics now = scene_stats(stage.allocator);
+    for (unsigned group = 0; group < COUNT_OF(now.reserved_bytes); group++) {
+        assert_int_equal(now.reserved_bytes[group].current, then.reserved_bytes[group].current);
+        assert_int_equal(now.allocated_bytes[group].current, then.allocated_bytes[group].current);
+        assert_int_equal(now.active_bytes[group].current, then.active_bytes[group].current);
+    }
+    assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+    let_go(range, 1, 1);
+    decommit(range, 0, 3, NULL);
+    close_stage(&stage);
+}
+
+/* A checkpoint is taken of a paused pool, and restored when that is resumed. */
+static void a_paused_pool_is_not_restored(void **state)
+{
+    struct stage stage = open_stage(true, NULL);
+    struct xseg_range *range = stage.range;
+
+    (void)state;
+    commit(range, 0, 2, NULL);
+    assert_int_equal(xseg_pool_pause(stage.pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    take(&stage);
+    scene_expect_error(xseg_pool_restore(stage.pool, stage.checkpoint, NULL, NULL), XSEG_ERR_PAUSED,
+                       "paused");
+    assert_int_equal(xseg_pool_resume(stage.pool), XSEG_OK);
+    commit(range, 2, 2, NULL);
+    restore(&stage);
+    assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
+    decommit(range, 0, 2, NULL);
+    close_stage(&stage);
+}
+
+/* --- What is refused. --- */
+
+static void memory_that_is_gone(void **state)
+{
+    struct stage stage = open_stage(true, NULL);
+    struct xseg_range *range = stage.range;
+    void *block = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
+
+    (void)state;
+    commit(range, 0, 4, NULL);
+    take(&stage);
+    scene_free(stage.allocator, block);
+    decommit(range, 3, 1, NULL);
+    commit(range, 8, 1, NULL);
+    expect_refused(&stage, "is gone");
+    /* It is not the memory of then, but it is there. */
+    commit(range, 3, 1, NULL);
+    restore(&stage);
+    assert_int_equal(info(range).committed_bytes, 4 * PAGE);
+    scene_free(stage.allocator, block);
+    decommit(range, 0, 4, NULL);
+    close_stage(&stage);
+}
+
+/* All addresses that the driver has left: what is given back then is where the next range comes to lie. */
+struct rest {
+    unsigned long long address[PIECES];
+    size_t bytes[PIECES];
+    unsigned count;
+};
+
+static void take_addresses(struct rest *rest)
+{
+    rest->count = 0;
+    for (size_t bytes = (size_t)1 << 46; bytes >= GIB; bytes /= 2)
+        while (cuMemAddressReserve(&rest->address[rest->count], bytes, GIB, 0, 0) == 0) {
+            rest->bytes[rest->count++] = bytes;
+            assert_true(rest->count < PIECES);
+        }
+}
+
+static void give_addresses(const struct rest *rest)
+{
+    for (unsigned i = 0; i < rest->count; i++)
+        assert_int_equal(cuMemAddressFree(rest->address[i], rest->bytes[i]), 0);
+}
+
+/* A range of the checkpoint has ended; another one at the same addresses is not taken for it. */
+static void a_range_that_is_gone(void **state)
+{
+    struct stage stage = open_stage(false, NULL);
+    const void *base = info(stage.range).base;
+    struct rest rest;
+
+    (void)state;
+    take_addresses(&rest);
+    take(&stage);
+    commit(stage.range, 0, 2, NULL);
+    struct xseg_checkpoint *empty = stage.checkpoint;
+    stage.checkpoint = NULL;
+    take(&stage);
+    decommit(stage.range, 0, 2, NULL);
+    assert_int_equal(xseg_range_release(stage.range), XSEG_OK);
+    expect_refused(&stage, "released");
+    stage.range = reserve(&stage);
+    assert_ptr_equal(info(stage.range).base, base);
+    commit(stage.range, 0, 2, NULL);
+    expect_refused(&stage, "released");
+    /* Nothing of the range was in the first checkpoint, so none of it is missed. */
+    assert_int_equal(xseg_pool_restore(stage.pool, empty, NULL, NULL), XSEG_OK);
+    assert_int_equal(info(stage.range).mapped_bytes, 0);
+    xseg_checkpoint_end(empty);
+    give_addresses(&rest);
+    close_stage(&stage);
+}
+
+/* A range where the segment of a block was is not the memory of the block. */
+static void a_range_in_the_place_of_a_block(void **state)
+{
+    struct stage stage = open_stage(false, "expandable_segments:False");
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct rest rest;
+
+    (void)state;
+    assert_int_equal(xseg_range_release(stage.range), XSEG_OK);
+    char *block = scene_alloc_in(stage.allocator, stage.pool, 30 * MIB, NULL);
+    take(&stage);
+    take_addresses(&rest);
+    scene_free(stage.allocator, block);
+    where.pool = stage.pool;
+    assert_int_equal(xseg_trim(stage.allocator, &where, NULL, &done), XSEG_OK);
+    stage.range = reserve(&stage);
+    assert_ptr_equal(info(stage.range).base, block);
+    commit(stage.range, 0, PAGES, NULL);
+    expect_refused(&stage, "is gone");
+    decommit(stage.range, 0, PAGES, NULL);
+    give_addresses(&rest);
+    close_stage(&stage);
+}
+
+/* A page that is at another place, too, is not taken back; one that never left stays. */
+static void a_page_at_two_places(void **state)
+{
+    struct stage stage = open_stage(true, NULL);
+    struct xseg_range *range = stage.range;
+
+    (void)state;
+    commit(range, 0, 2, NULL);
+    take(&stage);
+    hold(range, 0, 1);
+    assert_int_equal(xseg_range_share(range, 8 * PAGE, PAGE, range, 0), XSEG_OK);
+    assert_int_equal(xseg_range_share(range, 9 * PAGE, PAGE, range, PAGE), XSEG_OK);
+    decommit(range, 0, 1, NULL);
+    expect_refused(&stage, "another place");
+    decommit(range, 8, 1, NULL);
+    restore(&stage);
+    assert_int_equal(info(range).committed_bytes, 2 * PAGE);
+    assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
+    assert_int_equal(info(range).physical_bytes, 2 * PAGE);
+    let_go(range, 0, 1);
+    decommit(range, 0, 2, NULL);
+    close_stage(&stage);
+}
+
+/* What a restore decommits may be two places of one page, of which neither keeps it. */
+static void both_places_of_a_page_leave(void **state)
+{
+    struct stage stage = open_stage(true, NULL);
+    struct xseg_range *range = stage.range, *other = reserve(&stage);
+
+    (void)state;
+    commit(range, 0, 1, NULL);
+    take(&stage);
+    commit(range, 4, 1, NULL);
+    assert_int_equal(xseg_range_share(range, 8 * PAGE, PAGE, range, 4 * PAGE), XSEG_OK);
+    assert_int_equal(xseg_range_share(other, 8 * PAGE, PAGE, range, 4 * PAGE), XSEG_OK);
+    work(&stage, 8, NULL);
+    restore(&stage);
+    assert_int_equal(info(other).leaving_bytes, PAGE);
+    assert_int_equal(scene_stats(stage.allocator).active_bytes[0].current, 2 * PAGE);
+    xseg_sim_finish_all();
+    decommit(range, 0, 1, NULL);
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(xseg_range_release(other), XSEG_OK);
+    close_stage(&stage);
+}
+
+/* What an observer finds while a commit works on its granules. */
+struct within {
+    struct stage *stage;
+    unsigned refused;
+};
+
+static void came(void *context, const struct xseg_mapping *mapping)
+{
+    struct within *within = context;
+    struct xseg_checkpoint *checkpoint = NULL;
+
+    if (mapping->pool != within->stage->pool)
+        return;
+    scene_expect_error(xseg_pool_checkpoint(within->stage->pool, &checkpoint), XSEG_ERR_BUSY,
+                       "another call");
+    scene_expect_error(
+        xseg_pool_restore(within->stage->pool, within->stage->checkpoint, NULL, NULL),
+        XSEG_ERR_BUSY, "another call");
+    within->refused++;
+}
+
+static void a_granule_that_a_call_works_on(void **state)
+{
+    struct stage stage = open_stage(true, NULL);
+    struct within within = {&stage, 0};
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    uint64_t id = 0;
+
+    (void)state;
+    take(&stage);
+    observer.context = &within;
+    observer.came = came;
+    assert_int_equal(xseg_observe(stage.allocator, &observer, &id), XSEG_OK);
+    commit(stage.range, 3, 1, NULL);
+    assert_int_equal(within.refused, 1);
+    assert_int_equal(xseg_unobserve(stage.allocator, id), XSEG_OK);
+    decommit(stage.range, 3, 1, NULL);
+    close_stage(&stage);
+}
+
+/* An event cannot be recorded, for the first run that is to leave or for the third. */
+static void a_driver_that_refuses(void **state)
+{
+    struct stage stage = open_stage(true, NULL);
+    struct xseg_range *range = stage.range;
+    void *block = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
+
+    (void)state;
+    hold(range, 0, 1);
+    commit(range, 0, 2, NULL);
+    take(&stage);
+    decommit(range, 0, 1, NULL);
+    commit(range, 4, 1, NULL);
+    commit(range, 6, 1, NULL);
+    commit(range, 8, 1, NULL);
+    scene_free(stage.allocator, block);
+    for (unsigned nth = 1; nth <= 3; nth += 2) {
+        const struct seen before = look(&stage);
+
+        assert_int_equal(xseg_sim_fail("cuEventRecord", nth, 999), XSEG_OK);
+        scene_expect_error(xseg_pool_restore(stage.pool, stage.checkpoint, NULL, NULL),
+                           XSEG_ERR_DRIVER, "999");
+        const struct seen after = look(&stage);
+        assert_memory_equal(&before, &after, sizeof(before));
+    }
+    restore(&stage);
+    assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
+    scene_free(stage.allocator, block);
+    let_go(range, 0, 1);
+    decommit(range, 0, 2, NULL);
+    close_stage(&stage);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_held_comes_back),
+        cmocka_unit_test(what_leaves_is_not_taken),
+        cmocka_unit_test(the_stream_has_to_pass),
+        cmocka_unit_test(a_pool_of_blocks_and_ranges),
+        cmocka_unit_test(figures_come_back),
+        cmocka_unit_test(a_paused_pool_is_not_restored),
+        cmocka_unit_test(memory_that_is_gone),
+        cmocka_unit_test(a_range_that_is_gone),
+        cmocka_unit_test(a_range_in_the_place_of_a_block),
+        cmocka_unit_test(a_page_at_two_places),
+        cmocka_unit_test(both_places_of_a_page_leave),
+        cmocka_unit_test(a_granule_that_a_call_works_on),
+        cmocka_unit_test(a_driver_that_refuses),
+    };
+
+    return cmocka_run_group_tests_name("range_checkpoint", tests, NULL, NULL);
+}
