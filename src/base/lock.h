@@ -29,6 +29,8 @@
  *          Let go of while one is called.
  * DEPOT    one per depot of stacks.  Guards adding a stack.  Leaf.  Held across: the loader's
  *          dl_iterate_phdr(), which waits for no constructor and calls nothing of the program.
+ * LEDGERS  one per process.  Guards the list of open ledgers (ledger.h).  Leaf.  Held across: opening and
+ *          closing their files, and a fork.
  * DRIVER   one per allocator.  Guards opening of devices.  Held across: every call that opens one.
  *          Never taken while another lock is held, and below GROWTH for that reason.
  */
@@ -64,6 +66,7 @@ enum xseg_lock_rank {
     XSEG_RANK_REGISTRATIONS,
     XSEG_RANK_OBSERVERS,
     XSEG_RANK_DEPOT,
+    XSEG_RANK_LEDGERS,
     XSEG_RANK_COUNT
 };
 

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/ledger.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+
+#define SLOT_BYTES 2048 /* a record lies within one page */
+
+/* Where the locks of slots begin. */
+#define PLACE_LOCKS  64
+#define RECORD_LOCKS 128
+
+/* How often a record that does not hold is read. */
+#define READ_TRIES 5u
+
+/* What stands in a slot. */
+struct image {
+    uint64_t checksum; /* of the record */
+    struct xseg_ledger_record record;
+};
+
+_Static_assert(sizeof(struct xseg_ledger_device) == 72, "a device has no padding");
+_Static_assert(sizeof(struct image) == 40 + XSEG_LEDGER_DEVICES * 72, "a record has no padding");
+_Static_assert(sizeof(struct image) <= SLOT_BYTES, "a record fits into a slot");
+_Static_assert(XSEG_LEDGER_FILE_HEADER + XSEG_LEDGER_SLOTS * SLOT_BYTES == XSEG_LEDGER_FILE_BYTES,
+               "the file has room for all slots, and no more");
+_Static_assert(PLACE_LOCKS + XSEG_LEDGER_SLOTS <= RECORD_LOCKS, "each lock has a byte of its own");
+_Static_assert(XSEG_LEDGER_SLOTS <= 64, "a word has a bit for each slot");
+
+xseg_status xseg_ledger_path(const char *name, char *path)
+{
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    const size_t length = strlen(name);
+
+    path[0] = '\0';
+    if (length == 0)
+        return xseg_fail(XSEG_ERR_ARGUMENT, "a ledger has no name: give it one, or a path");
+    if (strchr(name, '/') != NULL) {
+        if (length >= XSEG_LEDGER_PATH)
+            return xseg_fail(XSEG_ERR_ARGUMENT,
+                             "the path of a ledger has %zu bytes: give a path of less than %u",
+                             length, XSEG_LEDGER_PATH);
+        memcpy(path, name, length + 1);
+        return XSEG_OK;
+    }
+    if (length > XSEG_LEDGER_NAME || strspn(name, allowed) != length || strcmp(name, ".") == 0 ||
+        strcmp(name, "..") == 0)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "\"%s\" is no name for a ledger: give at most %u letters, digits, '-', "
+                         "'_' or '.', or a path with '/'",
+                         name, XSEG_LEDGER_NAME);
+    (void)snprintf(path, XSEG_LEDGER_PATH, "/dev/shm/xseg-%u-%s", (unsigned)geteuid(), name);
+    return XSEG_OK;
+}
+
+/* FNV-1a. */
+static uint64_t sum_up(const struct xseg_ledger_record *record)
+{
+    const unsigned char *bytes = (const unsigned char *)record;
+    uint64_t sum = 0xcbf29ce484222325u;
+
+    for (size_t i = 0; i < sizeof(*record); i++)
+        sum = (sum ^ bytes[i]) * 0x100000001b3u;
+    return sum;
+}
+
+static off_t offset_of(unsigned slot)
+{
+    return XSEG_LEDGER_FILE_HEADER + (off_t)slot * SLOT_BYTES;
+}
+
+/* Write what stands in the own slot, in one write.  Returns 0 or an errno. */
+static int write_slot(const struct xseg_ledger *ledger, const struct image *image)
+{
+    errno = ENOSPC;
+    const ssize_t put =
+        pwrite(ledger->file.descriptor, image, sizeof(*image), offset_of(ledger->slot));
+    return put == (ssize_t)sizeof(*image) ? 0 : errno;
+}
+
+/* Write the own record. */
+static xseg_status publish(struct xseg_ledger *ledger)
+{
+    struct image image = {.record = ledger->own};
+
+    image.checksum = sum_up(&image.record);
+    const int error = write_slot(ledger, &image);
+    ledger->is_written = error == 0;
+    if (error == 0)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be written: %s: give another path",
+                     ledger->file.path, strerror(error));
+}
+
+/* Take the first slot that is free. */
+static xseg_status take_place(struct xseg_ledger *ledger)
+{
+    int error = EAGAIN;
+
+    for (unsigned slot = 0; error == EAGAIN && slot < XSEG_LEDGER_SLOTS; slot++) {
+        ledger->slot = slot;
+        error = xseg_ledger_file_lock(&ledger->file, PLACE_LOCKS + (off_t)slot);
+    }
+    if (error == EAGAIN)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "%u processes have the ledger %s open, and it has no slot for another: "
+                         "give some of them another path",
+                         XSEG_LEDGER_SLOTS, ledger->file.path);
+    return error == 0 ? XSEG_OK : xseg_ledger_file_fail_to_lock(&ledger->file, error);
+}
+
+/* Take a slot, and let its record count once it is this process's. */
+static xseg_status take_slot(struct xseg_ledger *ledger)
+{
+    const xseg_status taken = take_place(ledger);
+
+    if (taken != XSEG_OK)
+        return taken;
+    ledger->own.sequence = 1;
+    ledger->own.pid = (int32_t)getpid();
+    (void)snprintf(ledger->own.name, sizeof(ledger->own.name), "%s", program_invocation_short_name);
+    const xseg_status published = publish(ledger);
+    if (published != XSEG_OK)
+        return published;
+    const int error = xseg_ledger_file_lock(&ledger->file, RECORD_LOCKS + (off_t)ledger->slot);
+    return error == 0 ? XSEG_OK : xseg_ledger_file_fail_to_lock(&ledger->file, error);
+}
+
+xseg_status xseg_ledger_open(struct xseg_ledger *ledger, const char *path)
+{
+    memset(ledger, 0, sizeof(*ledger));
+    const xseg_status opened = xseg_ledger_file_open(&ledger->file, path);
+    if (opened != XSEG_OK)
+        return opened;
+    const xseg_status taken = take_slot(ledger);
+    if (taken != XSEG_OK)
+        xseg_ledger_file_close(&ledger->file);
+    return taken;
+}
+
+/* Whether the numbers of a device are ones that a process can have. */
+static bool device_holds(const struct xseg_ledger_device *device)
+{
+    return device->taken < XSEG_LEDGER_BYTES_BOUND && device->idle <= device->taken &&
+           device->wanted < XSEG_LEDGER_BYTES_BOUND && device->floor < XSEG_LEDGER_BYTES_BOUND &&
+           device->share <= XSEG_LEDGER_WHOLE_SHARE;
+}
+
+static bool record_holds(const struct xseg_ledger_record *record)
+{
+    if (record->device_count > XSEG_LEDGER_DEVICES)
+        return false;
+    for (unsigned i = 0; i < record->device_count; i++) {
+        if (!device_holds(&record->devices[i]))
+            return false;
+        for (unsigned j = 0; j < i; j++)
+            if (memcmp(record->devices[i].uuid, record->devices[j].uuid, XSEG_LEDGER_UUID) == 0)
+                return false;
+    }
+    return true;
+}
+
+xseg_status xseg_ledger_write(struct xseg_ledger *ledger, const struct xseg_ledger_device *devices,
+                              unsigned device_count)
+{
+    struct xseg_ledger_record next = ledger->own;
+
+    XSEG_ASSERT(device_count <= XSEG_LEDGER_DEVICES);
+    memset(next.devices, 0, sizeof(next.devices));
+    if (device_count > 0)
+        memcpy(next.devices, devices, device_count * sizeof(*devices));
+    next.device_count = device_count;
+    XSEG_ASSERT(record_holds(&next));
+    if (ledger->file.is_own && ledger->is_written && memcmp(&next, &ledger->own, sizeof(next)) == 0)
+        return XSEG_OK;
+    const xseg_status checked = xseg_ledger_file_check(&ledger->file);
+    ledger->is_written = false;
+    if (checked != XSEG_OK)
+        return checked;
+    next.sequence++;
+    ledger->own = next;
+    return publish(ledger);
+}
+
+/* Read the record of a slot.  Returns whether there is one that holds; it is untouched otherwise. */
+static bool fetch(const struct xseg_ledger *ledger, unsigned slot,
+                  struct xseg_ledger_record *record)
+{
+    struct image image;
+
+    if (pread(ledger->file.descriptor, &image, sizeof(image), offset_of(slot)) !=
+            (ssize_t)sizeof(image) ||
+        image.checksum != sum_up(&image.record) || !record_holds(&image.record))
+        return false;
+    *record = image.record;
+    record->name[sizeof(record->name) - 1] = '\0';
+    return true;
+}
+
+/* Find which of `count` slots from one on other processes hold. */
+static int find_held(const struct xseg_ledger *ledger, unsigned slot, unsigned count,
+                     uint64_t *held)
+{
+    return xseg_ledger_file_find_held(&ledger->file, RECORD_LOCKS + (off_t)slot, count, held);
+}
+
+/* Look at a slot that another process holds, or has held a moment ago. */
+static void look_at(const struct xseg_ledger *ledger, unsigned slot,
+                    struct xseg_ledger_entry *entry)
+{
+    for (unsigned tries = 0; tries < READ_TRIES; tries++) {
+        uint64_t held = 0;
+
+        if (fetch(ledger, slot, &entry->record)) {
+            entry->state = XSEG_LEDGER_FRESH;
+            return;
+        }
+        /* The process may have cleared its record and gone. */
+        if (find_held(ledger, slot, 1, &held) == 0 && held == 0) {
+            entry->state = XSEG_LEDGER_FREE;
+            return;
+        }
+        (void)sched_yield();
+    }
+    entry->state = entry->state == XSEG_LEDGER_FRESH || entry->state == XSEG_LEDGER_KEPT
+                       ? XSEG_LEDGER_KEPT
+                       : XSEG_LEDGER_UNREADABLE;
+}
+
+/* The own record needs no reading; but if somebody has overwritten it, it has to be written again. */
+static void look_at_own(struct xseg_ledger *ledger)
+{
+    struct xseg_ledger_record record;
+
+    if (!fetch(ledger, ledger->slot, &record) || memcmp(&record, &ledger->own, sizeof(record)) != 0)
+        ledger->is_written = false;
+    ledger->seen[ledger->slot] =
+        (struct xseg_ledger_entry){.state = XSEG_LEDGER_FRESH, .record = ledger->own};
+}
+
+xseg_status xseg_ledger_read(struct xseg_ledger *ledger)
+{
+    const xseg_status checked = xseg_ledger_file_check(&ledger->file);
+    uint64_t held = 0;
+
+    if (checked != XSEG_OK)
+        return checked;
+    const int error = find_held(ledger, 0, XSEG_LEDGER_SLOTS, &held);
+    if (error != 0)
+        return xseg_ledger_file_fail_to_lock(&ledger->file, error);
+    for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++) {
+        if (slot == ledger->slot)
+            look_at_own(ledger);
+        else if ((held >> slot & 1) != 0)
+            look_at(ledger, slot, &ledger->seen[slot]);
+        else
+            ledger->seen[slot].state = XSEG_LEDGER_FREE;
+    }
+    return XSEG_OK;
+}
+
+void xseg_ledger_close(struct xseg_ledger *ledger)
+{
+    const struct image cleared = {0};
+
+    if (xseg_ledger_file_is_intact(&ledger->file)) {
+        (void)xseg_ledger_file_unlock(&ledger->file, RECORD_LOCKS + (off_t)ledger->slot);
+        (void)write_slot(ledger, &cleared);
+    }
+    xseg_ledger_file_close(&ledger->file);
+}

@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/ledger_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "src/base/align.h"
+#include "src/base/error.h"
+#include "src/base/lock.h"
+
+#define MAGIC   "xseg ledger"
+#define VERSION 1u /* another version has another layout */
+
+#define HEADER_LOCK 0 /* the byte that stands for it */
+
+/* How long, and how often, a process waits for another one that writes the header. */
+#define HEADER_WAIT_NS 10000000
+#define HEADER_TRIES   200u
+
+/* How often a file that comes and goes at a path is gone after. */
+#define OPEN_TRIES 100u
+
+struct header {
+    char magic[16];
+    uint32_t version, reserved;
+    uint64_t bytes; /* of the file */
+};
+
+_Static_assert(sizeof(struct header) == 32, "the layout is the same for all processes");
+
+/* The process's open files, for the child of a fork. */
+static struct xseg_lock files_lock = {.os = PTHREAD_MUTEX_INITIALIZER, .rank = XSEG_RANK_LEDGERS};
+static struct xseg_list files = {&files, &files};
+static pthread_once_t handlers_once = PTHREAD_ONCE_INIT;
+static int handlers_error;
+
+static void before_fork(void) XSEG_ACQUIRES(files_lock)
+{
+    xseg_lock_take(&files_lock);
+}
+
+static void after_fork(void) XSEG_RELEASES(files_lock)
+{
+    xseg_lock_give(&files_lock);
+}
+
+static bool is_same(const struct xseg_ledger_file *file, const struct stat *status)
+{
+    return status->st_dev == file->device && status->st_ino == file->inode;
+}
+
+bool xseg_ledger_file_is_intact(const struct xseg_ledger_file *file)
+{
+    struct stat status;
+
+    return file->is_own && fstat(file->descriptor, &status) == 0 && is_same(file, &status);
+}
+
+/* Close the descriptor, if it is the ledger's still. */
+static void let_go(struct xseg_ledger_file *file) XSEG_REQUIRES(files_lock)
+{
+    if (xseg_ledger_file_is_intact(file))
+        (void)close(file->descriptor);
+    file->is_own = false;
+    xseg_list_remove(&file->node);
+}
+
+/* The locks are the parent's, and must end with it. */
+static void after_fork_in_child(void) XSEG_RELEASES(files_lock)
+{
+    while (!xseg_list_is_empty(&files))
+        let_go(XSEG_LIST_FIRST(&files, struct xseg_ledger_file, node));
+    xseg_lock_give(&files_lock);
+}
+
+static void add_handlers(void)
+{
+    handlers_error = pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
+
+/* What to do about an error of open(). */
+static const char *advise(int error)
+{
+    switch (error) {
+    case ELOOP:
+        return ", or it is a symbolic link: give the path that it leads to";
+    case EACCES:
+    case EPERM:
+        return ": let this process read and write it, or give another path";
+    default:
+        return ": give another path";
+    }
+}
+
+/* Open the file, made if there is none; -1 on failure.  O_CREAT is for new files alone: in a sticky folder of all
+ * users the kernel may refuse it for files of others (fs.protected_regular), whose group this process may be in. */
+static int open_or_make(const char *path)
+{
+    const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY;
+    int descriptor = -1;
+
+    for (unsigned tries = 0; tries < OPEN_TRIES; tries++) {
+        descriptor = open(path, flags);
+        if (descriptor >= 0 || errno != ENOENT)
+            break;
+        descriptor = open(path, flags | O_CREAT | O_EXCL, 0660);
+        if (descriptor >= 0 || errno != EEXIST)
+            break;
+    }
+    return descriptor;
+}
+
+/* Open the file where a fork sees it.  Returns 0 or an errno. */
+static int open_listed(struct xseg_ledger_file *file) XSEG_REQUIRES(files_lock)
+{
+    struct stat status;
+
+    file->descriptor = open_or_make(file->path);
+    if (file->descriptor < 0)
+        return errno;
+    if (fstat(file->descriptor, &status) != 0) {
+        const int error = errno;
+
+        (void)close(file->descriptor);
+        return error;
+    }
+    file->device = status.st_dev;
+    file->inode = status.st_ino;
+    file->is_own = true;
+    xseg_list_insert(&files, &file->node);
+    return 0;
+}
+
+static struct flock lock_of(short type, off_t first, off_t count)
+{
+    struct flock lock;
+
+    memset(&lock, 0, sizeof(lock));
+    lock.l_type = type;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = first;
+    lock.l_len = count;
+    return lock;
+}
+
+static int set_lock(const struct xseg_ledger_file *file, short type, off_t byte)
+{
+    const struct flock lock = lock_of(type, byte, 1);
+
+    if (fcntl(file->descriptor, F_OFD_SETLK, &lock) == 0)
+        return 0;
+    return errno == EACCES ? EAGAIN : errno;
+}
+
+int xseg_ledger_file_lock(const struct xseg_ledger_file *file, off_t byte)
+{
+    return set_lock(file, F_WRLCK, byte);
+}
+
+int xseg_ledger_file_unlock(const struct xseg_ledger_file *file, off_t byte)
+{
+    return set_lock(file, F_UNLCK, byte);
+}
+
+xseg_status xseg_ledger_file_fail_to_lock(const struct xseg_ledger_file *file, int error)
+{
+    return xseg_fail(XSEG_ERR_FILE,
+                     "the ledger %s cannot be locked: %s: give a path on a local file system",
+                     file->path, strerror(error));
+}
+
+/* Whether this is a file that may be a ledger, as far as fstat() tells. */
+static xseg_status check_kind(const struct xseg_ledger_file *file, const struct stat *status)
+{
+    const char *what = NULL;
+
+    if (!S_ISREG(status->st_mode))
+        what = "is not a regular file";
+    else if ((status->st_mode & S_IWOTH) != 0)
+        what = "may be written to by every user";
+    else if (status->st_nlink > 1)
+        what = "has a second name (a hard link)";
+    if (what == NULL)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_FILE, "the ledger %s %s: give another path, or mend that", file->path,
+                     what);
+}
+
+static bool is_whole(const struct header *header, const struct stat *status)
+{
+    return memcmp(header->magic, MAGIC, sizeof(MAGIC)) == 0 && header->version == VERSION &&
+           header->bytes == (uint64_t)XSEG_LEDGER_FILE_BYTES &&
+           status->st_size == XSEG_LEDGER_FILE_BYTES;
+}
+
+/* Read the header, of zeros where the file has none.  The status is later than the header, so a header that is there
+ * finds the file at its size. */
+static xseg_status look(const struct xseg_ledger_file *file, struct header *header,
+                        struct stat *status)
+{
+    memset(header, 0, sizeof(*header));
+    const ssize_t got = pread(file->descriptor, header, sizeof(*header), 0);
+    const int error = errno;
+    const bool has_status = fstat(file->descriptor, status) == 0;
+    const xseg_status checked = has_status ? check_kind(file, status) : XSEG_OK;
+    if (checked != XSEG_OK)
+        return checked;
+    if (has_status && got >= 0)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be read: %s: give another path",
+                     file->path, strerror(has_status ? error : errno));
+}
+
+/* Whether the file has nothing but zeros, and not more of them than a ledger has bytes. */
+static bool is_blank(const struct xseg_ledger_file *file, const struct stat *status)
+{
+    unsigned char bytes[XSEG_LEDGER_FILE_HEADER];
+
+    if (status->st_size > XSEG_LEDGER_FILE_BYTES)
+        return false;
+    for (off_t at = 0; at < status->st_size; at += (off_t)sizeof(bytes)) {
+        const ssize_t got = pread(file->descriptor, bytes, sizeof(bytes), at);
+
+        if (got < 0)
+            return false;
+        for (ssize_t i = 0; i < got; i++)
+            if (bytes[i] != 0)
+                return false;
+    }
+    return true;
+}
+
+static xseg_status refuse(const struct xseg_ledger_file *file, const struct header *header,
+                          const struct stat *status)
+{
+    if (memcmp(header->magic, MAGIC, sizeof(MAGIC)) != 0)
+        return xseg_fail(XSEG_ERR_FILE,
+                         "the file %s is not a ledger, and stays as it is: give another path",
+                         file->path);
+    if (header->version != VERSION)
+        return xseg_fail(XSEG_ERR_FILE,
+                         "the ledger %s has version %u, and this library version %u: give another "
+                         "path, or use one version of the library",
+                         file->path, header->version, VERSION);
+    return xseg_fail(XSEG_ERR_FILE,
+                     "the ledger %s has %lld bytes instead of %lld: remove it when no process uses "
+                     "it, or give another path",
+                     file->path, (long long)status->st_size, (long long)XSEG_LEDGER_FILE_BYTES);
+}
+
+/* Make a ledger of a file of zeros.  Only its owner can change its mode. */
+static int make(const struct xseg_ledger_file *file, const struct stat *status)
+{
+    const struct header header = {
+        .magic = MAGIC,
+        .version = VERSION,
+        .bytes = (uint64_t)XSEG_LEDGER_FILE_BYTES,
+    };
+
+    if (status->st_uid == geteuid() && fchmod(file->descriptor, 0660) != 0)
+        return errno;
+    const int error = posix_fallocate(file->descriptor, 0, XSEG_LEDGER_FILE_BYTES);
+    if (error != 0)
+        return error;
+    errno = ENOSPC;
+    return pwrite(file->descriptor, &header, sizeof(header), 0) == (ssize_t)sizeof(header) ? 0
+                                                                                           : errno;
+}
+
+/* Look again at a file without a valid header, now under the header lock, and make a ledger of it if nobody has. */
+static xseg_status make_or_refuse(const struct xseg_ledger_file *file)
+{
+    struct header header;
+    struct stat status;
+
+    const xseg_status looked = look(file, &header, &status);
+    if (looked != XSEG_OK || is_whole(&header, &status))
+        return looked;
+    if (!is_blank(file, &status))
+        return refuse(file, &header, &status);
+    const int error = make(file, &status);
+    if (error == 0)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_FILE,
+                     "the ledger %s cannot be made: %s: make room for %lld bytes there, or give "
+                     "another path",
+                     file->path, strerror(error), (long long)XSEG_LEDGER_FILE_BYTES);
+}
+
+static xseg_status finish(const struct xseg_ledger_file *file)
+{
+    const struct timespec wait = {.tv_nsec = HEADER_WAIT_NS};
+    int error = xseg_ledger_file_lock(file, HEADER_LOCK);
+
+    for (unsigned tries = 1; error == EAGAIN && tries < HEADER_TRIES; tries++) {
+        (void)nanosleep(&wait, NULL);
+        error = xseg_ledger_file_lock(file, HEADER_LOCK);
+    }
+    if (error == EAGAIN)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "the ledger %s is being made by another process, which is stopped or very "
+                         "slow: continue or end that one, and try again",
+                         file->path);
+    if (error != 0)
+        return xseg_ledger_file_fail_to_lock(file, error);
+    const xseg_status made = make_or_refuse(file);
+    (void)xseg_ledger_file_unlock(file, HEADER_LOCK);
+    return made;
+}
+
+/* A header that is valid needs no lock, because it does not change (LEDGER-1); one that is not may be half written. */
+static xseg_status check_header(const struct xseg_ledger_file *file)
+{
+    struct header header;
+    struct stat status;
+
+    const xseg_status looked = look(file, &header, &status);
+    if (looked != XSEG_OK)
+        return looked;
+    return is_whole(&header, &status) ? XSEG_OK : finish(file);
+}
+
+/* Note which locks from `first` on, up to `end`, others have.  The kernel names one of those in the range, any; so the
+ * rest is asked for on both sides of it. */
+static int find_held(const struct xseg_ledger_file *file, off_t base, off_t first, off_t end,
+                     uint64_t *held)
+{
+    if (first >= end)
+        return 0;
+    struct flock lock = lock_of(F_WRLCK, first, end - first);
+    if (fcntl(file->descriptor, F_OFD_GETLK, &lock) != 0)
+        return errno;
+    if (lock.l_type == F_UNLCK)
+        return 0;
+    const off_t from = lock.l_start > first ? lock.l_start : first;
+    const off_t behind = lock.l_start + lock.l_len;
+    const off_t to = lock.l_len == 0 || behind > end ? end : behind;
+    if (from >= to)
+        return EIO; /* that lock is not in the range */
+    for (off_t byte = from; byte < to; byte++)
+        *held |= UINT64_C(1) << (byte - base);
+    const int error = find_held(file, base, first, from, held);
+    return error != 0 ? error : find_held(file, base, to, end, held);
+}
+
+xseg_status xseg_ledger_file_open(struct xseg_ledger_file *file, const char *path)
+{
+    const size_t length = strlen(path);
+
+    memset(file, 0, sizeof(*file));
+    if (length == 0 || length >= sizeof(file->path))
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "the path of a ledger has %zu bytes: give a path of 1 to %u", length,
+                         XSEG_LEDGER_PATH - 1);
+    memcpy(file->path, path, length);
+    (void)pthread_once(&handlers_once, add_handlers);
+    if (handlers_error != 0)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory is left to watch forks");
+    xseg_lock_take(&files_lock);
+    const int error = open_listed(file);
+    xseg_lock_give(&files_lock);
+    if (error != 0)
+        return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be opened: %s%s", file->path,
+                         strerror(error), advise(error));
+    const xseg_status checked = check_header(file);
+    if (checked != XSEG_OK)
+        xseg_ledger_file_close(file);
+    return checked;
+}
+
+void xseg_ledger_file_close(struct xseg_ledger_file *file)
+{
+    if (!file->is_own)
+        return;
+    xseg_lock_take(&files_lock);
+    let_go(file);
+    xseg_lock_give(&files_lock);
+}
+
+xseg_status xseg_ledger_file_check(const struct xseg_ledger_file *file)
+{
+    struct stat status;
+
+    if (!file->is_own)
+        return xseg_fail(XSEG_ERR_FORKED, "the ledger is closed, or belongs to the parent process");
+    if (fstat(file->descriptor, &status) != 0 || !is_same(file, &status))
+        return xseg_fail(XSEG_ERR_FILE,
+                         "the program has closed descriptor %d, which was that of the ledger %s: "
+                         "open it again",
+                         file->descriptor, file->path);
+    if (status.st_nlink == 0)
+        return xseg_fail(XSEG_ERR_FILE, "the ledger %s was removed: open it again", file->path);
+    if (status.st_size != XSEG_LEDGER_FILE_BYTES)
+        return xseg_fail(XSEG_ERR_FILE,
+                         "the ledger %s was cut or extended to %lld bytes: remove it, and open it "
+                         "again",
+                         file->path, (long long)status.st_size);
+    return XSEG_OK;
+}
+
+int xseg_ledger_file_find_held(const struct xseg_ledger_file *file, off_t byte, unsigned count,
+                               uint64_t *held)
+{
+    *held = 0;
+    return find_held(file, byte, byte, byte + (off_t)count, held);
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/* A ledger that nobody else has, and other processes that have it open and do what they are told through a socket. */
+#ifndef XSEG_TESTS_LEDGERS_H
+#define XSEG_TESTS_LEDGERS_H
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "src/base/error.h"
+#include "src/base/ledger.h"
+
+/* Where what is in the file. */
+#define LEDGER_SLOTS_AT  4096
+#define LEDGER_SLOT      2048
+#define LEDGER_BYTES     (LEDGER_SLOTS_AT + 64 * LEDGER_SLOT)
+#define LEDGER_RECORD_AT 8 /* in a slot, behind the checksum */
+
+static char ledger_folder[64], ledger_path[128];
+
+/* A folder for the files of a test, where names of ledgers lead to if that can be had. */
+static inline int ledgers_begin(void **state)
+{
+    (void)state;
+    (void)snprintf(ledger_folder, sizeof(ledger_folder), "/dev/shm/xseg-test-XXXXXX");
+    if (mkdtemp(ledger_folder) == NULL) {
+        (void)snprintf(ledger_folder, sizeof(ledger_folder), "./xseg-test-XXXXXX");
+        if (mkdtemp(ledger_folder) == NULL)
+            return -1;
+    }
+    (void)snprintf(ledger_path, sizeof(ledger_path), "%s/ledger", ledger_folder);
+    return 0;
+}
+
+static inline int ledgers_end(void **state)
+{
+    (void)state;
+    (void)unlink(ledger_path);
+    return rmdir(ledger_folder);
+}
+
+/* Figures of one device by one number. */
+static inline struct xseg_ledger_device ledger_figures(uint64_t number)
+{
+    return (struct xseg_ledger_device){
+        .uuid = {'G', 'P', 'U'},
+        .taken = 1000 + number,
+        .idle = number,
+        .wanted = number,
+        .wanted_since = number,
+        .share = 500000,
+        .floor = number,
+        .returned = number,
+    };
+}
+
+static inline bool ledger_says(const struct xseg_ledger_record *record, uint64_t number)
+{
+    const struct xseg_ledger_device wanted = ledger_figures(number);
+
+    return record->device_count == 1 && memcmp(&record->devices[0], &wanted, sizeof(wanted)) == 0;
+}
+
+static inline xseg_status ledger_say(struct xseg_ledger *ledger, uint64_t number)
+{
+    const struct xseg_ledger_device figures = ledger_figures(number);
+
+    return xseg_ledger_write(ledger, &figures, 1);
+}
+
+/* Put bytes into the file. */
+static inline void ledger_put(off_t at, const void *bytes, size_t count)
+{
+    const int file = open(ledger_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0660);
+
+    assert_true(file >= 0);
+    assert_int_equal(pwrite(file, bytes, count, at), count);
+    assert_int_equal(close(file), 0);
+}
+
+/* How many slots are not free. */
+static inline unsigned ledger_count(const struct xseg_ledger *ledger)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < XSEG_LEDGER_SLOTS; i++)
+        count += ledger->seen[i].state != XSEG_LEDGER_FREE;
+    return count;
+}
+
+/* The sentence of the last failure has these words. */
+static inline void assert_said(const char *words)
+{
+    char text[2048];
+
+    (void)xseg_error_text(text, sizeof(text));
+    if (strstr(text, words) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", text, words);
+}
+
+/* A process with the ledger open; its answers are one byte each. */
+struct peer {
+    pid_t pid;
+    int socket;
+    unsigned slot;
+};
+
+/* What a peer does: 'w' and a byte writes figures, 'r' reads and answers how many slots are held, 'f' forks a child that
+ * lives until the socket is closed, 'c' closes and ends. */
+static inline void peer_obey(int socket)
+{
+    static struct xseg_ledger ledger;
+    unsigned char order[2] = {0}, answer = 255;
+
+    if (xseg_ledger_open(&ledger, ledger_path) == XSEG_OK && ledger_say(&ledger, 0) == XSEG_OK)
+        answer = (unsigned char)ledger.slot;
+    while (write(socket, &answer, 1) == 1 && read(socket, order, 2) == 2) {
+        answer = 255;
+        if (order[0] == 'w' && ledger_say(&ledger, order[1]) == XSEG_OK)
+            answer = 0;
+        if (order[0] == 'r' && xseg_ledger_read(&ledger) == XSEG_OK)
+            answer = (unsigned char)ledger_count(&ledger);
+        if (order[0] == 'f') {
+            if (fork() == 0) {
+                answer = xseg_ledger_is_own(&ledger);
+                (void)!write(socket, &answer, 1);
+                (void)!read(socket, order, 1);
+                _exit(0);
+            }
+            for (;;)
+                (void)pause();
+        }
+        if (order[0] == 'c') {
+            xseg_ledger_close(&ledger);
+            _exit(0);
+        }
+    }
+    _exit(1);
+}
+
+static inline unsigned peer_answer(const struct peer *peer)
+{
+    unsigned char answer = 255;
+
+    assert_int_equal(read(peer->socket, &answer, 1), 1);
+    return answer;
+}
+
+static inline unsigned peer_tell(const struct peer *peer, char order, unsigned argument)
+{
+    const unsigned char orders[2] = {(unsigned char)order, (unsigned char)argument};
+
+    assert_int_equal(send(peer->socket, orders, 2, MSG_NOSIGNAL), 2);
+    return peer_answer(peer);
+}
+
+static inline struct peer peer_start(void)
+{
+    struct peer peer;
+    int sockets[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+    peer.pid = fork();
+    assert_true(peer.pid >= 0);
+    if (peer.pid == 0) {
+        (void)close(sockets[0]);
+        peer_obey(sockets[1]);
+    }
+    (void)close(sockets[1]);
+    peer.socket = sockets[0];
+    peer.slot = peer_answer(&peer);
+    assert_true(peer.slot < XSEG_LEDGER_SLOTS);
+    return peer;
+}
+
+/* Kill it. */
+static inline void peer_kill(const struct peer *peer)
+{
+    assert_int_equal(kill(peer->pid, SIGKILL), 0);
+    assert_int_equal(waitpid(peer->pid, NULL, 0), peer->pid);
+    (void)close(peer->socket);
+}
+
+/* Let it close the ledger and end. */
+static inline void peer_end(const struct peer *peer)
+{
+    int status = 1;
+
+    assert_int_equal(send(peer->socket, "c", 2, MSG_NOSIGNAL), 2);
+    assert_int_equal(waitpid(peer->pid, &status, 0), peer->pid);
+    assert_int_equal(status, 0);
+    (void)close(peer->socket);
+}
+
+#endif

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: MIT */
+/* The files of ledgers: where a name leads, how they are made and finished, which are refused, and what becomes of a ledger
+ * whose file is cut or removed. */
+#include <errno.h>
+
+#include "tests/support/ledgers.h"
+
+static struct xseg_ledger ledger;
+
+/* The file's bytes, for the caller to free. */
+static unsigned char *take_bytes(size_t *count)
+{
+    const int file = open(ledger_path, O_RDONLY | O_CLOEXEC);
+    struct stat status;
+
+    assert_true(file >= 0);
+    assert_int_equal(fstat(file, &status), 0);
+    *count = (size_t)status.st_size;
+    unsigned char *bytes = malloc(*count + 1);
+    assert_non_null(bytes);
+    assert_int_equal(read(file, bytes, *count + 1), status.st_size);
+    assert_int_equal(close(file), 0);
+    return bytes;
+}
+
+static int without_a_file(void **state)
+{
+    (void)state;
+    xseg_ledger_close(&ledger);
+    (void)unlink(ledger_path);
+    return 0;
+}
+
+static void a_name_leads_to_a_path(void **state)
+{
+    char path[XSEG_LEDGER_PATH], wanted[XSEG_LEDGER_PATH], name[XSEG_LEDGER_PATH + 1];
+
+    (void)state;
+    assert_int_equal(xseg_ledger_path("a-team_1.x", path), XSEG_OK);
+    (void)snprintf(wanted, sizeof(wanted), "/dev/shm/xseg-%u-a-team_1.x", (unsigned)geteuid());
+    assert_string_equal(path, wanted);
+    for (const char **at = (const char *[]){"/", "./x", "/some/where", "../x", NULL}; *at; at++) {
+        assert_int_equal(xseg_ledger_path(*at, path), XSEG_OK);
+        assert_string_equal(path, *at);
+    }
+    for (const char **at = (const char *[]){"", ".", "..", "a b", "a\n", "\xc3\xa4", NULL}; *at;
+         at++) {
+        assert_int_equal(xseg_ledger_path(*at, path), XSEG_ERR_ARGUMENT);
+        assert_said("ledger");
+        assert_string_equal(path, "");
+    }
+    memset(name, 'a', sizeof(name));
+    name[XSEG_LEDGER_NAME] = '\0';
+    assert_int_equal(xseg_ledger_path(name, path), XSEG_OK);
+    name[XSEG_LEDGER_NAME] = 'a';
+    name[XSEG_LEDGER_NAME + 1] = '\0';
+    assert_int_equal(xseg_ledger_path(name, path), XSEG_ERR_ARGUMENT);
+    memset(name, '/', sizeof(name));
+    name[XSEG_LEDGER_PATH - 1] = '\0';
+    assert_int_equal(xseg_ledger_path(name, path), XSEG_OK);
+    name[XSEG_LEDGER_PATH - 1] = '/';
+    name[XSEG_LEDGER_PATH] = '\0';
+    assert_int_equal(xseg_ledger_path(name, path), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_ledger_open(&ledger, name), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_ledger_open(&ledger, ""), XSEG_ERR_ARGUMENT);
+    assert_false(xseg_ledger_is_own(&ledger));
+}
+
+static void a_file_is_made_for_owner_and_group(void **state)
+{
+    const mode_t before = umask(077);
+    struct stat status;
+
+    (void)state;
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    (void)umask(before);
+    assert_true(xseg_ledger_is_own(&ledger));
+    assert_int_equal(ledger.slot, 0);
+    assert_int_equal(stat(ledger_path, &status), 0);
+    assert_int_equal(status.st_mode, S_IFREG | 0660);
+    assert_int_equal(status.st_size, LEDGER_BYTES);
+    assert_true(status.st_blocks * 512 >= LEDGER_BYTES);
+    assert_int_equal(fcntl(ledger.file.descriptor, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+    assert_int_equal(ledger_count(&ledger), 1);
+    assert_int_equal(ledger.seen[0].state, XSEG_LEDGER_FRESH);
+    assert_int_equal(ledger.seen[0].record.device_count, 0);
+    assert_int_equal(ledger.seen[0].record.pid, getpid());
+    assert_true(ledger.seen[0].record.name[0] != '\0');
+    xseg_ledger_close(&ledger);
+    xseg_ledger_close(&ledger);
+    assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FORKED);
+    assert_int_equal(ledger_say(&ledger, 1), XSEG_ERR_FORKED);
+    assert_int_equal(stat(ledger_path, &status), 0);
+    assert_int_equal(status.st_size, LEDGER_BYTES);
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(ledger.slot, 0);
+}
+
+/* The file is refused with these words, and stays as it is. */
+static void assert_refused(const char *words)
+{
+    struct stat before, after;
+    size_t bytes_before = 0, bytes_after = 0;
+    unsigned char *old = take_bytes(&bytes_before);
+
+    assert_int_equal(stat(ledger_path, &before), 0);
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_false(xseg_ledger_is_own(&ledger));
+    assert_said(words);
+    assert_said(ledger_path);
+    assert_int_equal(stat(ledger_path, &after), 0);
+    assert_int_equal(after.st_mode, before.st_mode);
+    unsigned char *new = take_bytes(&bytes_after);
+    assert_int_equal(bytes_after, bytes_before);
+    assert_memory_equal(new, old, bytes_before);
+    free(old);
+    free(new);
+}
+
+/* A ledger that was used, and is used by nobody. */
+static void leave_a_ledger(void)
+{
+    (void)unlink(ledger_path);
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    const struct peer peer = peer_start();
+    peer_kill(&peer);
+    xseg_ledger_close(&ledger);
+}
+
+static void files_of_other_contents_are_refused(void **state)
+{
+    static const unsigned char one = 1;
+
+    (void)state;
+    ledger_put(0, "hello", 5);
+    assert_refused("not a ledger");
+    leave_a_ledger();
+    ledger_put(3, "x", 1);
+    assert_refused("not a ledger");
+    leave_a_ledger();
+    ledger_put(16, "\x02", 1);
+    assert_refused("version 2");
+    leave_a_ledger();
+    ledger_put(24, "\x01", 1);
+    assert_refused("instead of 135168");
+    leave_a_ledger();
+    ledger_put(LEDGER_BYTES, "", 1);
+    assert_refused("135169 bytes");
+    leave_a_ledger();
+    assert_int_equal(truncate(ledger_path, LEDGER_BYTES - 1), 0);
+    assert_refused("135167 bytes");
+    /* Zeros, but for one byte; and zeros, but too many. */
+    assert_int_equal(truncate(ledger_path, 0), 0);
+    ledger_put(LEDGER_BYTES - 1, &one, 1);
+    assert_refused("not a ledger");
+    assert_int_equal(truncate(ledger_path, 0), 0);
+    assert_int_equal(truncate(ledger_path, LEDGER_BYTES + 1), 0);
+    assert_refused("not a ledger");
+}
+
+static void files_of_another_kind_are_refused(void **state)
+{
+    char second[sizeof(ledger_path) + 8];
+
+    (void)state;
+    (void)snprintf(second, sizeof(second), "%s.2", ledger_path);
+    assert_int_equal(mkdir(ledger_path, 0700), 0);
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_said("directory");
+    assert_int_equal(rmdir(ledger_path), 0);
+    assert_int_equal(mkfifo(ledger_path, 0600), 0);
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_said("is not a regular file");
+    leave_a_ledger();
+    assert_int_equal(link(ledger_path, second), 0);
+    assert_refused("second name");
+    assert_int_equal(unlink(ledger_path), 0);
+    assert_int_equal(symlink(second, ledger_path), 0);
+    assert_refused("symbolic link");
+    assert_int_equal(unlink(second), 0);
+    /* One that leads nowhere makes no file there. */
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_int_equal(access(second, F_OK), -1);
+    assert_int_equal(xseg_ledger_open(&ledger, "./no-folder/ledger"), XSEG_ERR_FILE);
+    assert_said("./no-folder/ledger");
+}
+
+static void files_of_other_modes_are_refused(void **state)
+{
+    int status = 1;
+
+    (void)state;
+    leave_a_ledger();
+    assert_int_equal(chmod(ledger_path, 0666), 0);
+    assert_refused("every user");
+    assert_int_equal(chmod(ledger_path, 0440), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        char text[1024] = "";
+
+        /* The superuser may open it. */
+        if (geteuid() == 0 && (chmod(ledger_folder, 0711) != 0 || seteuid(65534) != 0))
+            _exit(0);
+        status = xseg_ledger_open(&ledger, ledger_path);
+        (void)xseg_error_text(text, sizeof(text));
+        _exit(status == XSEG_ERR_FILE && strstr(text, "let this process") != NULL ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+static void an_unfinished_file_is_finished(void **state)
+{
+    static const off_t sizes[] = {0, 1, 4096, 5000, LEDGER_BYTES};
+    struct stat status;
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        const int file = open(ledger_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+        assert_true(file >= 0);
+        assert_int_equal(ftruncate(file, sizes[i]), 0);
+        assert_int_equal(close(file), 0);
+        assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+        assert_int_equal(stat(ledger_path, &status), 0);
+        assert_int_equal(status.st_size, LEDGER_BYTES);
+        assert_int_equal(status.st_mode, S_IFREG | 0660);
+        const struct peer peer = peer_start();
+        assert_int_equal(peer_tell(&peer, 'r', 0), 2);
+        peer_end(&peer);
+        (void)without_a_file(NULL);
+    }
+}
+
+static void a_file_may_be_cut_under_way(void **state)
+{
+    static const off_t sizes[] = {0, 10, LEDGER_SLOTS_AT + 100, LEDGER_BYTES + 1};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+        const struct peer peer = peer_start();
+        assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+        assert_int_equal(truncate(ledger_path, sizes[i]), 0);
+        assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
+        assert_said("cut or extended");
+        assert_int_equal(ledger_count(&ledger), 2);
+        assert_int_equal(ledger_say(&ledger, 3), XSEG_ERR_FILE);
+        assert_said(ledger_path);
+        /* With its size back, it is a ledger again for those that have it open; what was cut is written again. */
+        assert_int_equal(truncate(ledger_path, LEDGER_BYTES), 0);
+        assert_int_equal(peer_tell(&peer, 'r', 0), 2);
+        assert_int_equal(peer_tell(&peer, 'w', 0), 0);
+        assert_int_equal(ledger_say(&ledger, 3), XSEG_OK);
+        assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+        assert_true(ledger_says(&ledger.seen[peer.slot].record, 0));
+        assert_int_equal(ledger.seen[peer.slot].state, XSEG_LEDGER_FRESH);
+        assert_int_equal(unlink(ledger_path), 0);
+        assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
+        assert_said("was removed");
+        assert_int_equal(ledger_say(&ledger, 4), XSEG_ERR_FILE);
+        xseg_ledger_close(&ledger);
+        peer_end(&peer);
+    }
+}
+
+/* A program may close all descriptors that it does not know, and have others in their place. */
+static void a_descriptor_may_be_closed(void **state)
+{
+    char other_path[sizeof(ledger_path) + 8], byte = 0;
+    int status = 1;
+
+    (void)state;
+    (void)snprintf(other_path, sizeof(other_path), "%s.2", ledger_path);
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    const int file = open(other_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(file >= 0);
+    assert_int_equal(dup2(file, ledger.file.descriptor), ledger.file.descriptor);
+    assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
+    assert_said("the program has closed descriptor");
+    assert_int_equal(ledger_say(&ledger, 1), XSEG_ERR_FILE);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(fcntl(ledger.file.descriptor, F_GETFD) >= 0 ? 0 : 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    xseg_ledger_close(&ledger);
+    assert_false(xseg_ledger_is_own(&ledger));
+    assert_int_equal(close(ledger.file.descriptor), 0);
+    assert_int_equal(pread(file, &byte, 1, 0), 0);
+    assert_int_equal(close(file), 0);
+    assert_int_equal(unlink(other_path), 0);
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(close(ledger.file.descriptor), 0);
+    assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(a_name_leads_to_a_path, without_a_file),
+        cmocka_unit_test_teardown(a_file_is_made_for_owner_and_group, without_a_file),
+        cmocka_unit_test_teardown(files_of_other_contents_are_refused, without_a_file),
+        cmocka_unit_test_teardown(files_of_another_kind_are_refused, without_a_file),
+        cmocka_unit_test_teardown(files_of_other_modes_are_refused, without_a_file),
+        cmocka_unit_test_teardown(an_unfinished_file_is_finished, without_a_file),
+        cmocka_unit_test_teardown(a_file_may_be_cut_under_way, without_a_file),
+        cmocka_unit_test_teardown(a_descriptor_may_be_closed, without_a_file),
+    };
+
+    return cmocka_run_group_tests_name("ledger_file", tests, ledgers_begin, ledgers_end);
+}

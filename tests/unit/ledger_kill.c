@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: MIT */
+/* Ledgers whose processes are killed or stopped at each system call, or have it refused; that open at once; that meet any
+ * bytes. */
+#include <errno.h>
+#include <time.h>
+
+#include "tests/support/draw.h"
+#include "tests/support/ledgers.h"
+
+int __real_open(const char *path, int flags, ...);
+int __real_close(int file);
+int __real_fchmod(int file, mode_t mode);
+int __real_fcntl(int file, int command, ...);
+int __real_nanosleep(const struct timespec *wait, struct timespec *rest);
+int __real_posix_fallocate(int file, off_t at, off_t count);
+ssize_t __real_pread(int file, void *bytes, size_t count, off_t at);
+ssize_t __real_pwrite(int file, const void *bytes, size_t count, off_t at);
+int __wrap_open(const char *path, int flags, mode_t mode);
+int __wrap_open64(const char *path, int flags, mode_t mode);
+int __wrap_close(int file);
+int __wrap_fchmod(int file, mode_t mode);
+int __wrap_fcntl(int file, int command, void *argument);
+int __wrap_fcntl64(int file, int command, void *argument);
+int __wrap_nanosleep(const struct timespec *wait, struct timespec *rest);
+int __wrap_posix_fallocate(int file, off_t at, off_t count);
+int __wrap_posix_fallocate64(int file, off_t at, off_t count);
+ssize_t __wrap_pread(int file, void *bytes, size_t count, off_t at);
+ssize_t __wrap_pread64(int file, void *bytes, size_t count, off_t at);
+ssize_t __wrap_pwrite(int file, const void *bytes, size_t count, off_t at);
+ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at);
+
+static unsigned until;      /* calls until something happens to one; 0: nothing does */
+static int with_signal;     /* what happens: the process gets that signal before the call */
+static bool is_torn;        /* and a write of a record has been done by half */
+static int with_error;      /* or the call is refused; 0: it is not */
+static bool is_no_room;     /* posix_fallocate() finds no room */
+static bool is_short;       /* waits take no time */
+static unsigned wait_count; /* so far */
+
+static const struct peer *leaving; /* closes its ledger before its slot is read */
+
+static bool is_due(void)
+{
+    if (until == 0 || --until > 0)
+        return false;
+    if (with_signal != 0)
+        (void)raise(with_signal);
+    errno = with_error;
+    return with_error != 0;
+}
+
+int __wrap_open(const char *path, int flags, mode_t mode)
+{
+    return is_due() ? -1 : __real_open(path, flags, mode);
+}
+
+int __wrap_open64(const char *path, int flags, mode_t mode)
+{
+    return __wrap_open(path, flags, mode);
+}
+
+/* Linux closes a file whatever it answers. */
+int __wrap_close(int file)
+{
+    const bool is_refused = is_due();
+
+    return __real_close(file) != 0 || is_refused ? -1 : 0;
+}
+
+int __wrap_fchmod(int file, mode_t mode)
+{
+    return is_due() ? -1 : __real_fchmod(file, mode);
+}
+
+int __wrap_fcntl(int file, int command, void *argument)
+{
+    return is_due() ? -1 : __real_fcntl(file, command, argument);
+}
+
+int __wrap_fcntl64(int file, int command, void *argument)
+{
+    return __wrap_fcntl(file, command, argument);
+}
+
+int __wrap_nanosleep(const struct timespec *wait, struct timespec *rest)
+{
+    wait_count++;
+    return is_short ? 0 : __real_nanosleep(wait, rest);
+}
+
+int __wrap_posix_fallocate(int file, off_t at, off_t count)
+{
+    if (is_no_room)
+        return ENOSPC;
+    return is_due() ? with_error : __real_posix_fallocate(file, at, count);
+}
+
+int __wrap_posix_fallocate64(int file, off_t at, off_t count)
+{
+    return __wrap_posix_fallocate(file, at, count);
+}
+
+ssize_t __wrap_pread(int file, void *bytes, size_t count, off_t at)
+{
+    const struct peer *peer = leaving;
+
+    if (peer != NULL && at == LEDGER_SLOTS_AT + (off_t)peer->slot * LEDGER_SLOT) {
+        leaving = NULL;
+        peer_end(peer);
+    }
+    return is_due() ? -1 : __real_pread(file, bytes, count, at);
+}
+
+ssize_t __wrap_pread64(int file, void *bytes, size_t count, off_t at)
+{
+    return __wrap_pread(file, bytes, count, at);
+}
+
+ssize_t __wrap_pwrite(int file, const void *bytes, size_t count, off_t at)
+{
+    if (is_torn && until == 1 && at >= LEDGER_SLOTS_AT)
+        (void)__real_pwrite(file, bytes, count / 2, at);
+    return is_due() ? -1 : __real_pwrite(file, bytes, count, at);
+}
+
+ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at)
+{
+    return __wrap_pwrite(file, bytes, count, at);
+}
+
+static struct xseg_ledger ledger, other;
+
+static int without_a_file(void **state)
+{
+    (void)state;
+    xseg_ledger_close(&ledger);
+    (void)unlink(ledger_path);
+    return 0;
+}
+
+/* All that a process does with a ledger. */
+static void live(void)
+{
+    if (xseg_ledger_open(&other, ledger_path) == XSEG_OK) {
+        (void)ledger_say(&other, 1);
+        (void)xseg_ledger_read(&other);
+        (void)ledger_say(&other, 2);
+    }
+    xseg_ledger_close(&other);
+}
+
+/* A child that gets a signal before its n-th call. */
+static pid_t start(unsigned nth, int number)
+{
+    const pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        with_signal = number;
+        until = nth;
+        live();
+        until = 0;
+        _exit(0);
+    }
+    return child;
+}
+
+/* Whoever comes after it has the ledger to itself, one bystander aside, and finds nothing of it. */
+static void assert_usable(unsigned others)
+{
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(ledger.slot, others);
+    assert_int_equal(ledger_say(&ledger, 9), XSEG_OK);
+    assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+    assert_int_equal(ledger_count(&ledger), 1 + others);
+    for (unsigned i = 0; i < 1 + others; i++)
+        assert_int_equal(ledger.seen[i].state, XSEG_LEDGER_FRESH);
+    xseg_ledger_close(&ledger);
+}
+
+/* Kill a process at each call; returns how many there were. */
+static unsigned kill_at_each_call(unsigned others)
+{
+    for (unsigned nth = 1;; nth++) {
+        int status = 0;
+        const pid_t child = start(nth, SIGKILL);
+
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_usable(others);
+        if (others == 0)
+            assert_int_equal(unlink(ledger_path), 0);
+        if (WIFEXITED(status))
+            return nth - 1;
+    }
+}
+
+static void a_kill_while_the_file_is_made_is_harmless(void **state)
+{
+    (void)state;
+    assert_true(kill_at_each_call(0) >= 15);
+    is_torn = true;
+    (void)kill_at_each_call(0);
+    is_torn = false;
+}
+
+static void a_kill_beside_another_process_is_harmless(void **state)
+{
+    (void)state;
+    const struct peer peer = peer_start();
+    assert_true(kill_at_each_call(1) >= 10);
+    is_torn = true;
+    (void)kill_at_each_call(1);
+    is_torn = false;
+    assert_int_equal(peer_tell(&peer, 'r', 0), 1);
+    peer_end(&peer);
+}
+
+/* While the process is stopped, another one can use the ledger, or is told that the header is being made. */
+static void a_stop_at_each_call_keeps_nobody_waiting(void **state)
+{
+    unsigned busy = 0;
+
+    (void)state;
+    is_short = true;
+    for (unsigned nth = 1, is_at_end = 0; !is_at_end; nth++) {
+        int status = 0;
+        const pid_t child = start(nth, SIGSTOP);
+
+        assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+        is_at_end = WIFEXITED(status);
+        wait_count = 0;
+        const xseg_status opened = xseg_ledger_open(&ledger, ledger_path);
+        if (opened == XSEG_ERR_BUSY) {
+            assert_said("is being made by another process");
+            assert_int_equal(wait_count, 199);
+            busy++;
+        } else {
+            assert_int_equal(opened, XSEG_OK);
+            assert_int_equal(wait_count, 0);
+            assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+            assert_int_equal(ledger.seen[ledger.slot].state, XSEG_LEDGER_FRESH);
+            for (unsigned i = 0; i < XSEG_LEDGER_SLOTS; i++)
+                assert_int_not_equal(ledger.seen[i].state, XSEG_LEDGER_UNREADABLE);
+            xseg_ledger_close(&ledger);
+        }
+        if (!is_at_end) {
+            assert_int_equal(kill(child, SIGKILL), 0);
+            assert_int_equal(waitpid(child, &status, 0), child);
+        }
+        assert_usable(0);
+        assert_int_equal(unlink(ledger_path), 0);
+    }
+    is_short = false;
+    assert_in_range(busy, 3, 10);
+}
+
+/* Whatever is refused, no descriptor stays open, and the sentence names the path. */
+static void each_call_may_fail(void **state)
+{
+    bool is_at_end = false;
+
+    (void)state;
+    is_short = true;
+    for (unsigned nth = 1; !is_at_end; nth++) {
+        const int next = dup(0);
+
+        assert_int_equal(__real_close(next), 0);
+        with_error = EIO;
+        until = nth;
+        const xseg_status opened = xseg_ledger_open(&other, ledger_path);
+        if (opened != XSEG_OK) {
+            assert_int_equal(opened, XSEG_ERR_FILE);
+            assert_said(ledger_path);
+            assert_said("Input/output error");
+            assert_false(xseg_ledger_is_own(&other));
+        } else {
+            if (ledger_say(&other, 1) != XSEG_OK)
+                assert_said("cannot be written: Input/output error");
+            if (xseg_ledger_read(&other) != XSEG_OK)
+                assert_said("cannot be locked: Input/output error");
+            /* What has not been written is written by the next call. */
+            const unsigned left = until;
+            until = 0;
+            assert_int_equal(ledger_say(&other, 1), XSEG_OK);
+            assert_int_equal(xseg_ledger_read(&other), XSEG_OK);
+            until = left;
+            assert_true(ledger_says(&other.seen[other.slot].record, 1));
+        }
+        xseg_ledger_close(&other);
+        is_at_end = until > 0;
+        until = 0;
+        with_error = 0;
+        assert_int_equal(dup(0), next);
+        assert_int_equal(__real_close(next), 0);
+        assert_usable(0);
+        assert_int_equal(unlink(ledger_path), 0);
+    }
+    is_short = false;
+}
+
+static void a_full_file_system_is_said(void **state)
+{
+    (void)state;
+    is_no_room = true;
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    is_no_room = false;
+    assert_said("No space left on device: make room for 135168 bytes");
+    assert_usable(0);
+}
+
+/* Open it with the other processes that begin at the same moment; stay until all have. */
+static _Noreturn void open_at_once(int begin, int opened, int end)
+{
+    char byte = 0;
+
+    (void)!read(begin, &byte, 1);
+    byte = xseg_ledger_open(&other, ledger_path) == XSEG_OK ? 'y' : 'n';
+    (void)!write(opened, &byte, 1);
+    (void)!read(end, &byte, 1);
+    _exit(0);
+}
+
+static void processes_that_open_at_once_meet(void **state)
+{
+    enum { PROCESSES = 3, ROUNDS = 60 };
+
+    (void)state;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        int begin[2], opened[2], end[2];
+        pid_t children[PROCESSES];
+        char byte = 0;
+
+        assert_int_equal(pipe(begin) | pipe(opened) | pipe(end), 0);
+        for (unsigned i = 0; i < PROCESSES; i++) {
+            children[i] = fork();
+            assert_true(children[i] >= 0);
+            if (children[i] == 0) {
+                (void)close(begin[1]);
+                (void)close(end[1]);
+                open_at_once(begin[0], opened[1], end[0]);
+            }
+        }
+        (void)close(begin[1]);
+        for (unsigned i = 0; i < PROCESSES; i++) {
+            assert_int_equal(read(opened[0], &byte, 1), 1);
+            assert_int_equal(byte, 'y');
+        }
+        assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+        assert_int_equal(ledger.slot, PROCESSES);
+        assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+        assert_int_equal(ledger_count(&ledger), PROCESSES + 1);
+        (void)close(end[1]);
+        for (unsigned i = 0; i < PROCESSES; i++)
+            assert_int_equal(waitpid(children[i], NULL, 0), children[i]);
+        (void)close(begin[0]);
+        (void)close(opened[0]);
+        (void)close(opened[1]);
+        (void)close(end[0]);
+        (void)without_a_file(NULL);
+    }
+}
+
+/* A reader sees whole records, however fast another process writes. */
+static void no_record_is_torn(void **state)
+{
+    uint64_t last = 0;
+
+    (void)state;
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (xseg_ledger_open(&other, ledger_path) != XSEG_OK)
+            _exit(1);
+        for (uint64_t i = 1;; i++)
+            (void)ledger_say(&other, i);
+    }
+    for (unsigned i = 0; i < 100000 && last < 2000; i++) {
+        const struct xseg_ledger_entry *entry = &ledger.seen[1];
+
+        assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+        if (entry->state != XSEG_LEDGER_FRESH || entry->record.device_count == 0)
+            continue;
+        assert_true(ledger_says(&entry->record, entry->record.devices[0].idle));
+        assert_true(entry->record.devices[0].idle >= last);
+        last = entry->record.devices[0].idle;
+    }
+    assert_true(last > 0);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
+static void a_process_may_leave_while_others_read(void **state)
+{
+    (void)state;
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    const struct peer peer = peer_start();
+    assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+    assert_int_equal(ledger.seen[peer.slot].state, XSEG_LEDGER_FRESH);
+    leaving = &peer;
+    assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+    assert_null(leaving);
+    assert_int_equal(ledger.seen[peer.slot].state, XSEG_LEDGER_FREE);
+}
+
+/* Put random bytes somewhere, at times in the whole file, and change its size at times. */
+static void spoil(int file, uint64_t *random)
+{
+    static unsigned char bytes[LEDGER_BYTES];
+    const uint64_t kind = draw_next(random) % 16;
+    const size_t count = kind == 0 ? sizeof(bytes) : 1 + draw_next(random) % 64;
+    const off_t at = kind == 0  ? 0
+                     : kind < 8 ? (off_t)(draw_next(random) % (LEDGER_BYTES - 64))
+                                : (off_t)(LEDGER_SLOTS_AT + draw_next(random) % (2 * LEDGER_SLOT));
+
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = (unsigned char)draw_next(random);
+    assert_int_equal(__real_pwrite(file, bytes, count, at), count);
+    if (kind == 1)
+        assert_int_equal(ftruncate(file, (off_t)(draw_next(random) % (2 * LEDGER_BYTES))), 0);
+}
+
+static void any_bytes_may_be_in_the_file(void **state)
+{
+    uint64_t random = 1;
+    unsigned unreadable = 0;
+
+    (void)state;
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    const struct peer peer = peer_start();
+    const int file = __real_open(ledger_path, O_RDWR | O_CLOEXEC, 0);
+    assert_true(file >= 0);
+    for (unsigned round = 0; round < 500; round++) {
+        spoil(file, &random);
+        if (xseg_ledger_read(&ledger) == XSEG_OK) {
+            const enum xseg_ledger_state found = ledger.seen[peer.slot].state;
+
+            assert_int_equal(ledger_count(&ledger), 2);
+            assert_true(found == XSEG_LEDGER_UNREADABLE ||
+                        ledger_says(&ledger.seen[peer.slot].record, 0) ||
+                        ledger_says(&ledger.seen[peer.slot].record, round - 1));
+            unreadable += found != XSEG_LEDGER_FRESH;
+        }
+        (void)ledger_say(&ledger, round);
+        if (xseg_ledger_open(&other, ledger_path) == XSEG_OK) {
+            assert_int_equal(xseg_ledger_read(&other), XSEG_OK);
+            assert_int_equal(ledger_count(&other), 3);
+            xseg_ledger_close(&other);
+        }
+        /* Now and then all is well again. */
+        if (round % 10 == 9) {
+            assert_int_equal(ftruncate(file, LEDGER_BYTES), 0);
+            (void)peer_tell(&peer, 'r', 0);
+            assert_int_equal(peer_tell(&peer, 'w', 0), 0);
+        }
+    }
+    assert_true(unreadable > 10);
+    (void)close(file);
+    peer_end(&peer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(a_kill_while_the_file_is_made_is_harmless, without_a_file),
+        cmocka_unit_test_teardown(a_kill_beside_another_process_is_harmless, without_a_file),
+        cmocka_unit_test_teardown(a_stop_at_each_call_keeps_nobody_waiting, without_a_file),
+        cmocka_unit_test_teardown(each_call_may_fail, without_a_file),
+        cmocka_unit_test_teardown(a_full_file_system_is_said, without_a_file),
+        cmocka_unit_test_teardown(processes_that_open_at_once_meet, without_a_file),
+        cmocka_unit_test_teardown(no_record_is_torn, without_a_file),
+        cmocka_unit_test_teardown(a_process_may_leave_while_others_read, without_a_file),
+        cmocka_unit_test_teardown(any_bytes_may_be_in_the_file, without_a_file),
+    };
+
+    return cmocka_run_group_tests_name("ledger_kill", tests, ledgers_begin, ledgers_end);
+}
