@@ -43,9 +43,21 @@ class Case(unittest.TestCase):
 
     def read(self, offset, size):
         """Read there."""
+        return self.read_at(self.range.address + offset, size)
+
+    @staticmethod
+    def read_at(address, size):
+        """Read at an address."""
         text = ctypes.create_string_buffer(size)
-        machine.checked("cuMemcpyDtoH_v2", text, c_uint64(self.range.address + offset), c_size_t(size))
+        machine.checked("cuMemcpyDtoH_v2", text, c_uint64(address), c_size_t(size))
         return text.raw
+
+    @staticmethod
+    def right(address):
+        """What the device may do at an address: 1 for reading, 3 for writing as well."""
+        flags, location = ctypes.c_ulonglong(), (c_int * 2)(1, 0)
+        machine.checked("cuMemGetAccess", byref(flags), location, c_uint64(address))
+        return flags.value
 
 
 class Ranges(Case):
@@ -123,6 +135,20 @@ class Ranges(Case):
         one.decommit(0, 2 * PAGE)
         self.assertEqual((self.read(10 * PAGE, 8), machine.simulator.xseg_sim_used(0)), (b"a prefix", PAGE))
         one.decommit(10 * PAGE, PAGE)
+
+    def test_a_range_can_share_for_reading_and_have_zeros(self):
+        one = self.range
+        one.commit(0, PAGE)
+        self.fill(0, b"a prefix")
+        with self.allocator.range(4 * PAGE, read_only_shares=True, zero_page=True) as other:
+            self.assertEqual(other.info().physical_bytes, PAGE)
+            self.assertEqual(self.read_at(other.address + PAGE, 8), bytes(8))
+            other.share(PAGE, PAGE, one)
+            self.assertEqual(self.read_at(other.address + PAGE, 8), b"a prefix")
+            self.assertEqual((self.right(one.address), self.right(other.address + PAGE), self.right(other.address)), (3, 1, 1))
+            other.decommit(PAGE, PAGE)
+            self.assertEqual(self.read_at(other.address + PAGE, 8), bytes(8))
+        one.decommit(0, PAGE)
 
     def test_a_range_belongs_to_a_pool(self):
         with self.allocator.pool(name="cache") as pool, self.allocator.range(8 * PAGE, pool=pool, page_bytes=4 * MIB) as one:
