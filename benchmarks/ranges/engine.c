@@ -286,7 +286,7 @@ static void let_in(struct engine *engine, struct slot *slot, uint32_t number)
     slot->tokens = there;
     slot->prompt = prompt - there;
     slot->left = request->output - engine->made[number];
-    need(engine, slot, there != 0 ? slot->shared : 0);
+    need(engine, slot, slot->shared);
     engine->promised += granules_of(engine, prompt) - slot->needed;
     engine->running[engine->running_count++] = (uint32_t)(slot - engine->slot);
     note_wait(engine, number);
