@@ -8,6 +8,8 @@
  * The user's clock may be read under any of these; it must not call the library.
  *
  * SWEEP    one per allocator.  Guards the cycle that drops labels.  Never taken while another lock is held.
+ * BUDGET   one per allocator.  Guards its slot in a ledger of processes (budget.h).  Held across: reads and writes of the
+ *          ledger's file.  Never taken while another lock is held.
  * GROWTH   one per device.  Whoever maps, unmaps, allocates or frees device memory, or walks all
  *          arenas, holds it.  Held across: every driver call, the blocking ones included, and the
  *          functions that a pool's memory comes from, which must not call the library for that reason.
@@ -56,6 +58,7 @@
 enum xseg_lock_rank {
     XSEG_RANK_DRIVER = 1,
     XSEG_RANK_SWEEP,
+    XSEG_RANK_BUDGET,
     XSEG_RANK_GROWTH,
     XSEG_RANK_PENDING,
     XSEG_RANK_ARENA,

@@ -24,7 +24,7 @@ from calls import CORE, TOOLS
 # in one tuple stand beside each other: none uses another.
 ROOMS = {
     CORE: ("config", "history", "stats", "stream", "block", "arena", "small", "large", "cache", "device", "pending",
-           "reclaim", "grow", "ranges", "pools", "registration", "inspect", "snapshot", "metrics", "front", "hit"),
+           "reclaim", "budget", "grow", "ranges", "pools", "registration", "inspect", "snapshot", "metrics", "front", "hit"),
     TOOLS: ("containers", "text", "command", "files", "recording", "trace", "driver", "player", "course", "ranks",
             ("advise", "blame", "compare", "config", "export", "probe", "replay", "top", "view"), "main"),
 }

@@ -15,7 +15,7 @@ static void print_row(const struct xseg_config *defaults, enum xseg_config_key k
     if (!xseg_config_print_value(defaults, key, &text))
         xseg_text_add(&text, "%s", row->unset);
     printf("| `%s` | %s | %s | %s%s |\n", row->name, row->accepts, buffer,
-           row->acts ? "" : "*No effect.* ", row->sentence);
+           row->is_inert ? "*No effect.* " : "", row->sentence);
 }
 
 int main(void)

@@ -400,7 +400,8 @@ static const char *const everything =
     "idle_ms:1000,keep_mb:5,keep_window_s:6,reclaim_us_per_s:7,soft_limit_mb:8,"
     "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,exportable:True,"
     "rdma:True,"
-    "placement:pages,snapshot_signal:USR2,publish:True,"
+    "placement:pages,snapshot_signal:USR2,publish:True,share_budget:here,budget_share:0.5,"
+    "budget_min_mb:12,budget_return_ms:13,"
     "page_mb:auto";
 
 static void what_is_printed_reads_the_same(void **state)
@@ -546,7 +547,7 @@ static void the_table_describes_every_key(void **state)
         assert_non_null(row->accepts);
         assert_non_null(row->sentence);
         if (strncmp(row->name, "pinned_", strlen("pinned_")) == 0)
-            assert_false(row->acts);
+            assert_true(row->is_inert);
         for (unsigned other = 0; other < key; other++) {
             assert_string_not_equal(row->name, xseg_config_table[other].name);
             assert_int_not_equal(row->offset, xseg_config_table[other].offset);

@@ -11,6 +11,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/core/config/config_actions.h"
 #include "src/core/config/config_names.h"
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
@@ -299,7 +300,7 @@ static xseg_status read_list_spans(struct parser *parser, char *out, size_t byte
 static bool read_action(const struct xseg_config_token *token, uint32_t *set)
 {
     for (unsigned action = 0; action < XSEG_HISTORY_ACTIONS; action++)
-        if (xseg_config_token_is_text(token, xseg_config_table_actions[action])) {
+        if (xseg_config_token_is_text(token, xseg_config_actions[action])) {
             *set |= 1u << action;
             return true;
         }

@@ -71,6 +71,10 @@ enum xseg_config_key {
     XSEG_CONFIG_OOM_SNAPSHOT_MB,
     XSEG_CONFIG_SNAPSHOT_SIGNAL,
     XSEG_CONFIG_PUBLISH,
+    XSEG_CONFIG_SHARE_BUDGET,
+    XSEG_CONFIG_BUDGET_SHARE,
+    XSEG_CONFIG_BUDGET_MIN,
+    XSEG_CONFIG_BUDGET_RETURN,
     XSEG_CONFIG_BACKEND,
     XSEG_CONFIG_PINNED_HOST_REGISTER,
     XSEG_CONFIG_PINNED_REGISTER_THREADS,
@@ -122,12 +126,16 @@ struct xseg_config {
     struct xseg_config_reserve expandable_segments_reserve;
     char expandable_segments_reserve_by_class[256]; /* as written, brackets included */
     char oom_snapshot[XSEG_CONFIG_PATH_BYTES];      /* folder; empty: none */
-    uint64_t oom_snapshot_bytes;                    /* of all of them; UINT64_MAX: no limit */
-    uint64_t pinned_reserve_segment_bytes;          /* 0: none */
-    uint64_t pinned_max_round_threshold_bytes;      /* UINT64_MAX: unlimited */
-    uint64_t pinned_max_cached_bytes;               /* UINT64_MAX: unlimited */
+    char share_budget[XSEG_CONFIG_PATH_BYTES];      /* name of a ledger; empty: none */
+    double budget_share;                            /* 0: none is named */
+    uint64_t budget_min_bytes;
+    uint64_t oom_snapshot_bytes;               /* of all of them; UINT64_MAX: no limit */
+    uint64_t pinned_reserve_segment_bytes;     /* 0: none */
+    uint64_t pinned_max_round_threshold_bytes; /* UINT64_MAX: unlimited */
+    uint64_t pinned_max_cached_bytes;          /* UINT64_MAX: unlimited */
     uint32_t pinned_num_register_threads;
     uint32_t oom_snapshot_ms, oom_snapshots;
+    uint32_t budget_return_ms;
     uint32_t snapshot_signal; /* enum xseg_snapshot_signal */
     int64_t idle_ms;          /* -1: never */
     uint64_t keep_bytes;

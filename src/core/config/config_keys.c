@@ -58,7 +58,7 @@ bool xseg_config_keys_has_effect(const struct xseg_config *config, enum xseg_con
     const struct xseg_config_row *row = &xseg_config_table[key];
 
     XSEG_ASSERT(key < XSEG_CONFIG_KEYS);
-    return row->acts && (config->expandable_segments || !row->is_expandable);
+    return !row->is_inert && (config->expandable_segments || !row->is_expandable);
 }
 
 void xseg_config_keys_visit(const struct xseg_config *config, uint64_t named,

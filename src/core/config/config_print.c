@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/config/config_print.h"
+#include "src/core/config/config_actions.h"
 
 #include <inttypes.h>
 #include <locale.h>
@@ -79,7 +80,7 @@ static void print_actions(uint32_t set, struct xseg_text *text)
     xseg_text_add(text, "[");
     for (unsigned action = 0; action < XSEG_HISTORY_ACTIONS; action++)
         if ((set >> action & 1) != 0) {
-            xseg_text_add(text, "%s%s", mark, xseg_config_table_actions[action]);
+            xseg_text_add(text, "%s%s", mark, xseg_config_actions[action]);
             mark = ",";
         }
     xseg_text_add(text, "]");

@@ -7,23 +7,6 @@
 #define ANY_MIB  "a whole number of MiB"
 #define ANY_SPAN "a fraction of the device's memory above 0, or a number of GiB with a G behind it"
 
-const char *const xseg_config_table_actions[XSEG_HISTORY_ACTIONS] = {
-    [XSEG_HISTORY_ALLOC] = "alloc",
-    [XSEG_HISTORY_FREE_REQUESTED] = "free_requested",
-    [XSEG_HISTORY_FREE_COMPLETED] = "free_completed",
-    [XSEG_HISTORY_SEGMENT_ALLOC] = "segment_alloc",
-    [XSEG_HISTORY_SEGMENT_FREE] = "segment_free",
-    [XSEG_HISTORY_SEGMENT_MAP] = "segment_map",
-    [XSEG_HISTORY_SEGMENT_UNMAP] = "segment_unmap",
-    [XSEG_HISTORY_OOM] = "oom",
-    [XSEG_HISTORY_STEAL] = "steal",
-    [XSEG_HISTORY_DECAY] = "decay",
-    [XSEG_HISTORY_TRIM] = "trim",
-    [XSEG_HISTORY_PAUSE] = "pause",
-    [XSEG_HISTORY_RESUME] = "resume",
-    [XSEG_HISTORY_ANNOTATION] = "annotation",
-};
-
 const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_EXPANDABLE_SEGMENTS] =
         {
@@ -31,7 +14,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(expandable_segments),
             .start = 1,
-            .acts = true,
             .accepts = ANY_BOOL,
             .sentence = "Segments reserve addresses and map pages into them as they grow. "
                         "False: every segment is one allocation of the driver. False is also the "
@@ -45,7 +27,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .start = 20,
             .least = 11,
             .most = 1048576,
-            .acts = true,
             .accepts = ANY_MIB " from 11 to 1048576, even while expandable_segments is True",
             .sentence = "Page size of large expandable segments, and size of a classic segment "
                         "for requests between 1 and 10 MiB.",
@@ -57,7 +38,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(max_split_bytes),
             .start = XSEG_CONFIG_UNSET,
             .is_above_large = true,
-            .acts = true,
             .accepts = ANY_MIB ", not below large_segment_size_mb",
             .unset = "unlimited",
             .sentence = "Blocks of this size or more are not split, and serve no smaller request.",
@@ -69,7 +49,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(max_non_split_rounding_bytes),
             .start = 20,
             .is_above_large = true,
-            .acts = true,
             .accepts = ANY_MIB ", not below large_segment_size_mb",
             .sentence = "How much larger than a request of max_split_size_mb or more its block may "
                         "be. A string that names large_segment_size_mb alone sets this one, too.",
@@ -79,7 +58,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "roundup_power2_divisions",
             .type = XSEG_CONFIG_DIVISIONS,
             .offset = MEMBER(roundup_divisions),
-            .acts = true,
             .accepts = "a power of two up to 2147483648, or a list such as [256:1,512:2,>:4]",
             .sentence = "Round requests up to one of this many equal steps between two powers of "
                         "two; 0 and 1 round to 512 bytes.",
@@ -90,9 +68,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(memory_fraction),
             .start = 1,
-            .low = 0,
             .high = 1,
-            .acts = true,
             .accepts = "a number from 0 to 1",
             .sentence = "How much of a device's memory may be taken from the driver.",
         },
@@ -101,8 +77,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "garbage_collection_threshold",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(garbage_collection_threshold),
-            .acts = true,
-            .low = 0,
             .high = 1,
             .is_open = true,
             .accepts = "a number above 0 and below 1, or off",
@@ -116,7 +90,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "graph_capture_record_stream_reuse",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(graph_capture_record_stream_reuse),
-            .acts = true,
             .accepts = ANY_BOOL,
             .sentence =
                 "A block that other streams used, freed during a capture, comes back within "
@@ -126,6 +99,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
         {
             .name = "release_lock_on_cudamalloc",
             .alias = "release_lock_on_hipmalloc",
+            .is_inert = true,
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(release_lock_on_cudamalloc),
             .accepts = ANY_BOOL,
@@ -136,7 +110,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "throw_on_cudamalloc_oom",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(throw_on_cudamalloc_oom),
-            .acts = true,
             .accepts = ANY_BOOL,
             .sentence = "Refuse a growth past the device's memory at once, without giving back "
                         "cached memory "
@@ -147,7 +120,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "expandable_segments_reserve",
             .type = XSEG_CONFIG_SPAN,
             .offset = MEMBER(expandable_segments_reserve),
-            .acts = true,
             .is_expandable = true,
             .accepts = ANY_SPAN,
             .unset = "9/8 of the device",
@@ -157,6 +129,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_RESERVE_BY_CLASS] =
         {
             .name = "expandable_segments_reserve_by_class",
+            .is_inert = true,
             .type = XSEG_CONFIG_SPANS,
             .offset = MEMBER(expandable_segments_reserve_by_class),
             .accepts =
@@ -169,7 +142,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "page_mb",
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(page_sizes),
-            .acts = true,
             .is_expandable = true,
             .choice = {"fixed", "auto", "small"},
             .accepts = "fixed, auto or small",
@@ -185,7 +157,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "debug_fill",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(debug_fill),
-            .acts = true,
             .accepts = ANY_BOOL,
             .sentence = "Overwrite what is freed with a pattern, and check it when it is handed "
                         "out again; see [debugging](debugging.md).",
@@ -195,7 +166,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "unmap_on_free",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(unmap_on_free),
-            .acts = true,
             .is_expandable = true,
             .accepts = ANY_BOOL,
             .sentence = "Give each block pages of its own, and take them away when it is freed, so "
@@ -206,7 +176,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "guard_page",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(guard_page),
-            .acts = true,
             .is_expandable = true,
             .accepts = ANY_BOOL,
             .sentence = "The same, with the block at the end of its pages, so that an access past "
@@ -218,7 +187,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(free_history),
             .most = 65536,
-            .acts = true,
             .accepts = "a whole number from 0 to 65536",
             .sentence = "How many frees of each stream of a pool are remembered with their call "
                         "stacks, for the text of a second free; small and large blocks apart.",
@@ -228,7 +196,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "block_ages",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(block_ages),
-            .acts = true,
             .accepts = ANY_BOOL,
             .sentence =
                 "Keep when each block was allocated, for xseg_explain() and xseg_block(); see "
@@ -239,7 +206,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "block_user",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(block_user),
-            .acts = true,
             .accepts = ANY_BOOL,
             .sentence = "Keep the word that a request gives its block (`user` of struct "
                         "xseg_request), for xseg_block() and the [history](history.md).",
@@ -250,7 +216,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(history),
             .choice = {"nothing", "state", "all"},
-            .acts = true,
             .accepts = "nothing, state or all",
             .sentence = "What is kept of what happened: of each live block when and where it was "
                         "allocated (state), and the last events as well (all); see "
@@ -262,7 +227,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(history_stacks),
             .choice = {"none", "state", "alloc", "all"},
-            .acts = true,
             .accepts = "none, state, alloc or all",
             .sentence = "Which call stacks the history has: of live blocks (state), of events that "
                         "take memory as well (alloc), or of all events (all).",
@@ -275,7 +239,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .start = 65536,
             .least = 16,
             .most = 16777216,
-            .acts = true,
             .accepts = "a whole number from 16 to 16777216",
             .sentence = "How many events the history keeps for each stream of a pool, of small and "
                         "of large blocks each; 64 bytes an event, and 8 more with block_user.",
@@ -285,7 +248,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "history_skip",
             .type = XSEG_CONFIG_ACTIONS,
             .offset = MEMBER(history_skip),
-            .acts = true,
             .accepts = "a list of actions, such as [free_completed,segment_map]",
             .sentence = "Actions that the history leaves out.",
         },
@@ -296,7 +258,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(idle_ms),
             .start = XSEG_CONFIG_UNSET,
             .most = 1209600000,
-            .acts = true,
             .accepts = "a whole number of milliseconds up to 1209600000, or -1 for never",
             .sentence = "How long memory may be idle before it goes back to the driver; it goes "
                         "bit by bit on the way there. See [services](services.md).",
@@ -306,7 +267,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "keep_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(keep_bytes),
-            .acts = true,
             .accepts = ANY_MIB ", not above soft_limit_mb and hard_limit_mb",
             .sentence = "Idle memory stays as long as no more than this is reserved on a device.",
         },
@@ -316,7 +276,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(keep_window_s),
             .most = 1209600,
-            .acts = true,
             .accepts = "a whole number of seconds from 0 to 1209600",
             .sentence = "Idle memory stays as long as no more is reserved than was in use at some "
                         "time of the last so many seconds.",
@@ -329,7 +288,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .start = 10000,
             .least = 1,
             .most = 1000000,
-            .acts = true,
             .accepts = "a whole number of microseconds from 1 to 1000000",
             .sentence = "How much of each second idle memory may take up in the driver on its way "
                         "back.",
@@ -340,7 +298,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(soft_limit_bytes),
             .start = XSEG_CONFIG_UNSET,
-            .acts = true,
             .accepts = ANY_MIB ", not below keep_mb and not above hard_limit_mb",
             .unset = "none",
             .sentence = "While more than this is taken of a device, idle memory goes back whatever "
@@ -352,7 +309,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(hard_limit_bytes),
             .start = XSEG_CONFIG_UNSET,
-            .acts = true,
             .accepts = ANY_MIB ", not below soft_limit_mb and keep_mb",
             .unset = "none",
             .sentence = "No more than this is taken of a device: a request that would need more is "
@@ -363,7 +319,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "device_free_min_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(device_free_min_bytes),
-            .acts = true,
             .accepts = ANY_MIB,
             .sentence = "While a device has less free memory than this, whoever took it, idle "
                         "memory goes back whatever its age.",
@@ -373,7 +328,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "background_thread",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(background_thread),
-            .acts = true,
             .accepts = ANY_BOOL,
             .sentence = "A thread of the library gives idle memory back, instead of the calls that "
                         "are made anyway; also in a lull.",
@@ -384,7 +338,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(placement),
             .choice = {"best_fit", "pages"},
-            .acts = true,
             .is_expandable = true,
             .accepts = "best_fit or pages",
             .sentence =
@@ -396,7 +349,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "page_cache_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(page_cache_bytes),
-            .acts = true,
             .is_expandable = true,
             .accepts = ANY_MIB,
             .sentence = "How much of what goes back by itself is kept of a device, unmapped, for "
@@ -407,7 +359,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "scrub",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(scrub),
-            .acts = true,
             .is_expandable = true,
             .accepts = ANY_BOOL,
             .sentence = "Clear what a page contains before another pool gets it; a pool does not "
@@ -418,7 +369,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "exportable",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(exportable),
-            .acts = true,
             .is_expandable = true,
             .accepts = ANY_BOOL,
             .sentence = "Memory can be exported to other processes: that of the default pool of "
@@ -431,7 +381,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "rdma",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(rdma),
-            .acts = true,
             .is_expandable = true,
             .accepts = ANY_BOOL,
             .sentence = "Pages are made so that network cards may reach them (GPUDirect RDMA): "
@@ -445,7 +394,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "oom_snapshot",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(oom_snapshot),
-            .acts = true,
             .accepts = "the name of a folder, of up to 255 characters, without blanks, commas, "
                        "colons and brackets; or none",
             .unset = "unset",
@@ -463,7 +411,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .start = 2000,
             .least = 1,
             .most = 3600000,
-            .acts = true,
             .accepts = "a whole number of milliseconds from 1 to 3600000",
             .sentence = "How long the snapshot of a refused request, or at a signal, may take; the "
                         "oldest events are left out for that. Live and cached blocks are always "
@@ -476,7 +423,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(oom_snapshots),
             .start = 3,
             .most = 1000000,
-            .acts = true,
             .accepts = "a whole number from 0 to 1000000",
             .sentence = "How many snapshots of refused requests an allocator writes at the most.",
         },
@@ -486,7 +432,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(oom_snapshot_bytes),
             .start = 512,
-            .acts = true,
             .accepts = ANY_MIB,
             .sentence =
                 "How large the snapshot of a refused request, or at a signal, is at the most; the "
@@ -499,7 +444,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(snapshot_signal),
             .choice = {"none", "HUP", "QUIT", "USR1", "USR2"},
-            .acts = true,
             .accepts = "HUP, QUIT, USR1, USR2 or none",
             .sentence = "Signal at which a snapshot is written into the folder of oom_snapshot, by "
                         "the next call that is no hit; see [snapshots](snapshots.md). Refused if "
@@ -510,14 +454,61 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "publish",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(publish),
-            .acts = true,
             .accepts = ANY_BOOL,
             .sentence = "Put the figures of devices and pools where [`xseg top`](top.md) of the "
                         "same user finds them, in memory that goes with the process.",
         },
+    [XSEG_CONFIG_SHARE_BUDGET] =
+        {
+            .name = "share_budget",
+            .type = XSEG_CONFIG_PATH,
+            .offset = MEMBER(share_budget),
+            .accepts =
+                "a name, or the path of a file, of up to 255 characters, without blanks, commas, "
+                "colons and brackets; or none",
+            .unset = "none",
+            .sentence = "Ledger by which processes share devices: a name stands for the file "
+                        "`/dev/shm/xseg-UID-NAME`. Idle memory is lent and asked back; see "
+                        "[processes](processes.md). Implies background_thread.",
+        },
+    [XSEG_CONFIG_BUDGET_SHARE] =
+        {
+            .name = "budget_share",
+            .type = XSEG_CONFIG_REAL,
+            .offset = MEMBER(budget_share),
+            .high = 1,
+            .accepts = "a number from 0 to 1",
+            .sentence =
+                "With share_budget: part of each device that is this process's own. Those that "
+                "name 0 have equal parts of what the others leave.",
+        },
+    [XSEG_CONFIG_BUDGET_MIN] =
+        {
+            .name = "budget_min_mb",
+            .type = XSEG_CONFIG_MIB,
+            .offset = MEMBER(budget_min_bytes),
+            .accepts = ANY_MIB,
+            .sentence =
+                "With share_budget: idle memory is not lent as long as no more than this is "
+                "taken of a device.",
+        },
+    [XSEG_CONFIG_BUDGET_RETURN] =
+        {
+            .name = "budget_return_ms",
+            .type = XSEG_CONFIG_NUMBER,
+            .offset = MEMBER(budget_return_ms),
+            .start = 200,
+            .least = 8,
+            .most = 60000,
+            .accepts = "a whole number of milliseconds from 8 to 60000",
+            .sentence =
+                "With share_budget: how long a request waits at the most for memory that "
+                "others leave idle. Eight times in it each process looks for what others want.",
+        },
     [XSEG_CONFIG_BACKEND] =
         {
             .name = "backend",
+            .is_inert = true,
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(backend),
             .choice = {"native", "cudaMallocAsync"},
@@ -527,6 +518,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PINNED_HOST_REGISTER] =
         {
             .name = "pinned_use_cuda_host_register",
+            .is_inert = true,
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(pinned_use_cuda_host_register),
             .accepts = ANY_BOOL,
@@ -535,6 +527,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PINNED_REGISTER_THREADS] =
         {
             .name = "pinned_num_register_threads",
+            .is_inert = true,
             .type = XSEG_CONFIG_POWER,
             .offset = MEMBER(pinned_num_register_threads),
             .start = 1,
@@ -546,6 +539,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PINNED_RESERVE_SEGMENT] =
         {
             .name = "pinned_reserve_segment_size_mb",
+            .is_inert = true,
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(pinned_reserve_segment_bytes),
             .least = 1,
@@ -557,6 +551,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PINNED_BACKGROUND_THREADS] =
         {
             .name = "pinned_use_background_threads",
+            .is_inert = true,
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(pinned_use_background_threads),
             .accepts = ANY_BOOL,
@@ -565,6 +560,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PINNED_FREE_CATCH_ALL] =
         {
             .name = "pinned_free_catch_all",
+            .is_inert = true,
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(pinned_free_catch_all),
             .accepts = ANY_BOOL,
@@ -573,6 +569,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PINNED_MAX_ROUND] =
         {
             .name = "pinned_max_round_threshold_mb",
+            .is_inert = true,
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(pinned_max_round_threshold_bytes),
             .start = XSEG_CONFIG_UNSET,
@@ -583,6 +580,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PINNED_MAX_CACHED] =
         {
             .name = "pinned_max_cached_size_mb",
+            .is_inert = true,
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(pinned_max_cached_bytes),
             .start = XSEG_CONFIG_UNSET,

@@ -8,7 +8,6 @@
 #include <stddef.h>
 
 #include "src/core/config/config.h"
-#include "xseg/history.h"
 
 enum xseg_config_type {
     XSEG_CONFIG_BOOL, /* bool: True, False */
@@ -32,7 +31,7 @@ struct xseg_config_row {
     const char *name;
     const char *alias; /* a second spelling that is accepted, or NULL */
     enum xseg_config_type type;
-    bool acts;             /* false: the key is read, checked and printed, but has no effect */
+    bool is_inert;         /* the key is read, checked and printed, but has no effect */
     bool is_expandable;    /* the key has no effect while expandable_segments is False */
     bool is_above_large;   /* the value must not be below large_segment_size_mb */
     bool is_open;          /* values equal to low or high are refused */
@@ -47,8 +46,5 @@ struct xseg_config_row {
 };
 
 extern const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS];
-
-/* The words of enum xseg_history_action. */
-extern const char *const xseg_config_table_actions[XSEG_HISTORY_ACTIONS];
 
 #endif

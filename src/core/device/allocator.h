@@ -27,6 +27,7 @@ struct xseg_oom_snapshots;
 struct xseg_offers;
 struct xseg_publisher;
 struct xseg_registrations;
+struct xseg_budget;
 struct xseg_signalled;
 
 /* A configuration, and the version that was made before. */
@@ -56,6 +57,7 @@ struct xseg_allocator {
     struct xseg_oom_snapshots *oom_snapshots; /* oom.h */
     /* What a room above does when a request was refused for want of memory; no lock is held. */
     void (*report_oom)(struct xseg_allocator *allocator);
+    struct xseg_budget *budget;                            /* budget.h */
     struct xseg_publisher *publisher;                      /* publisher.h */
     struct xseg_signalled *signalled;                      /* signalled.h */
     void (*run_errands)(struct xseg_allocator *allocator); /* errands.h */

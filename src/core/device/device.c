@@ -52,6 +52,12 @@ uint64_t xseg_device_limit(const struct xseg_device *device)
     return xseg_min(hard, (uint64_t)(fraction * (double)device->context.total_bytes));
 }
 
+uint64_t xseg_device_allowance(const struct xseg_device *device)
+{
+    return xseg_min(xseg_device_limit(device),
+                    atomic_load_explicit(&device->allowance, memory_order_relaxed));
+}
+
 uint64_t xseg_device_physical(const struct xseg_device *device)
 {
     return atomic_load_explicit(&device->reserved, memory_order_relaxed) +

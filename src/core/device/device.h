@@ -21,6 +21,7 @@
 #include "vmm/context.h"
 
 struct xseg_allocator;
+struct xseg_budget_device;
 struct xseg_decay;
 struct xseg_leaving;
 struct xseg_poison;
@@ -52,6 +53,8 @@ struct xseg_device {
     atomic_bool asks_late;
     /* Bytes that quotas of ranges promise beyond what these have.  Guarded by GROWTH. */
     uint64_t promised;
+    /* Bytes that may be taken while other processes wait for what is theirs (budget.h); UINT64_MAX: any number. */
+    atomic_uint_fast64_t allowance;
     /* enum xseg_refuser of the last growth that was refused.  Guarded by GROWTH. */
     unsigned refuser;
     struct xseg_pages pages; /* unmapped physical memory; guarded by GROWTH */
@@ -69,6 +72,7 @@ struct xseg_device {
     struct xseg_leaving *leaving;
     struct xseg_sharing *sharing;
     struct xseg_ranges *ranges;
+    struct xseg_budget_device *budget;
     /* Stream that waits for users' events; NULL until needed; guarded by GROWTH. */
     xseg_stream side;
     /* Stream that copies contents of paused pools, and fills pages of zeros; NULL until needed; guarded by GROWTH. */
@@ -109,6 +113,9 @@ static inline struct xseg_device *xseg_device_of(const struct xseg_extent *exten
 
 /* Most bytes of physical memory: the fraction's bytes, the hard limit, or UINT64_MAX. */
 uint64_t xseg_device_limit(const struct xseg_device *device);
+
+/* Most bytes that new memory may make it at this moment: the limit, or less while other processes wait. */
+uint64_t xseg_device_allowance(const struct xseg_device *device);
 
 /* Whether new memory of a device can be pages. */
 static inline bool xseg_device_makes_pages(const struct xseg_device *device)

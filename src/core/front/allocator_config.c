@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/core/arena/origins.h"
+#include "src/core/budget/budget.h"
 #include "src/core/config/config_keys.h"
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
@@ -186,7 +187,7 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
         status = follow_on_all(allocator, &version->config, *named, false);
     if (status == XSEG_OK)
         status = xseg_signalled_prepare(allocator, &version->config);
-    if (status == XSEG_OK && version->config.background_thread)
+    if (status == XSEG_OK && xseg_config_has_thread(&version->config))
         status = xseg_background_start(allocator);
     if (status != XSEG_OK) {
         xseg_signalled_settle(allocator);
@@ -200,7 +201,7 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
         forget_origins(allocator, forget_users);
     publish(allocator, version);
     xseg_signalled_settle(allocator);
-    if (!xseg_allocator_config(allocator)->background_thread)
+    if (!xseg_config_has_thread(xseg_allocator_config(allocator)))
         xseg_background_end(allocator);
     return XSEG_OK;
 }
@@ -218,6 +219,7 @@ xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const cha
     xseg_opened_log_stacks(&allocator->log, xseg_history_store_settings(&allocator->history));
     apply_on_all(allocator);
     xseg_publisher_follow(allocator);
+    xseg_budget_follow(allocator);
     return XSEG_OK;
 }
 

@@ -9,7 +9,9 @@
 #include "src/base/environment.h"
 #include "src/base/error.h"
 #include "src/base/range.h"
+#include "src/core/budget/budget.h"
 #include "src/core/config/config_load.h"
+#include "src/core/config/config_summary.h"
 #include "src/core/front/allocator_config.h"
 #include "src/core/front/background.h"
 #include "src/core/front/device_open.h"
@@ -34,6 +36,7 @@ struct whole {
     struct xseg_oom_snapshots oom_snapshots;
     struct xseg_signalled signalled;
     struct xseg_publisher publisher;
+    struct xseg_budget budget;
 };
 
 _Static_assert(offsetof(struct whole, allocator) == 0, "an allocator is freed by its own address");
@@ -64,6 +67,7 @@ static void free_allocator(struct xseg_allocator *allocator)
 
     xseg_signalled_end(allocator->signalled);
     xseg_publisher_end(allocator->publisher);
+    xseg_budget_fini(allocator->budget);
     for (; version != NULL; version = older) {
         older = version->older;
         free(version);
@@ -100,6 +104,8 @@ static void init_parts(struct whole *whole)
     xseg_signalled_init(allocator->signalled);
     allocator->publisher = &whole->publisher;
     xseg_publisher_init(allocator->publisher);
+    allocator->budget = &whole->budget;
+    xseg_budget_init(allocator->budget);
     allocator->run_errands = xseg_errands_run;
 }
 
@@ -146,7 +152,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     if (status != XSEG_OK)
         goto free_all;
     xseg_signalled_settle(allocator);
-    if (xseg_allocator_config(allocator)->background_thread)
+    if (xseg_config_has_thread(xseg_allocator_config(allocator)))
         status = xseg_background_start(allocator);
     if (status != XSEG_OK)
         goto free_all;
@@ -155,6 +161,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     xseg_allocator_log_idle_keys(allocator, named);
     xseg_environment_check(&allocator->log);
     xseg_publisher_follow(allocator);
+    xseg_budget_follow(allocator);
     *out = allocator;
     return XSEG_OK;
 
@@ -213,7 +220,7 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
     on_every(allocator, xseg_device_hold_again);
     on_every(allocator, xseg_peers_renew);
     /* If the thread cannot be started again, idle memory goes back on calls of the user alone. */
-    if (xseg_allocator_config(allocator)->background_thread)
+    if (xseg_config_has_thread(xseg_allocator_config(allocator)))
         (void)xseg_background_start(allocator);
     return xseg_fail(status, "%s", reason);
 }
@@ -238,6 +245,7 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
     xseg_lock_give(&allocator->open_lock);
     if (status != XSEG_OK)
         return status;
+    xseg_budget_add(device);
     xseg_log_line(&allocator->log, XSEG_LOG_INFO,
                   "device %d is open: %" PRIu64 " MiB, %s, one call %s over several mappings",
                   ordinal, device->context.total_bytes >> 20,

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "src/base/error.h"
+#include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
 #include "src/core/reclaim/decay.h"
 
@@ -29,13 +30,19 @@ static bool rest(struct xseg_background *background, uint64_t nanoseconds)
     return goes_on;
 }
 
+static uint64_t interval(const struct xseg_config *config)
+{
+    return xseg_min(xseg_decay_interval(config), xseg_budget_interval(config));
+}
+
 static void *run(void *self)
 {
     struct xseg_allocator *allocator = self;
     const struct xseg_config *config = xseg_allocator_config(allocator);
 
-    while (rest(allocator->background, xseg_decay_interval(config))) {
+    while (rest(allocator->background, interval(config))) {
         config = xseg_allocator_config(allocator);
+        xseg_budget_turn(allocator);
         for (int i = 0; config->decays && i < allocator->device_count; i++) {
             struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The background thread makes the looks of decay.h on every open device, so that memory goes back while the
- * program makes no calls, and calls of the user need not look.  It only exists with the key
- * background_thread.
+ * program makes no calls, and calls of the user need not look; and the turns of budget.h.  It only exists with the key
+ * background_thread or share_budget.
  *
- * During a look the thread holds GROWTH and no other lock.  It takes no signals, and ends before the allocator
+ * During a look the thread holds GROWTH and no other lock; in turns BUDGET or GROWTH.  It takes no signals, and ends before the allocator
  * does.  A forked child has no background thread, and cannot use the allocator anyway.
  *
  * Locking: the allocator starts and ends the thread, under DRIVER while it is in use.

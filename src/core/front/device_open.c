@@ -8,6 +8,7 @@
 
 #include "src/base/error.h"
 #include "src/core/arena/origins.h"
+#include "src/core/budget/budget.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
@@ -36,6 +37,7 @@ struct whole {
     struct xseg_leaving leaving;
     struct xseg_ranges ranges;
     struct xseg_sharing sharing;
+    struct xseg_budget_device budget;
 };
 
 _Static_assert(offsetof(struct whole, device) == 0, "a device is freed by its own address");
@@ -91,6 +93,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     device->leaving = &whole->leaving;
     device->ranges = &whole->ranges;
     device->sharing = &whole->sharing;
+    device->budget = &whole->budget;
     status = xseg_leftovers_init(&device->leftovers, &device->context);
     if (status != XSEG_OK)
         goto free_device;
@@ -119,6 +122,8 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_sharing_init(device->sharing);
     xseg_leaving_init(device->leaving);
     xseg_ranges_init(device->ranges);
+    xseg_budget_device_init(device->budget);
+    atomic_init(&device->allowance, UINT64_MAX);
     xseg_list_init(&device->spare_extents);
     XSEG_ASSERT(device->pool.body == &device->pool_body);
     status = try_pages(device);

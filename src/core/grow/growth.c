@@ -40,7 +40,7 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
 xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered)
 {
     struct xseg_device *device = pool->body->device;
-    const uint64_t limit = xseg_device_limit(device);
+    const uint64_t limit = xseg_device_allowance(device);
     /* What is promised to ranges counts as taken. */
     const uint64_t physical = xseg_device_physical(device) + device->promised;
     const uint64_t total = device->context.total_bytes;
@@ -302,7 +302,7 @@ static void choose_pages(struct xseg_device *device, const struct xseg_need *nee
                          struct xseg_stretch *stretch)
 {
     const struct xseg_segment *segment = &stretch->first->extent->segment;
-    const uint64_t limit = xseg_min(xseg_device_limit(device), device->context.total_bytes);
+    const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
     const uint64_t taken = xseg_device_physical(device) + stretch->missing;
 
     XSEG_ASSERT(stretch->first->extent->arena->device == device);

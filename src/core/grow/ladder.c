@@ -6,8 +6,11 @@
 #include "src/base/error.h"
 #include "src/base/span.h"
 #include "src/core/arena/notes.h"
+#include "src/core/budget/budget.h"
 #include "src/core/cache/arena_blocks.h"
+#include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
+#include "src/core/grow/asking.h"
 #include "src/core/grow/growth.h"
 #include "src/core/grow/refusal.h"
 #include "src/core/grow/scrub.h"
@@ -241,12 +244,10 @@ static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xs
     return is_paged ? expandable_rungs : classic_rungs;
 }
 
-/* Climb until a rung serves the request, or fails for another reason than shortage. */
-static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
+/* Climb rungs until one serves the request, or fails for another reason than shortage. */
+static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need, rung *const *next,
                          xseg_status refused, struct xseg_grant *out)
 {
-    rung *const *next = choose_rungs(arena, need);
-
     XSEG_ASSERT(is_shortage(refused));
     for (; *next != NULL; next++) {
         XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && out->base == 0);
@@ -260,6 +261,10 @@ static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
     XSEG_ASSERT(is_shortage(refused));
     return refused;
 }
+
+/* Of these, what neither waits nor takes from users: tried before other processes are asked. */
+static rung *const early_rungs[] = {steal, borrow, NULL};
+static rung *const classic_early_rungs[] = {borrow, NULL};
 
 /* Whether a request that the device has no room for is refused at once: with throw_on_cudamalloc_oom, where no
  * fraction sets another limit (PyTorch's rule). */
@@ -313,9 +318,41 @@ static bool device_is_short(const struct xseg_arena *arena, xseg_status refused)
            (refused == XSEG_ERR_LIMIT && !arena->pool->body->is_full);
 }
 
+/* Bytes that the device has to have free for a request. */
+static uint64_t bytes_to_ask(const struct xseg_need *need)
+{
+    return need->expandable ? xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT)
+                            : need->segment_bytes;
+}
+
 /*
- * Overcome a shortage: take back pending blocks that have finished, ask the observers, then climb the rungs; ask and
- * climb again while an observer spares memory and the request still fails.
+ * Try what needs no wait; then ask other processes for memory that they leave idle, and try again until the time is over.
+ * GROWTH is let go meanwhile.
+ */
+static xseg_status ask_others(struct xseg_arena *arena, const struct xseg_need *need,
+                              xseg_status refused, struct xseg_grant *out)
+{
+    struct xseg_device *device = arena->device;
+    const bool is_paged = need->expandable && xseg_device_makes_pages(device);
+    struct xseg_asking asking;
+    xseg_status status = refused;
+
+    if (!xseg_budget_has_others(device) || !device_is_short(arena, refused))
+        return refused;
+    if (!need->is_guarded && !need->is_single && !xseg_pending_captures(device->pending))
+        status = climb(arena, need, is_paged ? early_rungs : classic_early_rungs, refused, out);
+    if (!is_shortage(status))
+        return status;
+    if (xseg_asking_begin(&asking, device, bytes_to_ask(need), need->config))
+        while (is_shortage(status) && xseg_asking_wait(&asking))
+            status = serve(arena, need, out);
+    xseg_asking_end(&asking, status == XSEG_OK);
+    return status;
+}
+
+/*
+ * Overcome a shortage: take back pending blocks that have finished, ask other processes, ask the observers, then climb the
+ * rungs; ask the observers and climb again while an observer spares memory and the request still fails.
  */
 static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *need,
                             xseg_status refused, struct xseg_grant *out)
@@ -332,14 +369,14 @@ static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *ne
         status = take_finished(arena, need, out);
     if (status != XSEG_OK || out->base != 0)
         return status;
-    status = refused;
+    status = ask_others(arena, need, refused, out);
     for (unsigned attempt = 0; spared && attempt < XSEG_ASKS_MOST && is_shortage(status);
          attempt++) {
         spared = ask(arena, need, status, attempt);
         if (spared)
             status = serve(arena, need, out);
         if (is_shortage(status))
-            status = climb(arena, need, status, out);
+            status = climb(arena, need, choose_rungs(arena, need), status, out);
     }
     return status;
 }

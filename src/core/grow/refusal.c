@@ -2,10 +2,13 @@
 #include "src/core/grow/refusal.h"
 
 #include "src/base/error.h"
+#include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
 
 enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device)
 {
+    if (xseg_device_allowance(device) < xseg_device_limit(device))
+        return XSEG_REFUSER_BUDGET;
     return xseg_device_limit(device) < xseg_bounds_hard(&device->bounds) ? XSEG_REFUSER_FRACTION
                                                                          : XSEG_REFUSER_HARD_LIMIT;
 }
@@ -23,6 +26,11 @@ static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
         xseg_text_add(text, "limit_bytes of pool %s (on device %d, ", xseg_pool_label(pool),
                       device->context.ordinal);
         xseg_text_add_mib(text, xseg_pool_limit(pool));
+        break;
+    case XSEG_REFUSER_BUDGET:
+        xseg_text_add(text, "share_budget (the share of device %d, ", device->context.ordinal);
+        xseg_text_add_mib(text, atomic_load_explicit(&device->budget->share, memory_order_relaxed));
+        xseg_text_add(text, "; other processes wait for theirs");
         break;
     case XSEG_REFUSER_FRACTION:
         xseg_text_add(text, "per_process_memory_fraction (%g of device %d, ",

@@ -21,6 +21,7 @@ enum xseg_refuser {
     XSEG_REFUSER_DEVICE,     /* more than the device has beside taken memory */
     XSEG_REFUSER_HARD_LIMIT, /* hard_limit_mb, or xseg_limits() of the device */
     XSEG_REFUSER_FRACTION,   /* per_process_memory_fraction */
+    XSEG_REFUSER_BUDGET,     /* share_budget: others wait for their shares */
     XSEG_REFUSER_POOL        /* the pool's limit_bytes */
 };
 
@@ -31,7 +32,7 @@ static inline bool xseg_refusal_is_shortage(xseg_status status)
            status == XSEG_ERR_NO_ADDRESSES;
 }
 
-/* Which of the device's two limits, the fraction and the hard limit, is lower and so refuses first. */
+/* Which limit of the device is the lowest and so refuses first: of the budget, the fraction, and the hard limit. */
 enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device);
 
 /*

@@ -62,7 +62,7 @@ static uint64_t missing(const struct theft *theft)
 /* Bytes that physical memory may reach. */
 static uint64_t limit_of(const struct theft *theft)
 {
-    return xseg_min(xseg_device_limit(theft->device), theft->device->context.total_bytes);
+    return xseg_min(xseg_device_allowance(theft->device), theft->device->context.total_bytes);
 }
 
 /* Make pages of one size while at least a page is missing, as far as the limit and the driver allow. */

@@ -7,14 +7,17 @@
 #include "src/base/error.h"
 #include "src/base/span.h"
 #include "src/core/arena/notes.h"
+#include "src/core/budget/budget.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
+#include "src/core/grow/asking.h"
 #include "src/core/grow/growth.h"
 #include "src/core/grow/refusal.h"
 #include "src/core/grow/shortage.h"
 #include "src/core/grow/steal.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
+#include "src/core/ranges/parting.h"
 #include "src/core/ranges/zero_page.h"
 #include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/notice.h"
@@ -259,6 +262,25 @@ static bool ask(const struct commit *commit, xseg_status refused, unsigned attem
     return spared;
 }
 
+/* Try what needs no wait; then ask other processes for memory, and try again until the time is over. */
+static xseg_status ask_others(struct commit *commit, xseg_status refused)
+{
+    struct xseg_device *device = commit->device;
+    struct xseg_asking asking;
+
+    if (commit->is_full || !xseg_budget_has_others(device) ||
+        xseg_pending_captures(device->pending))
+        return refused;
+    refused = steal(commit);
+    if (!xseg_refusal_is_shortage(refused))
+        return refused;
+    if (xseg_asking_begin(&asking, device, commit->missing, commit->config))
+        while (xseg_refusal_is_shortage(refused) && xseg_asking_wait(&asking))
+            refused = grow(commit);
+    xseg_asking_end(&asking, refused == XSEG_OK);
+    return refused;
+}
+
 static xseg_status overcome(struct commit *commit, xseg_status refused)
 {
     struct xseg_device *device = commit->device;
@@ -267,6 +289,8 @@ static xseg_status overcome(struct commit *commit, xseg_status refused)
     device->is_short = device->is_short || !commit->is_full;
     if (!xseg_pending_captures(device->pending))
         refused = finished(commit);
+    if (xseg_refusal_is_shortage(refused))
+        refused = ask_others(commit, refused);
     for (unsigned attempt = 0;
          spared && attempt < XSEG_ASKS_MOST && xseg_refusal_is_shortage(refused); attempt++) {
         spared = ask(commit, refused, attempt);
@@ -463,58 +487,16 @@ static xseg_status begin(struct commit *commit, struct xseg_range *range, uint64
     return status;
 }
 
-/* Whether a granule leaves with a page that is not taken back: it has other places, or can only be read there.  at: set to
- * the first such granule from one on */
-static bool find_other(const struct xseg_range_run *run, uint32_t *at)
-{
-    const uint32_t *batch = run->extent->elastic->batch;
-
-    for (; *at < run->first + run->count; ++*at)
-        if (batch[*at] != 0 && (xseg_places_is_shared(run->extent, *at) ||
-                                xseg_segment_reads(&run->extent->segment, *at)))
-            return true;
-    return false;
-}
-
-/* Let the pages that are not taken back go.  Observers may be told meanwhile. */
-static xseg_status part_with_others(const struct commit *commit)
-{
-    const struct xseg_range_run *run = &commit->run;
-    uint32_t at = run->first;
-
-    xseg_leaving_look(commit->device, false);
-    for (; find_other(run, &at); at++) {
-        const xseg_status status = xseg_leaving_wait_for(run->extent, at);
-
-        if (status != XSEG_OK)
-            return status;
-    }
-    xseg_leaving_look(commit->device, false);
-    return XSEG_OK;
-}
-
 /* Begin a commit whose granules get pages of their own. */
 static xseg_status begin_alone(struct commit *commit, struct xseg_range *range, uint64_t offset,
                                uint64_t bytes)
 {
     xseg_status status = begin(commit, range, offset, bytes);
-    uint32_t at = commit->run.first;
 
-    if (status != XSEG_OK || !find_other(&commit->run, &at))
+    if (status != XSEG_OK || !xseg_parting_is_needed(&commit->run))
         return status;
-    if (!xseg_pending_captures(commit->device->pending))
-        status = part_with_others(commit);
-    if (status == XSEG_OK)
-        status = begin(commit, range, offset, bytes);
-    at = commit->run.first;
-    if (status != XSEG_OK || !find_other(&commit->run, &at))
-        return status;
-    return xseg_fail(
-        XSEG_ERR_BUSY,
-        "the granule at offset %" PRIu64
-        " still has a page that is shared: it goes after a capture, and once it is not "
-        "held, pinned or exported any more, nor needed by a pool that is paused",
-        at * commit->run.extent->segment.granule_bytes);
+    status = xseg_parting_wait(&commit->run);
+    return status == XSEG_OK ? begin(commit, range, offset, bytes) : status;
 }
 
 /* Write the error text of a refusal, and count it.  GROWTH is held. */

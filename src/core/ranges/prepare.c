@@ -61,7 +61,7 @@ xseg_status xseg_prepare(struct xseg_range *range, uint64_t bytes)
 /* Whether what is in use and promised on a device leaves room. */
 static bool has_room(const struct xseg_device *device)
 {
-    const uint64_t limit = xseg_min(xseg_device_limit(device), device->context.total_bytes);
+    const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
 
     return xseg_device_physical(device) + device->promised <= limit;
 }
@@ -87,7 +87,7 @@ static xseg_status set_quota(struct xseg_range_body *body, uint64_t bytes)
     xseg_elastic_set_own(elastic, elastic->own, elastic->coming, &device->promised);
     if (status == XSEG_ERR_DEVICE_LOST)
         return status;
-    const uint64_t limit = xseg_min(xseg_device_limit(device), device->context.total_bytes);
+    const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
     return xseg_fail(limit < device->context.total_bytes ? XSEG_ERR_LIMIT : XSEG_ERR_NO_MEMORY,
                      "a quota of %" PRIu64 " bytes on device %d: of %" PRIu64 " bytes %" PRIu64
                      " are taken, and %" PRIu64 " more are promised already",

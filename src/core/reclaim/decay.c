@@ -359,3 +359,24 @@ xseg_status xseg_decay_tick(struct xseg_device *device, const struct xseg_config
 {
     return look_now(device, config, ON_TICK, budget);
 }
+
+uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *config,
+                         uint64_t bytes)
+{
+    const uint64_t before = xseg_device_physical(device);
+    struct xseg_idle_taken taken = {0};
+    struct xseg_idle_ages ages;
+    uint64_t wanted = bytes;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && !xseg_pending_captures(device->pending));
+    xseg_pending_poll(device->pending);
+    xseg_leaving_look(device, false);
+    (void)empty_cache(device, &wanted, UINT64_MAX);
+    if (wanted != 0) {
+        xseg_idle_count(device, xseg_decay_now(device), span(config), NULL, &ages);
+        struct xseg_idle_wish wish = {.ages = &ages, .rounds_up = true};
+        xseg_idle_choose(&wish, wanted, 0, UINT64_MAX);
+        (void)xseg_idle_take(device, &wish, &taken);
+    }
+    return before - xseg_min(before, xseg_device_physical(device));
+}

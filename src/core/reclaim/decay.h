@@ -70,6 +70,16 @@ uint64_t xseg_decay_interval(const struct xseg_config *config);
 xseg_status xseg_decay_turn(struct xseg_device *device, const struct xseg_config *config);
 
 /*
+ * Give idle memory back that is needed elsewhere, of any age, below the floor as well, without a wait.  GROWTH is held, and
+ * no capture is under way.
+ *
+ * bytes: the last page may exceed them
+ * Returns: the bytes that the device has less
+ */
+uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *config,
+                         uint64_t bytes);
+
+/*
  * Make a look now, for xseg_tick().  No lock is held.
  *
  * budget: nanoseconds that the look may keep the driver busy; at least one page goes

@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/budget/budget.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "src/base/error.h"
+#include "src/core/budget/budget_split.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/decay.h"
+
+#define MILLISECOND UINT64_C(1000000)
+#define SECOND      (1000 * MILLISECOND)
+
+/* Turns in budget_return_ms: a want is seen, and answered, within two of them. */
+#define TURNS 8u
+
+/* How many times budget_return_ms a want may be old. */
+#define PATIENCE 4u
+
+/* A device that no turn has looked at has as many others. */
+#define UNKNOWN UINT_MAX
+
+/* The processes of a device, as one turn sees them. */
+struct parties {
+    struct xseg_budget_party party[XSEG_LEDGER_SLOTS];
+    unsigned count, own;
+    bool is_wanted; /* another one wants memory */
+};
+
+/* The clock of the machine: asking is about processes, whatever clock the user has given. */
+static uint64_t read_clock(void)
+{
+    struct timespec now = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
+}
+
+void xseg_budget_init(struct xseg_budget *budget)
+{
+    memset(budget, 0, sizeof(*budget));
+    xseg_lock_init(&budget->lock, XSEG_RANK_BUDGET);
+    atomic_init(&budget->is_open, false);
+}
+
+void xseg_budget_device_init(struct xseg_budget_device *device)
+{
+    memset(device, 0, sizeof(*device));
+    atomic_init(&device->share, UINT64_MAX);
+    atomic_init(&device->others, UNKNOWN);
+}
+
+uint64_t xseg_budget_interval(const struct xseg_config *config)
+{
+    return config->share_budget[0] == '\0' ? UINT64_MAX
+                                           : config->budget_return_ms * MILLISECOND / TURNS;
+}
+
+/* --- Opening. --- */
+
+static void leave(struct xseg_budget *budget)
+{
+    atomic_store_explicit(&budget->is_open, false, memory_order_release);
+    if (budget->book != NULL)
+        xseg_ledger_close(&budget->book->ledger);
+    free(budget->book);
+    budget->book = NULL;
+}
+
+void xseg_budget_fini(struct xseg_budget *budget)
+{
+    leave(budget);
+    xseg_lock_fini(&budget->lock);
+}
+
+static xseg_status open_book(struct xseg_budget *budget)
+{
+    struct xseg_budget_book *book = calloc(1, sizeof(*book));
+
+    if (book == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a ledger");
+    const xseg_status status = xseg_ledger_open(&book->ledger, budget->path);
+    if (status != XSEG_OK) {
+        free(book);
+        return status;
+    }
+    budget->book = book;
+    atomic_store_explicit(&budget->is_open, true, memory_order_release);
+    return XSEG_OK;
+}
+
+/* Say once that there is no ledger, or no longer.  BUDGET is held; the log is written without. */
+static bool note_failure(struct xseg_budget *budget, char *said, size_t bytes)
+{
+    const bool is_first = !budget->has_said;
+
+    (void)snprintf(said, bytes, "%s", xseg_fail_text()->buffer);
+    budget->has_said = true;
+    budget->again = read_clock() + SECOND;
+    leave(budget);
+    return is_first;
+}
+
+static void say_failure(struct xseg_allocator *allocator, const char *said)
+{
+    xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
+                  "share_budget: this process goes on without the others: %s", said);
+}
+
+/* Have the devices follow the end of a budget. */
+static void forget_shares(struct xseg_allocator *allocator)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device == NULL)
+            continue;
+        atomic_store_explicit(&device->budget->share, UINT64_MAX, memory_order_relaxed);
+        atomic_store_explicit(&device->budget->others, UNKNOWN, memory_order_relaxed);
+        atomic_store_explicit(&device->allowance, UINT64_MAX, memory_order_relaxed);
+    }
+}
+
+void xseg_budget_follow(struct xseg_allocator *allocator)
+{
+    struct xseg_budget *budget = allocator->budget;
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    char path[XSEG_LEDGER_PATH] = "", said[512] = "";
+    struct xseg_fail_kept kept;
+    bool says = false;
+
+    if (config->share_budget[0] == '\0' && !atomic_load(&budget->is_open))
+        return;
+    xseg_fail_keep(&kept);
+    xseg_lock_take(&budget->lock);
+    xseg_status status =
+        config->share_budget[0] == '\0' ? XSEG_OK : xseg_ledger_path(config->share_budget, path);
+    if (strcmp(path, budget->path) != 0 || config->share_budget[0] == '\0') {
+        leave(budget);
+        budget->has_said = budget->has_said_share = false;
+        memcpy(budget->path, path, sizeof(path));
+    }
+    if (status == XSEG_OK && path[0] != '\0' && budget->book == NULL)
+        status = open_book(budget);
+    if (status != XSEG_OK)
+        says = note_failure(budget, said, sizeof(said));
+    xseg_lock_give(&budget->lock);
+    xseg_fail_restore(&kept);
+    if (!atomic_load(&budget->is_open))
+        forget_shares(allocator);
+    if (says)
+        say_failure(allocator, said);
+}
+
+/* --- Figures. --- */
+
+/* What could be given back at the most: cached memory, and pages that are mapped nowhere. */
+static uint64_t idle_of(struct xseg_device *device, uint64_t taken)
+{
+    const uint64_t active =
+        xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_ACTIVE_BYTES).current;
+    const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
+
+    return xseg_min(taken,
+                    reserved - xseg_min(reserved, active) + xseg_pages_bytes(&device->pages));
+}
+
+static struct xseg_ledger_device figures_of(struct xseg_device *device,
+                                            const struct xseg_config *config)
+{
+    const struct xseg_budget_device *budget = device->budget;
+    struct xseg_ledger_device figures = {
+        .taken = xseg_device_physical(device),
+        .wanted = atomic_load_explicit(&budget->wanted, memory_order_relaxed),
+        .share = (uint64_t)(config->budget_share * XSEG_LEDGER_WHOLE_SHARE + 0.5),
+        .floor = config->budget_min_bytes,
+        .returned = atomic_load_explicit(&budget->returned, memory_order_relaxed),
+    };
+
+    figures.idle = idle_of(device, figures.taken);
+    if (figures.wanted != 0)
+        figures.wanted_since = atomic_load_explicit(&budget->since, memory_order_relaxed);
+    memcpy(figures.uuid, budget->uuid, sizeof(figures.uuid));
+    return figures;
+}
+
+/* Write the figures of all open devices.  BUDGET is held. */
+static xseg_status write_figures(struct xseg_allocator *allocator)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    struct xseg_ledger_device devices[XSEG_LEDGER_DEVICES];
+    unsigned count = 0;
+
+    for (int i = 0; i < allocator->device_count && count < XSEG_LEDGER_DEVICES; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL && atomic_load_explicit(&device->budget->has_uuid, memory_order_acquire))
+            devices[count++] = figures_of(device, config);
+    }
+    return xseg_ledger_write(&allocator->budget->book->ledger, devices, count);
+}
+
+/* Find out the UUID of a device, once. */
+static void name_device(struct xseg_device *device)
+{
+    if (atomic_load_explicit(&device->budget->has_uuid, memory_order_acquire))
+        return;
+    xseg_lock_take(&device->growth_lock);
+    if (xseg_driver_uuid(&device->context, device->budget->uuid) == XSEG_OK)
+        atomic_store_explicit(&device->budget->has_uuid, true, memory_order_release);
+    xseg_lock_give(&device->growth_lock);
+}
+
+/* Find out the UUIDs of devices that have been opened since. */
+static void name_devices(struct xseg_allocator *allocator)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            name_device(device);
+    }
+}
+
+/* Write the figures, if there is a ledger; a failure is the next turn's to tell. */
+static void publish(struct xseg_allocator *allocator)
+{
+    struct xseg_fail_kept kept;
+
+    xseg_fail_keep(&kept);
+    xseg_lock_take(&allocator->budget->lock);
+    if (allocator->budget->book != NULL)
+        (void)write_figures(allocator);
+    xseg_lock_give(&allocator->budget->lock);
+    xseg_fail_restore(&kept);
+}
+
+void xseg_budget_add(struct xseg_device *device)
+{
+    if (!atomic_load_explicit(&device->allocator->budget->is_open, memory_order_acquire))
+        return;
+    name_device(device);
+    publish(device->allocator);
+}
+
+/* Whether a want still counts. */
+static bool is_fresh(struct xseg_budget_seen *seen, uint64_t since, uint64_t now, uint64_t patience)
+{
+    if (seen->since != since)
+        *seen = (struct xseg_budget_seen){since, now};
+    return now - seen->first <= patience;
+}
+
+/* Add what a process says of a device. */
+static void add_party(struct parties *parties, const struct xseg_ledger_device *figures,
+                      bool is_own, bool is_fresh_want)
+{
+    struct xseg_budget_party *party = &parties->party[parties->count];
+
+    *party = (struct xseg_budget_party){
+        .taken = figures->taken,
+        .idle = figures->idle,
+        .wanted = is_own || is_fresh_want ? figures->wanted : 0,
+        .named_share = figures->share,
+        .floor = figures->floor,
+    };
+    if (is_own)
+        parties->own = parties->count;
+    else
+        parties->is_wanted |= party->wanted != 0;
+    parties->count++;
+}
+
+/* Collect the processes that have a device.  BUDGET is held; the ledger has been read. */
+static void collect(struct xseg_budget_book *book, const struct xseg_device *device,
+                    uint64_t patience, struct parties *parties)
+{
+    const uint64_t now = read_clock();
+
+    parties->count = 0;
+    parties->is_wanted = false;
+    for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++) {
+        const struct xseg_ledger_entry *entry = &book->ledger.seen[slot];
+
+        if (entry->state != XSEG_LEDGER_FRESH && entry->state != XSEG_LEDGER_KEPT)
+            continue;
+        for (unsigned i = 0; i < entry->record.device_count; i++) {
+            const struct xseg_ledger_device *figures = &entry->record.devices[i];
+
+            if (memcmp(figures->uuid, device->budget->uuid, sizeof(figures->uuid)) == 0)
+                add_party(parties, figures, slot == book->ledger.slot,
+                          is_fresh(&book->seen[slot][i], figures->wanted_since, now, patience));
+        }
+    }
+}
+
+/* --- Giving. --- */
+
+/* Keep to the share while others want what is their own. */
+static void set_allowance(struct xseg_device *device, const struct xseg_budget_split *split)
+{
+    const uint64_t allowance =
+        split->others_want_own ? xseg_max(split->share, xseg_device_physical(device)) : UINT64_MAX;
+
+    atomic_store_explicit(&device->allowance, allowance, memory_order_relaxed);
+}
+
+/* Give idle memory back that others want; returns the bytes. */
+static uint64_t give(struct xseg_device *device, const struct xseg_config *config,
+                     const struct parties *parties)
+{
+    uint64_t free = 0, total = 0, given = 0;
+
+    xseg_lock_take(&device->growth_lock);
+    if (!xseg_context_is_lost(&device->context) && !xseg_pending_captures(device->pending) &&
+        xseg_device_memory(device, &free, &total) == XSEG_OK) {
+        const struct xseg_budget_split split =
+            xseg_budget_split(parties->party, parties->count, parties->own, total, free);
+
+        if (split.give != 0)
+            given = xseg_decay_give(device, config, split.give);
+    }
+    xseg_lock_give(&device->growth_lock);
+    atomic_fetch_add_explicit(&device->budget->returned, given, memory_order_relaxed);
+    return given;
+}
+
+/* Do the part of this process in a device; returns the bytes that were given back. */
+static uint64_t serve(struct xseg_device *device, const struct xseg_config *config,
+                      const struct parties *parties, bool *exceeds)
+{
+    struct xseg_budget_device *budget = device->budget;
+    const struct xseg_budget_split split = xseg_budget_split(
+        parties->party, parties->count, parties->own, device->context.total_bytes, 0);
+
+    atomic_store_explicit(&budget->share, split.share, memory_order_relaxed);
+    atomic_store_explicit(&budget->others, parties->count - 1, memory_order_relaxed);
+    atomic_store_explicit(&budget->others_idle, split.others_idle, memory_order_relaxed);
+    *exceeds = *exceeds || split.exceeds;
+    set_allowance(device, &split);
+    return parties->is_wanted && split.give != 0 ? give(device, config, parties) : 0;
+}
+
+/* Write and read the ledger, which is open.  BUDGET is held. */
+static xseg_status exchange(struct xseg_allocator *allocator)
+{
+    const xseg_status status = write_figures(allocator);
+
+    return status == XSEG_OK ? xseg_ledger_read(&allocator->budget->book->ledger) : status;
+}
+
+/* Begin a turn: exchange figures, with a ledger that is opened again if need be.  Returns whether there is one. */
+static bool begin(struct xseg_allocator *allocator)
+{
+    struct xseg_budget *budget = allocator->budget;
+    xseg_status status = XSEG_OK;
+    char said[512] = "";
+    bool says = false;
+
+    xseg_lock_take(&budget->lock);
+    if (budget->book == NULL && budget->path[0] != '\0' && read_clock() >= budget->again)
+        status = open_book(budget);
+    if (status == XSEG_OK && budget->book != NULL)
+        status = exchange(allocator);
+    if (status != XSEG_OK)
+        says = note_failure(budget, said, sizeof(said));
+    else if (budget->book != NULL)
+        budget->has_said = false;
+    const bool is_open = budget->book != NULL;
+    xseg_lock_give(&budget->lock);
+    if (!is_open)
+        forget_shares(allocator);
+    if (says)
+        say_failure(allocator, said);
+    return is_open;
+}
+
+static void say_exceeded(struct xseg_allocator *allocator)
+{
+    if (allocator->budget->has_said_share)
+        return;
+    allocator->budget->has_said_share = true;
+    xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
+                  "budget_share: the shares of the processes come to more than 1, so each has its "
+                  "part of what they come to: lower some");
+}
+
+void xseg_budget_turn(struct xseg_allocator *allocator)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    struct xseg_budget *budget = allocator->budget;
+    const uint64_t patience = PATIENCE * config->budget_return_ms * MILLISECOND;
+    struct parties parties;
+    uint64_t given = 0;
+    bool exceeds = false;
+
+    if (config->share_budget[0] == '\0')
+        return;
+    name_devices(allocator);
+    if (!begin(allocator))
+        return;
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device == NULL || !atomic_load(&device->budget->has_uuid))
+            continue;
+        parties.count = parties.own = 0;
+        xseg_lock_take(&budget->lock);
+        if (budget->book != NULL)
+            collect(budget->book, device, patience, &parties);
+        xseg_lock_give(&budget->lock);
+        if (parties.count != 0)
+            given += serve(device, config, &parties, &exceeds);
+    }
+    if (exceeds)
+        say_exceeded(allocator);
+    if (given != 0)
+        (void)begin(allocator);
+}
+
+/* --- Asking. --- */
+
+bool xseg_budget_has_others(const struct xseg_device *device)
+{
+    return atomic_load_explicit(&device->budget->others, memory_order_relaxed) != 0 &&
+           atomic_load_explicit(&device->allocator->budget->is_open, memory_order_acquire);
+}
+
+void xseg_budget_want(struct xseg_device *device, uint64_t bytes)
+{
+    struct xseg_budget_device *budget = device->budget;
+
+    name_device(device);
+    if (atomic_fetch_add(&budget->wanted, bytes) == 0)
+        atomic_store(&budget->since, read_clock());
+    atomic_fetch_add_explicit(&budget->asks, 1, memory_order_relaxed);
+    publish(device->allocator);
+}
+
+void xseg_budget_want_no_more(struct xseg_device *device, uint64_t bytes)
+{
+    atomic_fetch_sub(&device->budget->wanted, bytes);
+    publish(device->allocator);
+}
+
+uint64_t xseg_budget_borrowed(const struct xseg_device *device)
+{
+    const uint64_t share = atomic_load_explicit(&device->budget->share, memory_order_relaxed);
+    const uint64_t taken = xseg_device_physical(device);
+
+    return taken - xseg_min(taken, share);
+}

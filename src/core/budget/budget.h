@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The budget of an allocator: devices that it shares with other processes by a ledger (src/base/ledger.h, key
+ * share_budget).
+ *
+ * The background thread makes a *turn* from time to time, some eight in budget_return_ms.  In a turn it writes what is
+ * taken, idle and wanted of each device into its slot of the ledger, reads what the others say, and gives idle memory
+ * back if others want it (budget_split.h).  A request that the device cannot serve *asks*: what it wants is written at
+ * once, and it tries again until the time is over (asking.h).
+ *
+ * Nobody is told to do anything: each process finds its own part from the figures of all.  A process writes into its own
+ * slot only, a record at a time, so no step has two halves that a death could part.
+ *
+ * While others wait for what is their own, a process that has its share takes no new memory: its *allowance* is what it
+ * has.  A want that is older than PATIENCE times budget_return_ms counts no more, so that one who stopped in the midst of
+ * asking holds nobody up.  How old it is goes by the reader's own clock, from when the want was first seen.
+ *
+ * Where the ledger cannot be had, or is lost, the allocator goes on without, and says so once; it tries again once a
+ * second.
+ *
+ * Locking: BUDGET guards the ledger.  It is held across system calls on its file, and taken with no other lock.
+ */
+#ifndef XSEG_CORE_BUDGET_H
+#define XSEG_CORE_BUDGET_H
+
+#include "src/base/ledger.h"
+#include "src/base/lock.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
+
+/* What stands in the ledger of a want that was seen, and when that was first so. */
+struct xseg_budget_seen {
+    uint64_t since; /* as the other process says; 0: nothing */
+    uint64_t first; /* by the own clock */
+};
+
+/* An open ledger. */
+struct xseg_budget_book {
+    struct xseg_ledger ledger;
+    struct xseg_budget_seen seen[XSEG_LEDGER_SLOTS][XSEG_LEDGER_DEVICES];
+};
+
+struct xseg_budget {
+    struct xseg_lock lock;         /* BUDGET */
+    struct xseg_budget_book *book; /* NULL: none is open */
+    atomic_bool is_open;           /* whether there is one; may be read without the lock */
+    char path[XSEG_LEDGER_PATH];   /* of the ledger that is open, or was refused */
+    uint64_t again;                /* clock of the next try to open it */
+    bool has_said;                 /* the log was told that it cannot be had */
+    bool has_said_share;           /* and that the shares exceed the whole */
+};
+
+/* The budget of a device.  Figures may be read without a lock. */
+struct xseg_budget_device {
+    uint8_t uuid[XSEG_LEDGER_UUID];
+    atomic_bool has_uuid;          /* set once */
+    atomic_uint_fast64_t wanted;   /* bytes for which requests wait */
+    atomic_uint_fast64_t since;    /* clock from which on some do */
+    atomic_uint_fast64_t share;    /* bytes; UINT64_MAX: there is no budget */
+    atomic_uint_fast64_t returned; /* bytes given back since others wanted some */
+    atomic_uint_fast64_t asks;     /* requests that have asked */
+    atomic_uint_fast64_t served;   /* of these, how many got memory while they waited */
+    atomic_uint others; /* other processes on the device; UINT_MAX before the first turn */
+    atomic_uint_fast64_t others_idle; /* bytes that they could give */
+};
+
+void xseg_budget_init(struct xseg_budget *budget);
+void xseg_budget_fini(struct xseg_budget *budget);
+
+void xseg_budget_device_init(struct xseg_budget_device *device);
+
+/* Open the ledger, or leave it, as the configuration in force says.  No lock is held. */
+void xseg_budget_follow(struct xseg_allocator *allocator);
+
+/* Let a device that has just been opened take part.  No lock is held.  Cost: a write of the ledger, if there is one */
+void xseg_budget_add(struct xseg_device *device);
+
+/* How long the background thread may sleep between two turns, in nanoseconds; UINT64_MAX without a budget. */
+uint64_t xseg_budget_interval(const struct xseg_config *config);
+
+/*
+ * Make a turn.  By the background thread alone; no lock is held.
+ *
+ * Cost: a write and some reads of the ledger; where others want memory, one question about the device's memory, and
+ *       unmaps and releases of what goes
+ */
+void xseg_budget_turn(struct xseg_allocator *allocator);
+
+/* Whether a request of the device can ask others: there are some, or no turn has found out yet. */
+bool xseg_budget_has_others(const struct xseg_device *device);
+
+/*
+ * Want memory of a device, or no more.  No lock is held.
+ *
+ * Cost: a write of the ledger
+ */
+void xseg_budget_want(struct xseg_device *device, uint64_t bytes);
+void xseg_budget_want_no_more(struct xseg_device *device, uint64_t bytes);
+
+/* Bytes of a device that are taken above the share; 0 without a budget. */
+uint64_t xseg_budget_borrowed(const struct xseg_device *device);
+
+#endif

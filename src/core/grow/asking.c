@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/asking.h"
+
+#include <time.h>
+
+#include "src/core/budget/budget.h"
+#include "src/core/config/config.h"
+#include "src/core/grow/refusal.h"
+#include "src/core/pending/pending.h"
+
+#define MILLISECOND UINT64_C(1000000)
+
+static uint64_t read_clock(void)
+{
+    struct timespec now = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 * MILLISECOND + (uint64_t)now.tv_nsec;
+}
+
+/* Whether others could lift what refused the request. */
+static bool is_liftable(const struct xseg_device *device)
+{
+    return device->refuser == XSEG_REFUSER_DRIVER || device->refuser == XSEG_REFUSER_DEVICE ||
+           device->refuser == XSEG_REFUSER_BUDGET;
+}
+
+bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_device *device, uint64_t bytes,
+                       const struct xseg_config *config) XSEG_UNCHECKED
+{
+    const uint64_t now = read_clock(), time = config->budget_return_ms * MILLISECOND;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    *asking = (struct xseg_asking){.bytes = bytes, .early = now + time / 2, .until = now + time};
+    if (!xseg_budget_has_others(device) || !is_liftable(device) ||
+        xseg_pending_captures(device->pending))
+        return false;
+    asking->device = device;
+    xseg_lock_give(&device->growth_lock);
+    xseg_budget_want(device, bytes);
+    xseg_lock_take(&device->growth_lock);
+    return true;
+}
+
+bool xseg_asking_wait(struct xseg_asking *asking) XSEG_UNCHECKED
+{
+    const struct timespec moment = {.tv_nsec = MILLISECOND};
+    struct xseg_device *device = asking->device;
+    const uint64_t now = read_clock();
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    if (now >= asking->until || xseg_pending_captures(device->pending))
+        return false;
+    if (now >= asking->early &&
+        atomic_load_explicit(&device->budget->others_idle, memory_order_relaxed) == 0)
+        return false;
+    xseg_lock_give(&device->growth_lock);
+    (void)nanosleep(&moment, NULL);
+    xseg_lock_take(&device->growth_lock);
+    return true;
+}
+
+void xseg_asking_end(struct xseg_asking *asking, bool served) XSEG_UNCHECKED
+{
+    struct xseg_device *device = asking->device;
+
+    if (device == NULL)
+        return;
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    xseg_lock_give(&device->growth_lock);
+    xseg_budget_want_no_more(device, asking->bytes);
+    xseg_lock_take(&device->growth_lock);
+    if (served)
+        atomic_fetch_add_explicit(&device->budget->served, 1, memory_order_relaxed);
+}

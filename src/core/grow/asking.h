@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Asking: a request that the device cannot serve waits for memory that other processes leave idle (budget.h), and tries
+ * again until it has it or the time is over.
+ *
+ *     struct xseg_asking asking;
+ *
+ *     if (xseg_asking_begin(&asking, device, bytes, config))
+ *         while (the request is short && xseg_asking_wait(&asking))
+ *             try again;
+ *     xseg_asking_end(&asking, whether the request was served);
+ *
+ * What the others give back comes through the driver, where somebody else may be faster: hence the tries.
+ *
+ * Locking: GROWTH is held at each call, and let go in it; so other threads grow meanwhile, and everything may be different
+ * afterwards.
+ */
+#ifndef XSEG_CORE_ASKING_H
+#define XSEG_CORE_ASKING_H
+
+#include "src/core/device/device.h"
+
+struct xseg_asking {
+    struct xseg_device *device; /* NULL: nobody is asked */
+    uint64_t bytes;
+    uint64_t early, until; /* clock: the others have answered by now; the time is over */
+};
+
+/*
+ * Begin to ask, if that can help: there are others, it is the device or the budget that refuses, and no capture is under
+ * way.
+ *
+ * bytes: that the request needs
+ */
+bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_device *device, uint64_t bytes,
+                       const struct xseg_config *config);
+
+/* Wait a moment; false when the time is over, nothing can come any more, or a capture has begun. */
+bool xseg_asking_wait(struct xseg_asking *asking);
+
+/* Want no more.  served: whether the request has its memory */
+void xseg_asking_end(struct xseg_asking *asking, bool served);
+
+#endif

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+/* Processes that share a card by a ledger: what is lent, what comes back, who waits how long, and what is no ledger. */
+#include "tests/support/members.h"
+
+/* No wait is longer than this many nanoseconds; budget_return_ms is 400, and a test machine may be busy. */
+#define BOUND (UINT64_C(30) * 1000000000)
+
+static void idle_memory_is_lent_and_comes_back(void **state)
+{
+    const unsigned one = member_start(""), other = member_start("");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
+    /* 400 MiB are within its share; 124 are free. */
+    struct member_answer answer = member_ask(other, 'a', 0, 400 * MIB);
+    if (answer.status != XSEG_OK)
+        fail_msg("%s", answer.text);
+    assert_true(answer.ns < BOUND);
+    assert_int_equal(answer.taken, 400 * MIB);
+    answer = member_ask(one, ' ', 0, 0);
+    assert_in_range(answer.taken, 500 * MIB, 624 * MIB);
+    /* Back: the other one keeps what it uses, and lends what it does not. */
+    assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
+    answer = member_ask(one, 'a', 0, 900 * MIB);
+    if (answer.status != XSEG_OK)
+        fail_msg("%s", answer.text);
+    assert_true(member_ask(other, ' ', 0, 0).taken <= 124 * MIB);
+}
+
+/* What is in use is not taken: the request is refused within its time, and the text says where the memory is. */
+static void live_memory_stays(void **state)
+{
+    const unsigned one = member_start(""), other = member_start("");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'a', 0, 20 * MIB).status, XSEG_OK);
+    const struct member_answer answer = member_ask(other, 'a', 1, 400 * MIB);
+    assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
+    assert_true(answer.ns < BOUND);
+    assert_non_null(strstr(answer.text, "others have"));
+    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
+    assert_int_equal(answer.lines, 0);
+}
+
+/* Beyond a share, too, what others leave idle is lent, down to their floors. */
+static void floors_are_kept(void **state)
+{
+    const unsigned one = member_start("budget_share:0.25,budget_min_mb:300"),
+                   other = member_start("budget_share:0.75");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 700 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'a', 0, 700 * MIB).status, XSEG_OK);
+    assert_in_range(member_ask(one, ' ', 0, 0).taken, 300 * MIB, 324 * MIB);
+    const struct member_answer answer = member_ask(other, 'a', 1, 100 * MIB);
+    assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
+    assert_true(member_ask(one, ' ', 0, 0).taken >= 300 * MIB);
+}
+
+/* Ranges ask as allocations do; classic segments are given back as pages are. */
+static void ranges_and_classic_segments_take_part(void **state)
+{
+    const unsigned one = member_start("expandable_segments:False"), other = member_start("");
+
+    (void)state;
+    for (unsigned i = 0; i < 9; i++)
+        assert_int_equal(member_ask(one, 'a', i, 100 * MIB).status, XSEG_OK);
+    for (unsigned i = 0; i < 9; i++)
+        assert_int_equal(member_ask(one, 'f', i, 0).status, XSEG_OK);
+    struct member_answer answer = member_ask(other, 'c', 0, 512 * MIB);
+    if (answer.status != XSEG_OK)
+        fail_msg("%s", answer.text);
+    assert_int_equal(answer.allocated, 512 * MIB);
+    answer = member_ask(one, 'a', 0, 400 * MIB);
+    if (answer.status != XSEG_OK)
+        fail_msg("%s", answer.text);
+}
+
+/* In a capture nobody is asked, nor waited for, and nothing is given back. */
+static void captures_ask_nobody(void **state)
+{
+    const unsigned one = member_start(""), other = member_start("");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'a', 1, 2 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'm', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_ask(other, 'u', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
+    assert_int_equal(member_ask(one, 'm', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
+    assert_int_equal(member_ask(one, 'u', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_OK);
+}
+
+/* One that is killed leaves its memory to the others; one that is stopped keeps it, and the others go on. */
+static void processes_die_and_stop(void **state)
+{
+    const unsigned one = member_start(""), other = member_start(""), third = member_start("");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 600 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(third, 'a', 0, 300 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(third, 'f', 0, 0).status, XSEG_OK);
+    (void)kill(members.process[third].pid, SIGSTOP);
+    struct member_answer answer = member_ask(other, 'a', 0, 300 * MIB);
+    assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
+    assert_true(answer.ns < BOUND);
+    member_kill(one);
+    assert_int_equal(member_ask(other, 'a', 0, 600 * MIB).status, XSEG_OK);
+    (void)kill(members.process[third].pid, SIGCONT);
+    answer = member_ask(other, 'a', 1, 200 * MIB);
+    if (answer.status != XSEG_OK)
+        fail_msg("%s", answer.text);
+}
+
+/* One that wants what is its own comes before one that has its share: it gets what is given back. */
+static void who_has_its_share_waits_behind(void **state)
+{
+    const unsigned one = member_start(""), greedy = member_start(""), poor = member_start("");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 400 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(greedy, 'a', 0, 600 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    member_send(greedy, 'a', 1, 380 * MIB);
+    member_send(poor, 'a', 0, 300 * MIB);
+    const struct member_answer refused = member_receive(greedy), served = member_receive(poor);
+    /* The greedy one may have been served before the other one asked. */
+    assert_true(served.status == XSEG_OK || refused.status == XSEG_OK);
+    assert_true(served.ns < BOUND && refused.ns < BOUND);
+}
+
+/* --- What is no ledger. --- */
+
+static void write_file(const char *text, mode_t mode)
+{
+    const int file = open(members.ledger, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
+
+    assert_true(file >= 0);
+    assert_int_equal(write(file, text, strlen(text)), strlen(text));
+    assert_int_equal(fchmod(file, mode), 0);
+    (void)close(file);
+}
+
+/* The allocator goes on without, and says so once. */
+static void what_is_no_ledger_is_said_once(void **state)
+{
+    struct stat before, after;
+
+    (void)state;
+    write_file("somebody's notes\n", 0600);
+    assert_int_equal(stat(members.ledger, &before), 0);
+    const unsigned one = member_start("");
+    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    struct member_answer answer = member_ask(one, 'a', 1, 300 * MIB);
+    assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
+    (void)usleep(1200000);
+    answer = member_ask(one, ' ', 0, 0);
+    assert_int_equal(answer.lines, 1);
+    assert_non_null(strstr(answer.text, "goes on without"));
+    assert_non_null(strstr(answer.text, members.ledger));
+    assert_int_equal(stat(members.ledger, &after), 0);
+    assert_int_equal(after.st_size, before.st_size);
+    /* Once the file has gone there is one. */
+    assert_int_equal(unlink(members.ledger), 0);
+    const unsigned other = member_start("");
+    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    (void)usleep(1200000);
+    answer = member_ask(other, 'a', 0, 400 * MIB);
+    if (answer.status != XSEG_OK)
+        fail_msg("%s", answer.text);
+}
+
+/* A ledger that is removed under way is made anew by those who have it. */
+static void a_ledger_that_was_removed_comes_again(void **state)
+{
+    const unsigned one = member_start(""), other = member_start("");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'a', 1, 2 * MIB).status, XSEG_OK);
+    assert_int_equal(unlink(members.ledger), 0);
+    MEMBER_COMES_TO(one, answer.lines == 1);
+    MEMBER_COMES_TO(other, answer.lines == 1);
+    (void)usleep(1500000);
+    const struct member_answer answer = member_ask(other, 'a', 0, 400 * MIB);
+    if (answer.status != XSEG_OK)
+        fail_msg("%s", answer.text);
+}
+
+static void shares_of_more_than_all_are_said_once(void **state)
+{
+    const unsigned one = member_start("budget_share:0.8"), other = member_start("budget_share:0.8");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 2 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'a', 0, 2 * MIB).status, XSEG_OK);
+    MEMBER_COMES_TO(one, answer.lines == 1 && strstr(answer.text, "more than 1") != NULL);
+    MEMBER_COMES_TO(other, answer.lines == 1);
+    (void)usleep(300000);
+    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 1);
+}
+
+static void keys_are_checked(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+
+    (void)state;
+    scene_expect_error(xseg_configure(allocator, "budget_share:1.5"), XSEG_ERR_CONFIG,
+                       "budget_share");
+    scene_expect_error(xseg_configure(allocator, "budget_return_ms:0"), XSEG_ERR_CONFIG,
+                       "budget_return_ms");
+    assert_int_equal(xseg_configure(allocator, "share_budget:none"), XSEG_OK);
+    scene_close(allocator);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(idle_memory_is_lent_and_comes_back),
+        TEST(live_memory_stays),
+        TEST(floors_are_kept),
+        TEST(ranges_and_classic_segments_take_part),
+        TEST(captures_ask_nobody),
+        TEST(processes_die_and_stop),
+        TEST(who_has_its_share_waits_behind),
+        TEST(what_is_no_ledger_is_said_once),
+        TEST(a_ledger_that_was_removed_comes_again),
+        TEST(shares_of_more_than_all_are_said_once),
+        cmocka_unit_test(keys_are_checked),
+    };
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
+}

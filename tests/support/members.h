@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT */
+/* Processes with an allocator each on one simulated card, and one ledger; they do what they are told through sockets. */
+#ifndef XSEG_TESTS_MEMBERS_H
+#define XSEG_TESTS_MEMBERS_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/support/process.h"
+#include "xseg/capture.h"
+#include "xseg/range.h"
+
+#define MEMBERS       8u
+#define MEMBER_BLOCKS 64u
+
+struct member_order {
+    char what;
+    unsigned index;
+    uint64_t bytes;
+};
+
+struct member_answer {
+    int status;
+    uint64_t ns;                     /* that the call took */
+    uint64_t taken, idle, allocated; /* bytes of the device, afterwards */
+    unsigned lines;                  /* warnings that the log has had */
+    char text[512];                  /* of the error, or the last of these lines */
+};
+
+static struct {
+    struct process process[MEMBERS];
+    unsigned count;
+    struct xseg_sim_settings machine;
+    char machine_name[64], folder[64], ledger[128];
+} members;
+
+/* --- In a member. --- */
+
+static struct {
+    struct xseg_allocator *allocator;
+    struct xseg_range *range;
+    void *block[MEMBER_BLOCKS];
+    unsigned lines;
+    char line[512];
+} member;
+
+static inline void member_log(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    if (level != XSEG_LOG_WARNING || strstr(line, "checks itself") != NULL)
+        return;
+    member.lines++;
+    (void)snprintf(member.line, sizeof(member.line), "%s", line);
+}
+
+static inline uint64_t member_clock(void)
+{
+    struct timespec now = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static inline xseg_status member_obey(const struct member_order *order)
+{
+    void **block = &member.block[order->index];
+
+    switch (order->what) {
+    case 'a':
+        return xseg_alloc(member.allocator, 0, order->bytes, NULL, block);
+    case 'f':
+        return xseg_free(member.allocator, *block);
+    case 'c':
+        if (member.range == NULL &&
+            xseg_range_reserve(member.allocator, 0, 4 * GIB, NULL, &member.range) != XSEG_OK)
+            return XSEG_ERR_ARGUMENT;
+        return xseg_range_commit(member.range, order->index * 2 * MIB, order->bytes, NULL);
+    case 'm':
+        return xseg_capture_mark(member.allocator, 0);
+    case 'u':
+        return xseg_capture_unmark(member.allocator, 0);
+    default:
+        return XSEG_OK;
+    }
+}
+
+static inline void member_answer(int socket, const struct member_order *order)
+{
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct member_answer answer = {0};
+    const uint64_t begin = member_clock();
+
+    answer.status = member_obey(order);
+    answer.ns = member_clock() - begin;
+    if (answer.status != XSEG_OK)
+        (void)xseg_error_text(answer.text, sizeof(answer.text));
+    else
+        (void)snprintf(answer.text, sizeof(answer.text), "%s", member.line);
+    where.device = 0;
+    if (xseg_stats(member.allocator, &where, &stats) != XSEG_OK)
+        _exit(3);
+    answer.taken = stats.physical_bytes;
+    answer.allocated = stats.allocated_bytes[XSEG_STAT_ALL].current;
+    answer.idle = answer.taken - stats.active_bytes[XSEG_STAT_ALL].current;
+    answer.lines = member.lines;
+    if (write(socket, &answer, sizeof(answer)) != (ssize_t)sizeof(answer))
+        _exit(3);
+}
+
+/* A member: obeys until the socket ends; its memory goes with it. */
+static inline void member_run(int socket, const char *config)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct member_order order;
+
+    options.driver = scene_driver();
+    options.log = member_log;
+    if (xseg_sim_reset(&members.machine) != XSEG_OK ||
+        xseg_open(config, &options, &member.allocator) != XSEG_OK)
+        _exit(2);
+    while (read(socket, &order, sizeof(order)) == (ssize_t)sizeof(order))
+        member_answer(socket, &order);
+    _exit(0);
+}
+
+/* --- In the test. --- */
+
+static inline int members_begin(void **state)
+{
+    const struct xseg_sim_settings usual = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    memset(&members, 0, sizeof(members));
+    members.machine = usual;
+    members.machine.memory_bytes = GIB;
+    if (!name_shared_machine(members.machine_name, sizeof(members.machine_name)))
+        return -1;
+    members.machine.shared = members.machine_name;
+    (void)snprintf(members.folder, sizeof(members.folder), "/dev/shm/xseg-test-XXXXXX");
+    if (mkdtemp(members.folder) == NULL)
+        return -1;
+    (void)snprintf(members.ledger, sizeof(members.ledger), "%s/ledger", members.folder);
+    return 0;
+}
+
+static inline void member_end(unsigned number)
+{
+    int result = 0;
+
+    if (members.process[number].pid == 0)
+        return;
+    (void)close(members.process[number].socket);
+    (void)waitpid(members.process[number].pid, &result, 0);
+    members.process[number].pid = 0;
+}
+
+static inline void member_kill(unsigned number)
+{
+    (void)kill(members.process[number].pid, SIGKILL);
+    member_end(number);
+}
+
+static inline int members_end(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < members.count; i++)
+        member_end(i);
+    (void)unlink(members.ledger);
+    return rmdir(members.folder);
+}
+
+/* Start a member with a configuration, to which the ledger is added unless it names one. */
+static inline unsigned member_start(const char *config)
+{
+    struct process *process = &members.process[members.count];
+    char whole[512];
+    int sockets[2];
+
+    (void)snprintf(whole, sizeof(whole), "share_budget:%s,budget_return_ms:400%s%s", members.ledger,
+                   config[0] != '\0' ? "," : "", config);
+    assert_true(members.count < MEMBERS);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+    process->pid = fork();
+    assert_true(process->pid >= 0);
+    if (process->pid == 0) {
+        (void)close(sockets[0]);
+        for (unsigned i = 0; i < members.count; i++)
+            (void)close(members.process[i].socket);
+        member_run(sockets[1], strstr(config, "share_budget") != NULL ? config : whole);
+    }
+    (void)close(sockets[1]);
+    process->socket = sockets[0];
+    return members.count++;
+}
+
+static inline void member_send(unsigned number, char what, unsigned index, uint64_t bytes)
+{
+    const struct member_order order = {what, index, bytes};
+
+    assert_int_equal(write(members.process[number].socket, &order, sizeof(order)), sizeof(order));
+}
+
+static inline struct member_answer member_receive(unsigned number)
+{
+    struct pollfd ready = {members.process[number].socket, POLLIN, 0};
+    struct member_answer answer = {0};
+
+    assert_int_equal(poll(&ready, 1, 60000), 1);
+    assert_int_equal(read(members.process[number].socket, &answer, sizeof(answer)), sizeof(answer));
+    return answer;
+}
+
+static inline struct member_answer member_ask(unsigned number, char what, unsigned index,
+                                              uint64_t bytes)
+{
+    member_send(number, what, index, bytes);
+    return member_receive(number);
+}
+
+/* Whether a member has a figure within a time: what other processes do takes some. */
+#define MEMBER_COMES_TO(number, condition)                                \
+    do {                                                                  \
+        struct member_answer answer = member_ask((number), ' ', 0, 0);    \
+                                                                          \
+        for (unsigned tries = 0; !(condition) && tries < 3000; tries++) { \
+            (void)usleep(10000);                                          \
+            answer = member_ask((number), ' ', 0, 0);                     \
+        }                                                                 \
+        assert_true(condition);                                           \
+    } while (0)
+
+#endif

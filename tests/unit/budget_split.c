@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+/* How processes split a device: shares, what is borrowed, and what each gives when others want memory. */
+#include "src/core/budget/budget_split.h"
+
+#include "src/base/align.h"
+#include "tests/support/draw.h"
+#include "tests/support/scene.h"
+
+#define TOTAL (64 * GIB)
+#define MOST  8u
+
+static struct xseg_budget_party party(uint64_t taken, uint64_t idle, uint64_t wanted,
+                                      uint64_t share, uint64_t floor)
+{
+    return (struct xseg_budget_party){taken * GIB, idle * GIB, wanted * GIB, share, floor * GIB};
+}
+
+static uint64_t give(const struct xseg_budget_party *parties, unsigned count, unsigned own,
+                     uint64_t free)
+{
+    return xseg_budget_split(parties, count, own, TOTAL, free).give;
+}
+
+static void shares_that_are_named_are_kept(void **state)
+{
+    const struct xseg_budget_party two[] = {party(10, 0, 0, 750000, 0), party(20, 0, 0, 0, 0)};
+    const struct xseg_budget_party three[] = {party(0, 0, 0, 500000, 0), party(0, 0, 0, 0, 0),
+                                              party(0, 0, 0, 0, 0)};
+    const struct xseg_budget_party more[] = {party(0, 0, 0, 1000000, 0), party(0, 0, 0, 600000, 0),
+                                             party(0, 0, 0, 0, 0)};
+
+    (void)state;
+    assert_int_equal(xseg_budget_split(two, 2, 0, TOTAL, 0).share, 48 * GIB);
+    assert_int_equal(xseg_budget_split(two, 2, 1, TOTAL, 0).share, 16 * GIB);
+    assert_int_equal(xseg_budget_split(two, 2, 1, TOTAL, 0).borrowed, 4 * GIB);
+    assert_int_equal(xseg_budget_split(two, 2, 0, TOTAL, 0).borrowed, 0);
+    assert_int_equal(xseg_budget_split(three, 3, 2, TOTAL, 0).share, 16 * GIB);
+    assert_int_equal(xseg_budget_split(more, 3, 0, TOTAL, 0).share, 40 * GIB);
+    assert_int_equal(xseg_budget_split(more, 3, 1, TOTAL, 0).share, 24 * GIB);
+    assert_int_equal(xseg_budget_split(more, 3, 2, TOTAL, 0).share, 0);
+    assert_true(xseg_budget_split(more, 3, 2, TOTAL, 0).exceeds);
+    assert_false(xseg_budget_split(three, 3, 0, TOTAL, 0).exceeds);
+}
+
+/* What is wanted up to a share comes of what is borrowed, whoever has most of it most; idle memory within shares stays. */
+static void borrowed_memory_goes_first(void **state)
+{
+    const struct xseg_budget_party parties[] = {party(10, 0, 4, 0, 0), party(30, 12, 0, 0, 0),
+                                                party(24, 24, 0, 0, 0), party(0, 0, 0, 0, 0)};
+
+    (void)state;
+    /* Shares of 16 GiB; 12 and 8 GiB of idle memory are borrowed. */
+    assert_in_range(give(parties, 4, 1, 0), 4 * GIB * 12 / 20, 4 * GIB * 12 / 20 + 2);
+    assert_in_range(give(parties, 4, 2, 0), 4 * GIB * 8 / 20, 4 * GIB * 8 / 20 + 2);
+    assert_int_equal(give(parties, 4, 0, 0), 0);
+    assert_int_equal(give(parties, 4, 3, 0), 0);
+    /* What is free need not be given. */
+    assert_int_equal(give(parties, 4, 1, 4 * GIB), 0);
+    assert_in_range(give(parties, 4, 1, 3 * GIB), GIB * 12 / 20, GIB * 12 / 20 + 2);
+    assert_true(xseg_budget_split(parties, 4, 1, TOTAL, 0).others_want_own);
+    assert_false(xseg_budget_split(parties, 4, 0, TOTAL, 0).others_want_own);
+    assert_int_equal(xseg_budget_split(parties, 4, 0, TOTAL, 0).others_idle, 36 * GIB);
+}
+
+/* Beyond a share idle memory is lent down to the floor, but not by who wants some itself. */
+static void idle_memory_is_lent_down_to_the_floor(void **state)
+{
+    struct xseg_budget_party parties[] = {party(40, 0, 9, 0, 0), party(20, 18, 0, 0, 15),
+                                          party(4, 4, 0, 0, 0)};
+
+    (void)state;
+    assert_int_equal(give(parties, 3, 1, 0), 5 * GIB);
+    assert_int_equal(give(parties, 3, 2, 0), 4 * GIB);
+    assert_false(xseg_budget_split(parties, 3, 1, TOTAL, 0).others_want_own);
+    parties[2].wanted = GIB;
+    assert_int_equal(give(parties, 3, 2, 0), 0);
+    assert_int_equal(give(parties, 3, 1, 0), 5 * GIB);
+}
+
+static void nobody_gives_without_need(void **state)
+{
+    const struct xseg_budget_party alone[] = {party(60, 60, 0, 0, 0)};
+    const struct xseg_budget_party two[] = {party(60, 60, 0, 0, 0), party(1, 1, 0, 0, 0)};
+
+    (void)state;
+    assert_int_equal(give(alone, 1, 0, 0), 0);
+    assert_int_equal(give(two, 2, 0, 0), 0);
+    assert_int_equal(give(two, 2, 1, 0), 0);
+    assert_int_equal(xseg_budget_split(alone, 1, 0, TOTAL, 0).share, TOTAL);
+}
+
+/* Whatever the figures are: a need is met, as far as idle memory allows, after some turns; nobody gives more than is idle,
+ * nor goes below its share or floor while borrowed memory of others would do. */
+static void needs_are_met_in_some_turns(void **state)
+{
+    uint64_t random = 7;
+
+    (void)state;
+    for (unsigned round = 0; round < 20000; round++) {
+        struct xseg_budget_party parties[MOST];
+        const unsigned count = 2 + (unsigned)(draw_next(&random) % (MOST - 1));
+        uint64_t free = 0, lendable = 0, want = 0;
+
+        for (unsigned i = 0; i < count; i++) {
+            const uint64_t taken = draw_next(&random) % (TOTAL / count);
+
+            parties[i] = (struct xseg_budget_party){
+                .taken = taken,
+                .idle = draw_next(&random) % (taken + 1),
+                .named_share = draw_next(&random) % 3 == 0 ? draw_next(&random) % 1000001 : 0,
+                .floor = draw_next(&random) % 2 == 0 ? 0 : draw_next(&random) % GIB,
+            };
+        }
+        parties[0].wanted = want = 1 + draw_next(&random) % (8 * GIB);
+        for (unsigned i = 1; i < count; i++)
+            lendable += xseg_min(parties[i].idle,
+                                 parties[i].taken - xseg_min(parties[i].taken, parties[i].floor));
+        for (unsigned turn = 0; turn < 4; turn++) {
+            uint64_t given[MOST];
+
+            for (unsigned i = 1; i < count; i++)
+                given[i] = give(parties, count, i, free);
+            for (unsigned i = 1; i < count; i++) {
+                assert_true(given[i] <= parties[i].idle);
+                parties[i].taken -= given[i];
+                parties[i].idle -= given[i];
+                free += given[i];
+                assert_true(given[i] == 0 || parties[i].taken >= parties[i].floor);
+            }
+        }
+        assert_true(free >= xseg_min(want, lendable));
+        /* A little more than is wanted, since each rounds up. */
+        assert_true(free <= want + 2 * MOST);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_that_are_named_are_kept),
+        cmocka_unit_test(borrowed_memory_goes_first),
+        cmocka_unit_test(idle_memory_is_lent_down_to_the_floor),
+        cmocka_unit_test(nobody_gives_without_need),
+        cmocka_unit_test(needs_are_met_in_some_turns),
+    };
+
+    return cmocka_run_group_tests_name("budget_split", tests, NULL, NULL);
+}
