@@ -80,6 +80,40 @@ static void ranges_and_classic_segments_take_part(void **state)
         fail_msg("%s", answer.text);
 }
 
+/* A pool that is resumed asks as well: one engine wakes up while another one leaves its memory idle. */
+static void pools_wake_up(void **state)
+{
+    const unsigned one = member_start(""), other = member_start("");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'p', 0, 500 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(one, 's', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'a', 0, 900 * MIB).status, XSEG_OK);
+    struct member_answer answer = member_ask(one, 'w', 0, 0);
+    assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
+    (void)usleep(200000);
+    answer = member_ask(one, 'w', 0, 0);
+    if (answer.status != XSEG_OK)
+        fail_msg("%s", answer.text);
+    assert_int_equal(answer.taken, 500 * MIB);
+}
+
+/* What looks idle and cannot be given, as in a pool that somebody holds, is not waited for again and again. */
+static void what_cannot_be_given_is_known(void **state)
+{
+    const unsigned one = member_start(""), other = member_start("");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'p', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    struct member_answer answer = member_ask(other, 'a', 0, 400 * MIB);
+    assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
+    assert_true(answer.ns < BOUND);
+    assert_int_equal(member_ask(one, ' ', 0, 0).idle, 900 * MIB);
+    assert_int_equal(member_ask(one, 'p', 1, 600 * MIB).status, XSEG_OK);
+}
+
 /* In a capture nobody is asked, nor waited for, and nothing is given back. */
 static void captures_ask_nobody(void **state)
 {
@@ -232,6 +266,8 @@ int main(void)
         TEST(live_memory_stays),
         TEST(floors_are_kept),
         TEST(ranges_and_classic_segments_take_part),
+        TEST(pools_wake_up),
+        TEST(what_cannot_be_given_is_known),
         TEST(captures_ask_nobody),
         TEST(processes_die_and_stop),
         TEST(who_has_its_share_waits_behind),

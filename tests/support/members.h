@@ -44,6 +44,7 @@ static struct {
 static struct {
     struct xseg_allocator *allocator;
     struct xseg_range *range;
+    struct xseg_pool *pool;
     void *block[MEMBER_BLOCKS];
     unsigned lines;
     char line[512];
@@ -68,7 +69,10 @@ static inline uint64_t member_clock(void)
 
 static inline xseg_status member_obey(const struct member_order *order)
 {
+    struct xseg_request request = XSEG_REQUEST_INIT;
     void **block = &member.block[order->index];
+
+    request.bytes = order->bytes;
 
     switch (order->what) {
     case 'a':
@@ -80,6 +84,16 @@ static inline xseg_status member_obey(const struct member_order *order)
             xseg_range_reserve(member.allocator, 0, 4 * GIB, NULL, &member.range) != XSEG_OK)
             return XSEG_ERR_ARGUMENT;
         return xseg_range_commit(member.range, order->index * 2 * MIB, order->bytes, NULL);
+    case 'p': /* from a private pool */
+        if (member.pool == NULL &&
+            xseg_pool_create(member.allocator, 0, NULL, &member.pool) != XSEG_OK)
+            return XSEG_ERR_ARGUMENT;
+        request.pool = member.pool;
+        return xseg_alloc_with(member.allocator, &request, block);
+    case 's': /* the pool sleeps */
+        return xseg_pool_pause(member.pool, XSEG_KEEP_NOTHING, NULL);
+    case 'w':
+        return xseg_pool_resume(member.pool);
     case 'm':
         return xseg_capture_mark(member.allocator, 0);
     case 'u':

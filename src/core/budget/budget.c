@@ -18,7 +18,10 @@
 /* Turns in budget_return_ms: a want is seen, and answered, within two of them. */
 #define TURNS 8u
 
-/* How many times budget_return_ms a want may be old. */
+/* Bytes that are given at a time, so that misses of this process come in between. */
+#define SLICE (128 * XSEG_MIB)
+
+/* How many times budget_return_ms a want may be old, and what was found out about idle memory. */
 #define PATIENCE 4u
 
 /* A device that no turn has looked at has as many others. */
@@ -164,9 +167,23 @@ static uint64_t idle_of(struct xseg_device *device, uint64_t taken)
     const uint64_t active =
         xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_ACTIVE_BYTES).current;
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
+    const uint64_t cached = reserved - xseg_min(reserved, active);
+    const uint64_t idle = xseg_min(taken, cached + xseg_pages_bytes(&device->pages));
 
-    return xseg_min(taken,
-                    reserved - xseg_min(reserved, active) + xseg_pages_bytes(&device->pages));
+    if (read_clock() >= atomic_load_explicit(&device->budget->kept_until, memory_order_relaxed))
+        return idle;
+    return idle - xseg_min(idle, atomic_load_explicit(&device->budget->kept, memory_order_relaxed));
+}
+
+/* Note that idle memory cannot be given, as far as it looks so. */
+static void note_kept(struct xseg_device *device, uint64_t patience)
+{
+    struct xseg_budget_device *budget = device->budget;
+
+    atomic_store_explicit(&budget->kept_until, 0, memory_order_relaxed);
+    atomic_store_explicit(&budget->kept, idle_of(device, xseg_device_physical(device)),
+                          memory_order_relaxed);
+    atomic_store_explicit(&budget->kept_until, read_clock() + patience, memory_order_relaxed);
 }
 
 static struct xseg_ledger_device figures_of(struct xseg_device *device,
@@ -309,29 +326,52 @@ static void set_allowance(struct xseg_device *device, const struct xseg_budget_s
     atomic_store_explicit(&device->allowance, allowance, memory_order_relaxed);
 }
 
-/* Give idle memory back that others want; returns the bytes. */
-static uint64_t give(struct xseg_device *device, const struct xseg_config *config,
-                     const struct parties *parties)
+/* How many idle bytes others want of this process; 0 also where nothing can be given now.  GROWTH is held. */
+static uint64_t find_part(struct xseg_device *device, const struct parties *parties)
 {
-    uint64_t free = 0, total = 0, given = 0;
+    uint64_t free = 0, total = 0;
+
+    if (xseg_context_is_lost(&device->context) || xseg_pending_captures(device->pending) ||
+        xseg_device_memory(device, &free, &total) != XSEG_OK)
+        return 0;
+    return xseg_budget_split(parties->party, parties->count, parties->own, total, free).give;
+}
+
+/* Give a slice of idle memory back.  Returns 0 where nothing can be given. */
+static uint64_t give_slice(struct xseg_device *device, const struct xseg_config *config,
+                           uint64_t bytes)
+{
+    uint64_t given = 0;
 
     xseg_lock_take(&device->growth_lock);
-    if (!xseg_context_is_lost(&device->context) && !xseg_pending_captures(device->pending) &&
-        xseg_device_memory(device, &free, &total) == XSEG_OK) {
-        const struct xseg_budget_split split =
-            xseg_budget_split(parties->party, parties->count, parties->own, total, free);
-
-        if (split.give != 0)
-            given = xseg_decay_give(device, config, split.give);
-    }
+    if (!xseg_context_is_lost(&device->context) && !xseg_pending_captures(device->pending))
+        given = xseg_decay_give(device, config, bytes);
     xseg_lock_give(&device->growth_lock);
+    return given;
+}
+
+/* Give idle memory back that others want; returns the bytes. */
+static uint64_t give(struct xseg_device *device, const struct xseg_config *config,
+                     const struct parties *parties, uint64_t patience)
+{
+    uint64_t given = 0, slice = 1;
+
+    xseg_lock_take(&device->growth_lock);
+    const uint64_t part = find_part(device, parties);
+    xseg_lock_give(&device->growth_lock);
+    while (given < part && slice != 0) {
+        slice = give_slice(device, config, xseg_min(part - given, SLICE));
+        given += slice;
+    }
+    if (given < part)
+        note_kept(device, patience);
     atomic_fetch_add_explicit(&device->budget->returned, given, memory_order_relaxed);
     return given;
 }
 
 /* Do the part of this process in a device; returns the bytes that were given back. */
 static uint64_t serve(struct xseg_device *device, const struct xseg_config *config,
-                      const struct parties *parties, bool *exceeds)
+                      const struct parties *parties, uint64_t patience, bool *exceeds)
 {
     struct xseg_budget_device *budget = device->budget;
     const struct xseg_budget_split split = xseg_budget_split(
@@ -342,7 +382,7 @@ static uint64_t serve(struct xseg_device *device, const struct xseg_config *conf
     atomic_store_explicit(&budget->others_idle, split.others_idle, memory_order_relaxed);
     *exceeds = *exceeds || split.exceeds;
     set_allowance(device, &split);
-    return parties->is_wanted && split.give != 0 ? give(device, config, parties) : 0;
+    return parties->is_wanted && split.give != 0 ? give(device, config, parties, patience) : 0;
 }
 
 /* Write and read the ledger, which is open.  BUDGET is held. */
@@ -381,9 +421,14 @@ static bool begin(struct xseg_allocator *allocator)
 
 static void say_exceeded(struct xseg_allocator *allocator)
 {
-    if (allocator->budget->has_said_share)
+    struct xseg_budget *budget = allocator->budget;
+
+    xseg_lock_take(&budget->lock);
+    const bool has_said = budget->has_said_share;
+    budget->has_said_share = true;
+    xseg_lock_give(&budget->lock);
+    if (has_said)
         return;
-    allocator->budget->has_said_share = true;
     xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                   "budget_share: the shares of the processes come to more than 1, so each has its "
                   "part of what they come to: lower some");
@@ -414,7 +459,7 @@ void xseg_budget_turn(struct xseg_allocator *allocator)
             collect(budget->book, device, patience, &parties);
         xseg_lock_give(&budget->lock);
         if (parties.count != 0)
-            given += serve(device, config, &parties, &exceeds);
+            given += serve(device, config, &parties, patience, &exceeds);
     }
     if (exceeds)
         say_exceeded(allocator);
@@ -435,8 +480,8 @@ void xseg_budget_want(struct xseg_device *device, uint64_t bytes)
     struct xseg_budget_device *budget = device->budget;
 
     name_device(device);
-    if (atomic_fetch_add(&budget->wanted, bytes) == 0)
-        atomic_store(&budget->since, read_clock());
+    atomic_store(&budget->since, read_clock());
+    atomic_fetch_add(&budget->wanted, bytes);
     atomic_fetch_add_explicit(&budget->asks, 1, memory_order_relaxed);
     publish(device->allocator);
 }

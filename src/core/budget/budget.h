@@ -47,7 +47,7 @@ struct xseg_budget {
     char path[XSEG_LEDGER_PATH];   /* of the ledger that is open, or was refused */
     uint64_t again;                /* clock of the next try to open it */
     bool has_said;                 /* the log was told that it cannot be had */
-    bool has_said_share;           /* and that the shares exceed the whole */
+    bool has_said_share;           /* and that the shares exceed the whole; guarded by BUDGET */
 };
 
 /* The budget of a device.  Figures may be read without a lock. */
@@ -55,12 +55,15 @@ struct xseg_budget_device {
     uint8_t uuid[XSEG_LEDGER_UUID];
     atomic_bool has_uuid;          /* set once */
     atomic_uint_fast64_t wanted;   /* bytes for which requests wait */
-    atomic_uint_fast64_t since;    /* clock from which on some do */
+    atomic_uint_fast64_t since;    /* clock at which the last of them began */
     atomic_uint_fast64_t share;    /* bytes; UINT64_MAX: there is no budget */
     atomic_uint_fast64_t returned; /* bytes given back since others wanted some */
-    atomic_uint_fast64_t asks;     /* requests that have asked */
-    atomic_uint_fast64_t served;   /* of these, how many got memory while they waited */
-    atomic_uint others; /* other processes on the device; UINT_MAX before the first turn */
+    /* Bytes that look idle and could not be given, such as those of pools that are held; and the clock up to which that is
+     * taken for true. */
+    atomic_uint_fast64_t kept, kept_until;
+    atomic_uint_fast64_t asks;   /* requests that have asked */
+    atomic_uint_fast64_t served; /* of these, how many got memory while they waited */
+    atomic_uint others;          /* other processes on the device; UINT_MAX before the first turn */
     atomic_uint_fast64_t others_idle; /* bytes that they could give */
 };
 

@@ -10,7 +10,9 @@
 #include "src/core/arena/notes.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
+#include "src/core/grow/asking.h"
 #include "src/core/grow/growth.h"
+#include "src/core/grow/refusal.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pools/obstacle.h"
 #include "src/core/reclaim/forget.h"
@@ -409,24 +411,40 @@ static xseg_status supply(struct move *move)
     return move->status;
 }
 
-/* Get new memory for all pages; where memory is short, give back idle memory first. */
-static xseg_status supply_or_trim(struct move *move)
+/* Ask other processes for memory, and try again until the time is over. */
+static xseg_status supply_from_others(struct move *move, xseg_status status)
+{
+    struct xseg_asking asking;
+
+    if (xseg_asking_begin(&asking, move->device, add_up(move, add_missing),
+                          xseg_allocator_config(move->device->allocator)))
+        while (xseg_refusal_is_shortage(status) && xseg_asking_wait(&asking))
+            status = supply(move);
+    xseg_asking_end(&asking, status == XSEG_OK);
+    return status;
+}
+
+/* Get new memory for all pages; where memory is short, give back idle memory first, then ask other processes. */
+static xseg_status supply_somehow(struct move *move)
 {
     const struct xseg_trim_plan everything = {.wait = true};
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     xseg_status status = supply(move);
 
-    if (status != XSEG_ERR_NO_MEMORY && status != XSEG_ERR_LIMIT)
+    if (!xseg_refusal_is_shortage(status))
         return status;
     status = xseg_trim_device(move->device, &everything, &done);
-    return status == XSEG_ERR_DEVICE_LOST ? status : supply(move);
+    if (status == XSEG_ERR_DEVICE_LOST)
+        return status;
+    status = supply(move);
+    return xseg_refusal_is_shortage(status) ? supply_from_others(move, status) : status;
 }
 
 /* Map new pages at the old addresses.  GROWTH is held, and released while contents are copied. */
 static xseg_status come_back(struct move *move) XSEG_UNCHECKED
 {
     struct xseg_device *device = move->device;
-    xseg_status status = supply_or_trim(move);
+    xseg_status status = supply_somehow(move);
 
     if (status != XSEG_OK)
         return status;
