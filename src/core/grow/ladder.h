@@ -5,6 +5,7 @@
  *     as PyTorch    search; collect garbage by age, if a limit asks for it; grow
  *     ------------------------------------------------- the driver or a limit refuses
  *     finished      take back blocks whose events are complete by now
+ *     processes     with a budget: steal and borrow without a wait, then wait for what other processes leave idle
  *     ask           observers, without GROWTH; when they spare memory, start again, a few times
  *     small pages   new ones, as few as the request needs; else idle ones of other segments, streams
  *                   and pools whose stream has finished
