@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Threads on elastic ranges of one device, each with a stream: they commit, decommit, hold and share, with memory that runs
- * short, while others trim, let time pass, make pages ahead and promise them, and an observer keeps a record of what is
+ * Threads on elastic ranges of one device, each with a stream: they commit, decommit, hold and share, pause and resume pools
+ * of their own, with memory that runs short, while others trim, let time pass, make pages ahead and promise them, and an observer keeps a record of what is
  * mapped.  What a thread has committed contains what it wrote; pages of a range that all share go while others have them.
  * Meant for ThreadSanitizer.
  */
@@ -29,7 +29,7 @@ struct shared {
     bool has[COMMON];
     uintptr_t origin;
     atomic_uchar mapped[PLACES];
-    atomic_uint told, commits, refused, busy, shares, running;
+    atomic_uint told, commits, refused, busy, shares, pauses, running;
     unsigned rounds;
 };
 
@@ -195,6 +195,27 @@ static unsigned run_of(const struct worker *worker, unsigned first, unsigned mos
     return count;
 }
 
+/* Let a range of a pool of its own sleep for a moment. */
+static void sleep_a_while(struct worker *worker)
+{
+    struct shared *shared = worker->shared;
+    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+
+    if (worker->number % 2 == 0)
+        return;
+    expect(xseg_range_info(shared->range[worker->number], &info) == XSEG_OK);
+    for (unsigned at = 0; at < GRANULES; at++)
+        if (worker->holds[at] != 0)
+            hold_or_let_go(worker, at);
+    expect(xseg_sim_finish(shared->stream[worker->number]) == XSEG_OK);
+    if (!is_done(shared, xseg_pool_pause(info.pool, XSEG_KEEP_HOST, NULL)))
+        return;
+    atomic_fetch_add(&shared->pauses, 1);
+    (void)sched_yield();
+    while (!is_done(shared, xseg_pool_resume(info.pool)))
+        (void)sched_yield();
+}
+
 static void *work(void *self)
 {
     struct worker *worker = self;
@@ -206,6 +227,8 @@ static void *work(void *self)
 
         if (below(worker, 8) == 0)
             (void)sched_yield();
+        if (below(worker, 64) == 0)
+            sleep_a_while(worker);
         if (below(worker, 12) == 0)
             hold_or_let_go(worker, at);
         else if (worker->tag[at] != 0)
@@ -268,7 +291,7 @@ static void *trim(void *self)
         xseg_sim_advance(below(worker, 2) * 50000);
         expect(xseg_tick(shared->allocator, 1000) == XSEG_OK);
         expect(xseg_stats(shared->allocator, &where, &stats) == XSEG_OK);
-        expect(stats.allocated_bytes[0].current <= stats.device_bytes);
+        expect(stats.reserved_bytes[0].current <= stats.device_bytes);
         (void)sched_yield();
     }
     return NULL;
@@ -288,7 +311,8 @@ static void *prepare(void *self)
         else
             (void)is_done(shared, xseg_range_quota(range, below(worker, 4) * PAGE));
         expect(xseg_range_info(range, &info) == XSEG_OK);
-        expect(info.committed_bytes <= info.bytes && info.physical_bytes <= info.bytes);
+        /* With the page of zeros. */
+        expect(info.committed_bytes <= info.bytes && info.physical_bytes <= info.bytes + PAGE);
         (void)sched_yield();
     }
     return NULL;
@@ -308,6 +332,8 @@ static void reserve_all(struct shared *shared, struct xseg_pool *pool)
     shared->origin = (uintptr_t)info.base;
     for (unsigned i = 0; i < WORKERS; i++) {
         options.pool = i % 2 == 0 ? pool : NULL;
+        options.read_only_shares = i >= 2;
+        options.zero_page = i == 1;
         assert_int_equal(
             xseg_range_reserve(shared->allocator, 0, GRANULES * PAGE, &options, &shared->range[i]),
             XSEG_OK);
@@ -365,9 +391,11 @@ static void play(const char *config, uint64_t memory)
     for (unsigned i = 0; i < COUNT_OF(run); i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     end_all(shared);
-    print_message("# %u commits, %u shares, %u refused, %u busy, %u notices\n", shared->commits,
-                  shared->shares, shared->refused, shared->busy, shared->told);
+    print_message("# %u commits, %u shares, %u refused, %u busy, %u pauses, %u notices\n",
+                  shared->commits, shared->shares, shared->refused, shared->busy, shared->pauses,
+                  shared->told);
     assert_true(shared->commits > shared->rounds / 4 && shared->shares > 10 && shared->told > 100);
+    assert_true(shared->pauses > shared->rounds / 400);
     assert_int_equal(xseg_unobserve(shared->allocator, id), XSEG_OK);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_close(shared->allocator), XSEG_OK);

@@ -159,8 +159,8 @@ static xseg_status judge(const struct xseg_pool *pool, const struct obstacles *f
             found->placed, label);
     if (found->pending != 0)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "%" PRIu64
-                         " freed bytes of pool %s wait for other streams: synchronise these first",
+                         "%" PRIu64 " freed bytes of pool %s wait for other streams, or are held "
+                         "(xseg_range_hold()): synchronise these, or let go, first",
                          found->pending, label);
     if (found->busy != 0)
         return xseg_fail(XSEG_ERR_BUSY,
