@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,17 +47,20 @@ static struct {
     struct xseg_range *range;
     struct xseg_pool *pool;
     void *block[MEMBER_BLOCKS];
+    pthread_mutex_t lock; /* of the two below: the library logs from a thread of its own */
     unsigned lines;
     char line[512];
-} member;
+} member = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static inline void member_log(void *context, enum xseg_log_level level, const char *line)
 {
     (void)context;
     if (level != XSEG_LOG_WARNING || strstr(line, "checks itself") != NULL)
         return;
+    (void)pthread_mutex_lock(&member.lock);
     member.lines++;
     (void)snprintf(member.line, sizeof(member.line), "%s", line);
+    (void)pthread_mutex_unlock(&member.lock);
 }
 
 static inline uint64_t member_clock(void)
@@ -114,15 +118,17 @@ static inline void member_answer(int socket, const struct member_order *order)
     answer.ns = member_clock() - begin;
     if (answer.status != XSEG_OK)
         (void)xseg_error_text(answer.text, sizeof(answer.text));
-    else
+    (void)pthread_mutex_lock(&member.lock);
+    if (answer.status == XSEG_OK)
         (void)snprintf(answer.text, sizeof(answer.text), "%s", member.line);
+    answer.lines = member.lines;
+    (void)pthread_mutex_unlock(&member.lock);
     where.device = 0;
     if (xseg_stats(member.allocator, &where, &stats) != XSEG_OK)
         _exit(3);
     answer.taken = stats.physical_bytes;
     answer.allocated = stats.allocated_bytes[XSEG_STAT_ALL].current;
     answer.idle = answer.taken - stats.active_bytes[XSEG_STAT_ALL].current;
-    answer.lines = member.lines;
     if (write(socket, &answer, sizeof(answer)) != (ssize_t)sizeof(answer))
         _exit(3);
 }
