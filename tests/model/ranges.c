@@ -1260,6 +1260,16 @@ static bool has_pages(unsigned range)
     return has;
 }
 
+/* Whether a granule leaves, and a look does not take it away. */
+static bool stays(unsigned place)
+{
+    const struct granule *granule = &world.granule[place];
+
+    return granule->use == XSEG_ELASTIC_LEAVING &&
+           (granule->holds != 0 || is_needed(place) ||
+            !has_passed(&world.batch[granule->batch].behind));
+}
+
 /* Whether memory of a range's pool leaves, or could be used by work. */
 static bool is_in_use(unsigned range)
 {
@@ -1269,8 +1279,8 @@ static bool is_in_use(unsigned range)
         is_used = is_used || world.over.of[i] != world.behind[i].of[i];
     for (unsigned place = 0; place < PLACES; place++)
         is_used =
-            is_used || (world.granule[place].use == XSEG_ELASTIC_LEAVING &&
-                        (is_same_pool(place / GRANULES, range) || page_at(place)->places > 1));
+            is_used ||
+            (stays(place) && (is_same_pool(place / GRANULES, range) || page_at(place)->places > 1));
     return is_used;
 }
 

@@ -159,8 +159,9 @@ static xseg_status judge(const struct xseg_pool *pool, const struct obstacles *f
             found->placed, label);
     if (found->pending != 0)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "%" PRIu64 " freed bytes of pool %s wait for other streams, or are held "
-                         "(xseg_range_hold()): synchronise these, or let go, first",
+                         "%" PRIu64
+                         " freed bytes of pool %s wait for other streams, or are held in a range: "
+                         "synchronise these first, or let go of them",
                          found->pending, label);
     if (found->busy != 0)
         return xseg_fail(XSEG_ERR_BUSY,

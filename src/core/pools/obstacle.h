@@ -3,7 +3,7 @@
  * Obstacles: reasons why the memory beneath a pool's live blocks cannot be taken away.
  *
  *   - work that is queued on a stream of the pool, or on one that uses a live block of the pool
- *   - freed blocks that wait for other streams
+ *   - freed blocks that wait for other streams, and granules of ranges that leave and do not go
  *   - blocks that the pool has lent
  *   - pages that are pinned or exported
  *   - pages that are mapped in a range of another pool as well, and do not serve there

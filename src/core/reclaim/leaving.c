@@ -477,6 +477,8 @@ static bool take(struct run run, bool keep)
 /* Take the memory of a batch away that may go. */
 static void work(struct xseg_device *device, struct xseg_leaving_batch *batch, bool keep)
 {
+    /* What leaves is in the way of a pause, until it has gone. */
+    XSEG_ASSERT(batch->extent->arena->pool->body->state != XSEG_POOL_PAUSED);
     batch->is_worked = true;
     batch->look = device->leaving->look;
     batch->let_go = let_go_of(batch->extent);
@@ -503,10 +505,9 @@ static struct xseg_leaving_batch *next_due(const struct xseg_leaving *leaving)
     XSEG_LIST_FOR(node, &leaving->over)
     {
         struct xseg_leaving_batch *batch = XSEG_CONTAINER(node, struct xseg_leaving_batch, turn);
-        const struct xseg_arena *arena = batch->extent->arena;
 
         if (!batch->is_worked && batch->look != leaving->look &&
-            batch->let_go != let_go_of(batch->extent) && arena->pool->body->state == XSEG_POOL_RUNS)
+            batch->let_go != let_go_of(batch->extent))
             return batch;
     }
     return NULL;
