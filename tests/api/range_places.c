@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/support/scene.h"
+#include "xseg/observe.h"
 #include "xseg/peer.h"
 #include "xseg/range.h"
 
@@ -246,6 +247,142 @@ static void work_is_in_the_way(void **state)
     scene_close(allocator);
 }
 
+/* Each stream for which granules were committed is in the way, however many there are, and whose entry it has. */
+static void any_of_many_streams_is_in_the_way(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false);
+    xseg_stream stream[9];
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+        stream[i] = scene_stream();
+        commit(range, i, 1, stream[i]);
+    }
+    for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+        scene_work_at(stream[i], word(range, i), PAGE);
+        scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL),
+                           XSEG_ERR_BUSY, "work is queued");
+        assert_int_equal(xseg_sim_finish(stream[i]), XSEG_OK);
+        decommit(range, i, 1, stream[i]);
+        assert_int_equal(xseg_stream_gone(allocator, 0, stream[i]), XSEG_OK);
+        scene_stream_destroy(stream[i]);
+    }
+    for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+        stream[i] = scene_stream();
+        commit(range, i, 1, stream[i]);
+        scene_work_at(stream[i], word(range, i), PAGE);
+        scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL),
+                           XSEG_ERR_BUSY, "work is queued");
+        assert_int_equal(xseg_sim_finish(stream[i]), XSEG_OK);
+    }
+    for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+        decommit(range, i, 1, stream[i]);
+        assert_int_equal(xseg_stream_gone(allocator, 0, stream[i]), XSEG_OK);
+        scene_stream_destroy(stream[i]);
+    }
+    release(range);
+    scene_close(allocator);
+}
+
+/* Let calls about a granule fail. */
+static void refuse(unsigned slot, const char *call, struct xseg_range *range, unsigned at)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    fault.call = call;
+    fault.address = (uintptr_t)word(range, at);
+    fault.bytes = PAGE;
+    fault.every = 1;
+    fault.error = 999;
+    assert_int_equal(xseg_sim_fault_set(slot, &fault), XSEG_OK);
+}
+
+static void refuse_nothing(void)
+{
+    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
+}
+
+/* A place of a pool whose resume could be neither made nor undone still maps the page: its pool is not paused. */
+static void a_resume_that_is_not_undone_is_in_the_way(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false), *other = reserve(allocator, false);
+
+    (void)state;
+    commit(range, 0, 1, NULL);
+    share(other, 4, range, 0);
+    *word(range, 0) = 7;
+    pause(range);
+    refuse(0, "cuMemSetAccess", range, 0);
+    refuse(1, "cuMemUnmap", range, 0);
+    scene_expect_error(xseg_pool_resume(info(range).pool), XSEG_ERR_DRIVER, "999");
+    scene_expect_error(xseg_pool_pause(info(other).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                       "still mapped in ranges of other pools");
+    refuse_nothing();
+    resume(range);
+    assert_int_equal(*word(range, 0), 7);
+    decommit(range, 0, 1, NULL);
+    decommit(other, 4, 1, NULL);
+    release(range);
+    release(other);
+    scene_close(allocator);
+}
+
+/* Nor does it map a page of then when the pool is resumed again, and has got another one. */
+static void a_place_follows_its_page(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false);
+
+    (void)state;
+    commit(range, 0, 1, NULL);
+    share(range, 8, range, 0);
+    *word(range, 0) = 7;
+    pause(range);
+    refuse(0, "cuMemSetAccess", range, 8);
+    refuse(1, "cuMemUnmap", range, 8);
+    scene_expect_error(xseg_pool_resume(info(range).pool), XSEG_ERR_DRIVER, "999");
+    refuse_nothing();
+    resume(range);
+    assert_int_equal(*word(range, 8), 7);
+    *word(range, 0) = 8;
+    assert_int_equal(*word(range, 8), 8);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    decommit(range, 0, 1, NULL);
+    decommit(range, 8, 1, NULL);
+    release(range);
+    scene_close(allocator);
+}
+
+/* Memory that leaves, and whose stream has passed, is in no pause's way: it goes. */
+static void what_has_left_is_not_in_the_way(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false);
+    xseg_stream stream = scene_stream();
+
+    (void)state;
+    commit(range, 0, 2, stream);
+    scene_work_at(stream, word(range, 0), PAGE);
+    decommit(range, 0, 1, stream);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    pause(range);
+    assert_int_equal(info(range).leaving_bytes, 0);
+    resume(range);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    assert_int_equal(xseg_range_hold(range, PAGE, PAGE), XSEG_OK);
+    decommit(range, 1, 1, stream);
+    scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                       "let go");
+    assert_int_equal(xseg_range_let_go(range, PAGE, PAGE, stream), XSEG_OK);
+    release(range);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_close(allocator);
+}
+
 /* What is shared can only be read, by peers as well, whichever places go and whatever is paused; what is committed can be
  * written. */
 static void readers_stay_readers(void **state)
@@ -325,14 +462,14 @@ static void a_commit_gives_a_page_of_its_own(void **state)
     share(reader, 0, range, 1);
     decommit(range, 1, 1, stream);
     scene_work_at(stream, word(range, 8), PAGE);
-    assert_int_equal(xseg_sim_launch_reading(stream, UINT64_MAX, (uintptr_t)word(reader, 0), PAGE),
-                     XSEG_OK);
     decommit(range, 8, 1, stream);
-    decommit(reader, 0, 1, stream);
     assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
     scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), XSEG_ERR_BUSY, "shared");
     assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
     commit(range, 8, 1, stream);
+    assert_int_equal(xseg_sim_launch_reading(stream, UINT64_MAX, (uintptr_t)word(reader, 0), PAGE),
+                     XSEG_OK);
+    decommit(reader, 0, 1, stream);
     commit(reader, 0, 1, stream);
     assert_int_equal(right(reader, 0, 0), WRITE);
     *word(range, 8) = 9;
@@ -355,6 +492,111 @@ static void a_commit_gives_a_page_of_its_own(void **state)
     scene_close(allocator);
 }
 
+/* So do several, whichever streams they leave with. */
+static void a_commit_waits_for_all_streams(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *range = reserve(allocator, false);
+    xseg_stream stream[2] = {scene_stream(), scene_stream()};
+
+    (void)state;
+    commit(range, 0, 2, stream[0]);
+    for (unsigned i = 0; i < 2; i++) {
+        share(range, 8 + i, range, i);
+        scene_work_at(stream[i], word(range, 8 + i), PAGE);
+        decommit(range, 8 + i, 1, stream[i]);
+    }
+    commit(range, 8, 2, stream[0]);
+    assert_int_equal(info(range).physical_bytes, 4 * PAGE);
+    decommit(range, 0, 2, stream[0]);
+    decommit(range, 8, 2, stream[0]);
+    release(range);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(xseg_stream_gone(allocator, 0, stream[i]), XSEG_OK);
+        scene_stream_destroy(stream[i]);
+    }
+    scene_close(allocator);
+}
+
+/* A range that an observer ends, once, as soon as it is told of anything. */
+static void end_range(void *context, const struct xseg_mapping *mapping)
+{
+    struct xseg_range **range = context, *ended = *range;
+
+    (void)mapping;
+    *range = NULL;
+    if (ended != NULL)
+        release(ended);
+}
+
+/* Let memory of a range leave behind work on a stream, and an observer that is told of that end another range. */
+static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_range **ended,
+                                struct xseg_range *other, xseg_stream stream)
+{
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    uint64_t id = 0;
+
+    commit(other, 0, 1, stream);
+    scene_work_at(stream, word(other, 0), PAGE);
+    decommit(other, 0, 1, stream);
+    observer.context = ended;
+    observer.leaving = end_range;
+    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    return id;
+}
+
+/* A range may end while a call about it waits for what its granules leave with, and observers are told of others. */
+static void a_range_ends_beneath_a_call(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL, false);
+    struct xseg_range *other = reserve(allocator, false);
+    xseg_stream stream = scene_stream(), first = scene_stream();
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_range *range = reserve(allocator, false), *ended = range;
+
+        commit(range, 0, 1, stream);
+        share(range, 8, range, 0);
+        scene_work_at(stream, word(range, 0), PAGE);
+        const uint64_t id = observe_the_end(allocator, &ended, other, first);
+        decommit(range, 0, 1, stream);
+        decommit(range, 8, 1, stream);
+        assert_int_equal(xseg_sim_finish(first), XSEG_OK);
+        scene_expect_error(i == 0 ? xseg_range_commit(range, 8 * PAGE, PAGE, stream)
+                                  : xseg_range_release(range),
+                           XSEG_ERR_ARGUMENT, "released");
+        assert_null(ended);
+        assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+        assert_int_equal(xseg_sim_used(0), 0);
+    }
+    release(other);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, first), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_stream_destroy(first);
+    scene_close(allocator);
+}
+
+/* Or while idle memory is given back for a quota. */
+static void a_range_ends_beneath_a_quota(void **state)
+{
+    struct xseg_allocator *allocator = open_devices("hard_limit_mb:32", false);
+    struct xseg_range *range = reserve(allocator, false), *other = reserve(allocator, false);
+    struct xseg_range *ended = range;
+
+    (void)state;
+    commit(other, 4, 4, NULL);
+    const uint64_t id = observe_the_end(allocator, &ended, other, NULL);
+    xseg_sim_finish_all();
+    scene_expect_error(xseg_range_quota(range, 16 * PAGE), XSEG_ERR_ARGUMENT, "released");
+    assert_null(ended);
+    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    decommit(other, 4, 4, NULL);
+    release(other);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -363,9 +605,16 @@ int main(void)
         cmocka_unit_test(a_page_waits_for_a_paused_pool),
         cmocka_unit_test(pools_are_resumed_in_turn),
         cmocka_unit_test(work_is_in_the_way),
+        cmocka_unit_test(what_has_left_is_not_in_the_way),
+        cmocka_unit_test(any_of_many_streams_is_in_the_way),
+        cmocka_unit_test(a_resume_that_is_not_undone_is_in_the_way),
+        cmocka_unit_test(a_place_follows_its_page),
         cmocka_unit_test(readers_stay_readers),
         cmocka_unit_test(a_device_may_refuse),
         cmocka_unit_test(a_commit_gives_a_page_of_its_own),
+        cmocka_unit_test(a_commit_waits_for_all_streams),
+        cmocka_unit_test(a_range_ends_beneath_a_call),
+        cmocka_unit_test(a_range_ends_beneath_a_quota),
     };
 
     return cmocka_run_group_tests_name("range_places", tests, NULL, NULL);

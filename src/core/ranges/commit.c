@@ -376,20 +376,21 @@ static void count_mapped(const struct commit *commit, const struct xseg_range_ru
     xseg_pool_note_growth(arena, bytes);
 }
 
-/* All granules are live.  Observers are told of new memory while it is still claimed. */
+/* All granules are live.  Observers are told of new memory while it is still claimed, but counts already: GROWTH is let
+ * go meanwhile, and limits have to hold. */
 static void settle(const struct commit *commit)
 {
     const struct xseg_range_run *run = &commit->run;
 
+    FOR_PARTS(part, run, false)
+    {
+        count_mapped(commit, &part);
+    }
     if (xseg_notice_is_wanted(commit->device))
         FOR_PARTS(part, run, false)
         {
             xseg_notice_come(part.extent, xseg_range_base(&part), xseg_range_bytes(&part));
         }
-    FOR_PARTS(part, run, false)
-    {
-        count_mapped(commit, &part);
-    }
     /* From here on the parts are not told apart any more: taking back ends batches. */
     for (uint32_t at = run->first, end = run->first + run->count; at < end;) {
         const struct xseg_range_run part = next_part(run, at, true);
@@ -496,7 +497,10 @@ static xseg_status begin_alone(struct commit *commit, struct xseg_range *range, 
     if (status != XSEG_OK || !xseg_parting_is_needed(&commit->run))
         return status;
     status = xseg_parting_wait(&commit->run);
-    return status == XSEG_OK ? begin(commit, range, offset, bytes) : status;
+    /* The range may have been released meanwhile. */
+    if (status == XSEG_OK)
+        status = begin(commit, range, offset, bytes);
+    return status == XSEG_OK ? xseg_parting_check(&commit->run) : status;
 }
 
 /* Write the error text of a refusal, and count it.  GROWTH is held. */

@@ -27,12 +27,14 @@ bool xseg_parting_is_needed(const struct xseg_range_run *run)
     return find(run, &at);
 }
 
-static xseg_status wait_for_all(const struct xseg_range_run *run)
+xseg_status xseg_parting_wait(const struct xseg_range_run *run)
 {
     struct xseg_device *device = xseg_device_of(run->extent);
     uint32_t at = run->first;
 
-    xseg_leaving_look(device, false);
+    if (xseg_pending_captures(device->pending))
+        return XSEG_OK;
+    xseg_leaving_ask(device);
     for (; find(run, &at); at++) {
         const xseg_status status = xseg_leaving_wait_for(run->extent, at);
 
@@ -43,14 +45,12 @@ static xseg_status wait_for_all(const struct xseg_range_run *run)
     return XSEG_OK;
 }
 
-xseg_status xseg_parting_wait(const struct xseg_range_run *run)
+xseg_status xseg_parting_check(const struct xseg_range_run *run)
 {
-    const bool captures = xseg_pending_captures(xseg_device_of(run->extent)->pending);
-    const xseg_status status = captures ? XSEG_OK : wait_for_all(run);
     uint32_t at = run->first;
 
-    if (status != XSEG_OK || !find(run, &at))
-        return status;
+    if (!find(run, &at))
+        return XSEG_OK;
     return xseg_fail(
         XSEG_ERR_BUSY,
         "the granule at offset %" PRIu64

@@ -14,12 +14,16 @@
 bool xseg_parting_is_needed(const struct xseg_range_run *run);
 
 /*
- * Wait until such pages have gone from a run.
+ * Wait for the streams that such pages leave with, and let them go; not in a capture.  Observers may be told in the end, so
+ * the range may not be there any more.
  *
- * Returns: XSEG_OK; XSEG_ERR_BUSY: a capture is under way, or one is held, pinned, exported or needed by a paused pool;
- *          XSEG_ERR_DRIVER
+ * Returns: XSEG_OK, also if some have not gone; XSEG_ERR_DRIVER
  * Cost:    a look at what leaves; one wait of the host for each granule whose stream has not passed
  */
 xseg_status xseg_parting_wait(const struct xseg_range_run *run);
+
+/* Whether all such pages have gone: XSEG_OK; XSEG_ERR_BUSY: a capture is under way, or one is held, pinned, exported or
+ * needed by a paused pool. */
+xseg_status xseg_parting_check(const struct xseg_range_run *run);
 
 #endif

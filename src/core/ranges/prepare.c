@@ -66,10 +66,10 @@ static bool has_room(const struct xseg_device *device)
     return xseg_device_physical(device) + device->promised <= limit;
 }
 
-static xseg_status set_quota(struct xseg_range_body *body, uint64_t bytes)
+static xseg_status set_quota(struct xseg_range *range, uint64_t bytes)
 {
-    struct xseg_device *device = body->range->device;
-    struct xseg_elastic *elastic = &body->elastic;
+    struct xseg_device *device = range->device;
+    struct xseg_elastic *elastic = &range->body->elastic;
     const struct xseg_trim_plan everything = {.wait = false};
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     const uint64_t before = elastic->quota;
@@ -81,6 +81,9 @@ static xseg_status set_quota(struct xseg_range_body *body, uint64_t bytes)
         return XSEG_OK;
     if (!xseg_pending_captures(device->pending))
         status = xseg_trim_device(device, &everything, &done);
+    /* Observers may have been told meanwhile, and have ended the range. */
+    if (range->body == NULL)
+        return xseg_fail(XSEG_ERR_ARGUMENT, "the range has been released before");
     if (status != XSEG_ERR_DEVICE_LOST && has_room(device))
         return XSEG_OK;
     elastic->quota = before;
@@ -109,7 +112,7 @@ xseg_status xseg_prepare_quota(struct xseg_range *range, uint64_t bytes)
                      ? xseg_fail(XSEG_ERR_ARGUMENT,
                                  "a quota of %" PRIu64 " bytes: the range may have %" PRIu64, bytes,
                                  most)
-                     : set_quota(none.body, bytes);
+                     : set_quota(range, bytes);
     }
     xseg_lock_give(&device->growth_lock);
     return status;

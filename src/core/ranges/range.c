@@ -325,10 +325,7 @@ static bool is_held_somewhere(const struct xseg_range_body *body)
 
 static bool is_claimed_somewhere(const struct xseg_range_body *body)
 {
-    const struct xseg_range_run all = {(struct xseg_range_body *)(uintptr_t)body, body->extent, 0,
-                                       body->extent->segment.granules};
-
-    return memchr(body->elastic.use, XSEG_ELASTIC_CLAIMED, all.count) != NULL;
+    return memchr(body->elastic.use, XSEG_ELASTIC_CLAIMED, body->extent->segment.granules) != NULL;
 }
 
 static bool is_needed_somewhere(const struct xseg_range_body *body)
@@ -397,28 +394,31 @@ static void end(struct xseg_range_body *body)
 }
 
 /* Let what leaves go, and end a range.  GROWTH is held. */
-static xseg_status finish(struct xseg_range_body *body)
+static xseg_status finish(struct xseg_range *range)
 {
+    struct xseg_range_body *body = range->body;
     struct xseg_segment *segment = &body->extent->segment;
     xseg_status status = xseg_pool_check_running(body->pool);
 
     if (status == XSEG_OK)
         status = check_end(body);
     if (status == XSEG_OK && body->elastic.leaving != 0)
-        status = xseg_leaving_wait(body->range->device, false);
+        status = xseg_leaving_wait(range->device, false);
+    /* Observers may have been called meanwhile, and have ended the range, or used it. */
+    if (status == XSEG_OK)
+        status = check_handle(range);
     if (status == XSEG_OK)
         status = xseg_segment_unstick(segment);
+    if (status == XSEG_OK)
+        status = check_end(body);
     if (status != XSEG_OK)
         return status;
-    /* Observers may have been called meanwhile. */
-    status = check_end(body);
-    if (status == XSEG_OK && body->elastic.leaving != 0)
-        status = xseg_fail(XSEG_ERR_DRIVER,
-                           "the driver does not take %" PRIu64 " bytes of the range back",
-                           body->elastic.leaving * segment->granule_bytes);
-    if (status == XSEG_OK)
-        end(body);
-    return status;
+    if (body->elastic.leaving != 0)
+        return xseg_fail(XSEG_ERR_DRIVER,
+                         "the driver does not take %" PRIu64 " bytes of the range back",
+                         body->elastic.leaving * segment->granule_bytes);
+    end(body);
+    return XSEG_OK;
 }
 
 xseg_status xseg_ranges_release(struct xseg_range *range)
@@ -434,7 +434,7 @@ xseg_status xseg_ranges_release(struct xseg_range *range)
         if (xseg_context_is_lost(&device->context))
             range->body = NULL;
         else
-            status = finish(range->body);
+            status = finish(range);
     }
     xseg_lock_give(&device->growth_lock);
     if (status == XSEG_OK)

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+/* Where ranges get their pages: from what was made ahead or is idle, within what was promised; all or nothing; and which
+ * pools can have ranges. */
+#include <string.h>
+
+#include "tests/support/scene.h"
+#include "xseg/observe.h"
+#include "xseg/range.h"
+
+#define PAGE     (2 * MIB)
+#define GRANULES 16u
+
+static struct xseg_range *reserve(struct xseg_allocator *allocator)
+{
+    struct xseg_range *range = NULL;
+
+    assert_int_equal(xseg_range_reserve(allocator, 0, GRANULES * PAGE, NULL, &range), XSEG_OK);
+    return range;
+}
+
+static struct xseg_range_info info(struct xseg_range *range)
+{
+    struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
+
+    assert_int_equal(xseg_range_info(range, &out), XSEG_OK);
+    return out;
+}
+
+static void commit(struct xseg_range *range, unsigned first, unsigned count)
+{
+    assert_int_equal(xseg_range_commit(range, first * PAGE, count * PAGE, NULL), XSEG_OK);
+}
+
+static void decommit(struct xseg_range *range, unsigned first, unsigned count)
+{
+    assert_int_equal(xseg_range_decommit(range, first * PAGE, count * PAGE, NULL), XSEG_OK);
+}
+
+static void release(struct xseg_range *range)
+{
+    assert_int_equal(xseg_range_release(range), XSEG_OK);
+}
+
+/* A commit of which the second part gets no memory leaves none beneath the first. */
+static void all_or_nothing(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_range *range = reserve(allocator);
+
+    (void)state;
+    commit(range, 1, 1);
+    scene_work_at(NULL, (char *)info(range).base + PAGE, PAGE);
+    decommit(range, 1, 1);
+    assert_int_equal(xseg_sim_fail("cuMemCreate", 2, 999), XSEG_OK);
+    scene_expect_error(xseg_range_commit(range, 0, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
+    assert_int_equal(info(range).mapped_bytes, PAGE);
+    assert_int_equal(info(range).leaving_bytes, PAGE);
+    commit(range, 0, 3);
+    assert_int_equal(info(range).retaken, 1);
+    assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+    decommit(range, 0, 3);
+    release(range);
+    scene_close(allocator);
+}
+
+/* Idle pages of one pool serve a range of another. */
+static void idle_pages_are_everybodys(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("page_cache_mb:1024");
+    struct xseg_range *range = reserve(allocator), *other = reserve(allocator);
+
+    (void)state;
+    commit(range, 0, 4);
+    decommit(range, 0, 4);
+    assert_int_equal(xseg_sim_used(0), 4 * PAGE);
+    const uint64_t creates = xseg_sim_calls("cuMemCreate");
+    commit(other, 8, 4);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
+    decommit(other, 8, 4);
+    release(range);
+    release(other);
+    scene_close(allocator);
+}
+
+static bool count_shortage(void *context, const struct xseg_shortage *shortage)
+{
+    (void)shortage;
+    ++*(unsigned *)context;
+    return false;
+}
+
+/* At a limit, pages that were made ahead serve the range, and count as what it was promised: nobody is asked for memory. */
+static void pages_made_ahead_at_a_limit(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("hard_limit_mb:32");
+    struct xseg_range *range = reserve(allocator), *other = reserve(allocator);
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    unsigned shortages = 0;
+    uint64_t id = 0;
+
+    (void)state;
+    observer.context = &shortages;
+    observer.short_of_memory = count_shortage;
+    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_range_quota(range, 8 * PAGE), XSEG_OK);
+    commit(other, 0, 8);
+    assert_int_equal(xseg_range_prepare(range, 8 * PAGE), XSEG_OK);
+    assert_int_equal(xseg_sim_used(0), 16 * PAGE);
+    scene_expect_error(xseg_range_prepare(other, PAGE), XSEG_ERR_LIMIT, "");
+    const uint64_t creates = xseg_sim_calls("cuMemCreate");
+    commit(range, 0, 8);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
+    assert_int_equal(info(range).prepared_bytes, 0);
+    assert_int_equal(shortages, 0);
+    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    decommit(range, 0, 8);
+    decommit(other, 0, 8);
+    release(range);
+    release(other);
+    scene_close(allocator);
+}
+
+/* What an observer gets while it is told that memory came. */
+struct greedy {
+    struct xseg_range *range;
+    xseg_status status[2]; /* at the limit of the range, and below it */
+    uint64_t committed;
+    bool is_called;
+};
+
+static void want_more(void *context, const struct xseg_mapping *mapping)
+{
+    struct greedy *greedy = context;
+
+    (void)mapping;
+    if (greedy->is_called)
+        return;
+    greedy->is_called = true;
+    greedy->committed = info(greedy->range).physical_bytes;
+    greedy->status[0] = xseg_range_commit(greedy->range, 8 * PAGE, 2 * PAGE, NULL);
+    greedy->status[1] = xseg_range_commit(greedy->range, 8 * PAGE, PAGE, NULL);
+}
+
+/* Memory that observers are told of counts already: what they commit meanwhile stays within the limits. */
+static void limits_hold_while_observers_are_told(void **state)
+{
+    static const char *const config[] = {"hard_limit_mb:1024", "hard_limit_mb:8"};
+    static const uint64_t limit[] = {4 * PAGE, 0};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = scene_open(config[i]);
+        struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+        struct xseg_observer observer = XSEG_OBSERVER_INIT;
+        struct greedy greedy = {0};
+        uint64_t id = 0;
+
+        options.limit_bytes = limit[i];
+        assert_int_equal(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &greedy.range),
+                         XSEG_OK);
+        observer.context = &greedy;
+        observer.came = want_more;
+        assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+        commit(greedy.range, 0, 3);
+        assert_int_equal(greedy.committed, 3 * PAGE);
+        assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
+        assert_int_equal(greedy.status[1], XSEG_OK);
+        assert_int_equal(xseg_sim_used(0), 4 * PAGE);
+        assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+        decommit(greedy.range, 0, 3);
+        decommit(greedy.range, 8, 1);
+        release(greedy.range);
+        scene_close(allocator);
+    }
+}
+
+static void *give_none(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)bytes, (void)device, (void)stream;
+    return NULL;
+}
+
+static void take_none(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
+}
+
+/* A pool of another device, or one that gets its memory elsewhere, has no range; what the pool says is not said twice. */
+static void pools_that_have_none(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_pool_options own = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL, *strange = NULL;
+    struct xseg_range *range = NULL;
+
+    (void)state;
+    settings.devices = 2;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    own.memory.alloc = give_none;
+    own.memory.free = take_none;
+    assert_int_equal(xseg_pool_create(allocator, 1, NULL, &pool), XSEG_OK);
+    assert_int_equal(xseg_pool_create(allocator, 1, &own, &strange), XSEG_OK);
+    options.pool = pool;
+    scene_expect_error(xseg_range_reserve(allocator, 0, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                       "not one of device 0");
+    options.name = "cache";
+    scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                       "a name beside a pool");
+    options.name = NULL;
+    options.exportable = true;
+    scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                       "exportable beside a pool");
+    options.exportable = false;
+    options.rdma = true;
+    scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                       "rdma beside a pool");
+    options.rdma = false;
+    options.pool = strange;
+    scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                       "memory functions");
+    assert_int_equal(xseg_pool_release(strange), XSEG_OK);
+    options.pool = pool;
+    assert_int_equal(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_OK);
+    assert_ptr_equal(info(range).pool, pool);
+    assert_int_equal(info(range).device, 1);
+    /* The range holds it. */
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    commit(range, 0, 1);
+    decommit(range, 0, 1);
+    release(range);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_or_nothing),
+        cmocka_unit_test(idle_pages_are_everybodys),
+        cmocka_unit_test(pages_made_ahead_at_a_limit),
+        cmocka_unit_test(limits_hold_while_observers_are_told),
+        cmocka_unit_test(pools_that_have_none),
+    };
+
+    return cmocka_run_group_tests_name("range_pages", tests, NULL, NULL);
+}
