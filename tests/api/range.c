@@ -107,6 +107,7 @@ static void taking_back_costs_nothing(void **state)
     commit(range, 5, 3, other);
     assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), before + 1);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), 0);
+    assert_int_equal(xseg_sim_calls("cuEventSynchronize"), 0);
     assert_int_equal(info(range).committed_bytes, 6 * PAGE);
     xseg_sim_finish_all();
     work(range, 2, 6, other);
@@ -170,6 +171,8 @@ static void bad_input_changes_nothing(void **state)
                        XSEG_ERR_ARGUMENT, "the range has");
     scene_expect_error(xseg_range_decommit(range, 3 * PAGE, 2 * PAGE, NULL), XSEG_ERR_ARGUMENT,
                        "not committed");
+    scene_expect_error(xseg_range_decommit(range, 6 * PAGE, 3 * PAGE, NULL), XSEG_ERR_ARGUMENT,
+                       "offset 16777216 is not committed");
     scene_expect_error(xseg_range_let_go(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT,
                        "not held");
     scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "8388608 bytes");
@@ -200,6 +203,7 @@ static void limits_and_shortage(void **state)
     struct xseg_allocator *allocator = scene_open_on(&settings, "hard_limit_mb:80");
     options.limit_bytes = 36 * PAGE;
     assert_int_equal(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range), XSEG_OK);
+    assert_int_equal(info(range).limit_bytes, 36 * PAGE);
     scene_expect_error(xseg_range_commit(range, 0, 37 * PAGE, NULL), XSEG_ERR_LIMIT,
                        "of the range");
     commit(range, 0, 10, NULL);
@@ -414,6 +418,32 @@ static void what_is_held_stays(void **state)
     scene_close(allocator);
 }
 
+/* What is let go of leaves with the stream that it was decommitted on as well as with the one that let go of it. */
+static void what_is_let_go_of_waits_for_both_streams(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+    xseg_stream stream = scene_stream(), other = scene_stream();
+
+    (void)state;
+    commit(range, 0, 1, stream);
+    assert_int_equal(xseg_range_hold(range, 0, PAGE), XSEG_OK);
+    work(range, 0, 1, stream);
+    decommit(range, 0, 1, stream);
+    assert_int_equal(xseg_range_let_go(range, 0, PAGE, other), XSEG_OK);
+    decommit(range, 0, 0, other);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    decommit(range, 0, 0, other);
+    assert_int_equal(xseg_sim_used(0), 0);
+    release(range);
+    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_gone(allocator, 0, other), XSEG_OK);
+    scene_stream_destroy(stream);
+    scene_stream_destroy(other);
+    scene_close(allocator);
+}
+
 struct seen {
     uint64_t live, pending, hole;
     xseg_stream waits_for;
@@ -570,7 +600,6 @@ static void a_place_that_stays_is_no_page(void **state)
     scene_close(allocator);
 }
 
-/* A commit in a capture creates and maps; a decommit waits for its end, and a held granule longer. */
 /* Nor does it keep the rest of the range from being used. */
 static void a_place_that_stays_is_in_the_way_of_no_other(void **state)
 {
@@ -600,6 +629,7 @@ static void a_place_that_stays_is_in_the_way_of_no_other(void **state)
     scene_close(allocator);
 }
 
+/* A commit in a capture creates and maps; a decommit waits for its end, and a held granule longer. */
 static void captures_see_ranges(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
@@ -681,6 +711,7 @@ int main(void)
         cmocka_unit_test(a_lost_device_keeps_its_host_side),
         cmocka_unit_test(a_pool_pauses_its_ranges),
         cmocka_unit_test(what_is_held_stays),
+        cmocka_unit_test(what_is_let_go_of_waits_for_both_streams),
         cmocka_unit_test(questions_know_ranges),
         cmocka_unit_test(prepared_pages_wait_for_their_range),
         cmocka_unit_test(a_quota_is_kept),

@@ -208,7 +208,8 @@ static void calls_are_made_by_the_run(void **state)
     scene_close(allocator);
 }
 
-/* What the driver refuses to cover is covered with the next granule; what it keeps at the end is a leftover. */
+/* What the driver refuses to cover is covered with the next granule, what a share has uncovered in vain at once; what the
+ * driver keeps at the end is a leftover. */
 static void refusals_lose_nothing(void **state)
 {
     struct xseg_allocator *allocator = open_devices(NULL, false);
@@ -226,6 +227,12 @@ static void refusals_lose_nothing(void **state)
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
     decommit(range, 4, 1);
     expect(range, "............", READ);
+    commit(range, 0, 1);
+    fault.call = "cuMemSetAccess";
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    scene_expect_error(xseg_range_share(range, 6 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    expect(range, "c...........", READ);
+    decommit(range, 0, 1);
     fault.call = "cuMemUnmap";
     fault.every = 1;
     assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);

@@ -29,8 +29,8 @@
 xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                         xseg_stream stream);
 
-/* Take granules back that leave, or were claimed while they did.  The caller sets what they are used for, and lets pages
- * return to them (places.h).  GROWTH is held. */
+/* Take granules back that leave, or were claimed while they did; none of them has other places.  The caller sets what
+ * they are used for.  GROWTH is held. */
 void xseg_commit_retake(const struct xseg_range_run *part);
 
 #endif
