@@ -74,7 +74,8 @@ struct xseg_range_options {
  *          XSEG_ERR_ARGUMENT      a size that is no multiple, a pool of another device, with memory functions of its
  *                                 own, or that nobody holds; options that contradict each other
  *          XSEG_ERR_NO_ADDRESSES  the driver has none, or the 32 TiB are used up
- *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  with zero_page, for the page; nothing is taken from elsewhere for it
+ *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  with zero_page, for the page; nothing is taken from elsewhere for it.  The
+ *                                 former also with read_only_shares, for the first such range of a device
  *          XSEG_ERR_BUSY          with zero_page, in a capture
  *          XSEG_ERR_UNSUPPORTED   the device has no virtual memory management, or refuses exportable memory, or, with
  *                                 read_only_shares, memory that can be written at one place and only read at another
@@ -229,6 +230,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_let_go(struct xseg_range *range, 
  * Returns: XSEG_OK
  *          XSEG_ERR_ARGUMENT     not whole granules; a granule has memory already, or leaves; one of `from` is not
  *                                committed; ranges of different devices, allocators, page sizes or kinds of memory
+ *          XSEG_ERR_NO_MEMORY    the driver has none for the mappings themselves
  *          XSEG_ERR_PAUSED, XSEG_ERR_BUSY, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST,
  *          XSEG_ERR_FORKED
  * Cost:    one map a page; one set-access a contiguous run
@@ -240,7 +242,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_share(struct xseg_range *range, u
 /** What a range is, and has.  Set struct_bytes before the call. */
 struct xseg_range_info {
     size_t struct_bytes; /* sizeof(struct xseg_range_info) */
-    void *base;          /* fixed, as are the next four */
+    void *base;          /* fixed, as are the next five */
     uint64_t bytes;
     uint64_t page_bytes;
     int device;

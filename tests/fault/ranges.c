@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The sweep over elastic ranges: every driver call of commits, decommits, shares, holds, pages made ahead, checkpoints,
- * pauses and
- * releases fails once, with memory enough and with too little; and pairs of them, and what the host gives.
+ * pauses and releases fails once, with memory enough and with too little; and pairs of them, and what the host gives.
  *
- * After each attempt every committed granule of a pool that runs is mapped and accessible, and contains what was written to
- * it.  After one
- * that has failed, the ranges are as they were, but for memory that left and has gone; the same call then works.  In
- * the end nothing is left behind.
+ * After each attempt every committed granule of a pool that runs is mapped and accessible, and contains what was written
+ * to it.  After one that has failed, the ranges are as they were, but for memory that left and has gone; the same call
+ * then works.  In the end nothing is left behind.
  */
 #include <string.h>
 

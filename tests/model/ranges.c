@@ -3,12 +3,12 @@
  * Random programmes about elastic ranges, against arrays: what each granule is used for, which page it has, which stream
  * it leaves with and behind which work.
  *
- * Five ranges of one device, in three pools: two share one, one has longer pages, one has pages that can be exported, one
- * has a limit, one can only read what is shared onto it, one has a page of zeros.  Commits, decommits, shares, holds, pages made ahead, quotas,
- * checkpoints, times of captures, pauses of the pools; blocks beside them, on a device of little memory.  All work is open-ended and says which granules it touches, so that the strict simulator ends
- * the process if a page goes beneath it.  After each step each granule is what the arrays say, each page is counted where
- * they say, and contains what was written to it; the figures of the ranges, of their pools and of the device are those of
- * the arrays.
+ * Five ranges of one device, in three pools: three share one, one has longer pages, one has pages that can be exported and
+ * a limit, one can only read what is shared onto it, one has a page of zeros.  Commits, decommits, shares, holds, pages
+ * made ahead, quotas, checkpoints, times of captures, pauses of the pools; blocks beside them, on a device of little
+ * memory.  All work is open-ended and says which granules it touches, so that the strict simulator ends the process if a
+ * page goes beneath it.  After each step each granule is what the arrays say, each page is counted where they say, and
+ * contains what was written to it; the figures of the ranges, of their pools and of the device are those of the arrays.
  *
  * Where the library has waited for streams, or may have given memory back that nobody named, the arrays are told which
  * granules went, and expect of each that it was allowed to.
