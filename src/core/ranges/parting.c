@@ -6,7 +6,6 @@
 #include "src/base/error.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/leaving.h"
-#include "src/core/reclaim/places.h"
 
 /* Find such a granule from one on. */
 static bool find(const struct xseg_range_run *run, uint32_t *at)
@@ -14,7 +13,7 @@ static bool find(const struct xseg_range_run *run, uint32_t *at)
     const uint32_t *batch = run->extent->elastic->batch;
 
     for (; *at < run->first + run->count; ++*at)
-        if (batch[*at] != 0 && (xseg_places_is_shared(run->extent, *at) ||
+        if (batch[*at] != 0 && (xseg_elastic_is_shared(run->extent->elastic, *at) ||
                                 xseg_segment_reads(&run->extent->segment, *at)))
             return true;
     return false;

@@ -29,8 +29,8 @@ struct xseg_leaving_batch {
     uint32_t left;         /* of these, how many it still has */
     bool is_over;          /* the stream has passed */
     bool is_worked;        /* its memory is being taken away; GROWTH may be let go meanwhile */
-    uint64_t look;         /* the last one in which memory was taken away */
-    uint64_t let_go;       /* let_go_of() at that time */
+    uint64_t look;         /* the last one in which it was looked at */
+    uint64_t let_go;       /* let_go_of() when memory was last taken away */
 };
 
 void xseg_leaving_init(struct xseg_leaving *leaving)
@@ -480,7 +480,6 @@ static void work(struct xseg_device *device, struct xseg_leaving_batch *batch, b
     /* What leaves is in the way of a pause, until it has gone. */
     XSEG_ASSERT(batch->extent->arena->pool->body->state != XSEG_POOL_PAUSED);
     batch->is_worked = true;
-    batch->look = device->leaving->look;
     batch->let_go = let_go_of(batch->extent);
     for (uint32_t at = batch->first;;) {
         const struct run run = next_run(batch, at);
@@ -499,15 +498,19 @@ static void work(struct xseg_device *device, struct xseg_leaving_batch *batch, b
         end(device->leaving, batch);
 }
 
-/* The next batch with memory that may go. */
-static struct xseg_leaving_batch *next_due(const struct xseg_leaving *leaving)
+/* The next batch with memory that may go.  What has been looked at goes behind the others, so that each batch is looked at
+ * once in a look. */
+static struct xseg_leaving_batch *next_due(struct xseg_leaving *leaving)
 {
-    XSEG_LIST_FOR(node, &leaving->over)
-    {
-        struct xseg_leaving_batch *batch = XSEG_CONTAINER(node, struct xseg_leaving_batch, turn);
+    while (!xseg_list_is_empty(&leaving->over)) {
+        struct xseg_leaving_batch *batch =
+            XSEG_LIST_FIRST(&leaving->over, struct xseg_leaving_batch, turn);
 
-        if (!batch->is_worked && batch->look != leaving->look &&
-            batch->let_go != let_go_of(batch->extent))
+        if (batch->look == leaving->look)
+            return NULL;
+        batch->look = leaving->look;
+        line_up(leaving, batch);
+        if (!batch->is_worked && batch->let_go != let_go_of(batch->extent))
             return batch;
     }
     return NULL;

@@ -14,7 +14,8 @@
  * it gets one at the first look after the capture.
  *
  * A stream passes its events in the order in which they were recorded: a look asks about the first that it has not
- * passed, and about no other.  So a look costs what there is of streams and of batches that go, not of those that wait.
+ * passed, and about no other.  So a look costs what there is of streams, of batches that go, and of those that
+ * are kept, not of those that wait.
  *
  * Looks are made by calls that need memory, trims, decay, and the calls of ranges themselves.
  *

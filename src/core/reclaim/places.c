@@ -41,11 +41,6 @@ static struct xseg_elastic_place *links_of(const struct xseg_extent *extent, uin
     return &extent->elastic->place[granule];
 }
 
-static bool is_linked(const struct xseg_extent *extent, uint32_t granule)
-{
-    return extent->elastic->place != NULL && links_of(extent, granule)->younger != 0;
-}
-
 static bool is_live(const struct place *place)
 {
     return place->extent->elastic->use[place->granule] == XSEG_ELASTIC_LIVE;
@@ -85,8 +80,9 @@ void xseg_places_add(struct xseg_extent *extent, uint32_t granule, struct xseg_e
 {
     struct place owner = {from, at};
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && !is_linked(extent, granule));
-    if (!is_linked(from, at))
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) &&
+                !xseg_elastic_is_shared(extent->elastic, granule));
+    if (!xseg_elastic_is_shared(from->elastic, at))
         links_of(from, at)->older = links_of(from, at)->younger = number_of(from, at);
     while (!is_owner(&owner))
         owner = younger(&owner);
@@ -98,16 +94,11 @@ void xseg_places_add(struct xseg_extent *extent, uint32_t granule, struct xseg_e
     last->older = number_of(extent, granule);
 }
 
-bool xseg_places_is_shared(const struct xseg_extent *extent, uint32_t granule)
-{
-    return is_linked(extent, granule);
-}
-
 bool xseg_places_is_needed(const struct xseg_extent *extent, uint32_t granule)
 {
     const struct place place = {(struct xseg_extent *)(uintptr_t)extent, granule};
 
-    if (!is_linked(extent, granule) || !is_owner(&place))
+    if (!xseg_elastic_is_shared(extent->elastic, granule) || !is_owner(&place))
         return false;
     for (struct place at = younger(&place); !is_owner(&at); at = younger(&at))
         if (is_live(&at) && !runs(&at))
@@ -207,7 +198,7 @@ void xseg_places_leave(struct xseg_extent *extent, uint32_t first, uint32_t coun
     const struct run run = {extent, first, count};
 
     for (uint32_t at = first; extent->elastic->place != NULL && at < first + count; at++)
-        if (is_linked(extent, at))
+        if (xseg_elastic_is_shared(extent->elastic, at))
             leave(&(struct place){extent, at}, &run);
 }
 
@@ -245,7 +236,8 @@ uint64_t xseg_places_pause(struct xseg_extent *extent)
     for (uint32_t at = 0; extent->elastic->place != NULL && at < extent->segment.granules; at++) {
         const struct place place = {extent, at};
 
-        granules += is_linked(extent, at) && is_owner(&place) && is_elsewhere(&place);
+        granules +=
+            xseg_elastic_is_shared(extent->elastic, at) && is_owner(&place) && is_elsewhere(&place);
     }
     return granules * extent->segment.granule_bytes;
 }
@@ -254,7 +246,8 @@ void xseg_places_resume(struct xseg_extent *extent)
 {
     XSEG_ASSERT(extent->arena->pool->body->state == XSEG_POOL_RUNS);
     for (uint32_t at = 0; extent->elastic->place != NULL && at < extent->segment.granules; at++)
-        if (is_linked(extent, at) && extent->elastic->use[at] == XSEG_ELASTIC_LIVE)
+        if (xseg_elastic_is_shared(extent->elastic, at) &&
+            extent->elastic->use[at] == XSEG_ELASTIC_LIVE)
             come_back(&(struct place){extent, at});
 }
 
@@ -311,7 +304,7 @@ void xseg_places_pass_on(struct xseg_extent *extent, uint32_t first, uint32_t co
     const struct run run = {extent, first, count};
 
     for (uint32_t at = first; extent->elastic->place != NULL && at < first + count; at++)
-        if (is_linked(extent, at))
+        if (xseg_elastic_is_shared(extent->elastic, at))
             pass_on(&(struct place){extent, at}, &run);
 }
 
@@ -330,7 +323,7 @@ static void forget(struct xseg_extent *extent, uint32_t granule)
 void xseg_places_forget(struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
     for (uint32_t at = first; extent->elastic->place != NULL && at < first + count; at++)
-        if (is_linked(extent, at))
+        if (xseg_elastic_is_shared(extent->elastic, at))
             forget(extent, at);
 }
 
@@ -366,8 +359,8 @@ static bool audit_ring(const struct xseg_extent *extent, uint32_t granule,
 bool xseg_places_audit(const struct xseg_extent *extent, struct xseg_finding *finding)
 {
     for (uint32_t at = 0; extent->elastic->place != NULL && at < extent->segment.granules; at++)
-        if (is_linked(extent, at) && !xseg_segment_is_guest(&extent->segment, at) &&
-            !audit_ring(extent, at, finding))
+        if (xseg_elastic_is_shared(extent->elastic, at) &&
+            !xseg_segment_is_guest(&extent->segment, at) && !audit_ring(extent, at, finding))
             return false;
     return true;
 }

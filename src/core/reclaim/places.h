@@ -35,9 +35,6 @@ bool xseg_places_prepare(struct xseg_extent *extent);
 void xseg_places_add(struct xseg_extent *extent, uint32_t granule, struct xseg_extent *from,
                      uint32_t at);
 
-/* Whether the page of a granule has other places, too. */
-bool xseg_places_is_shared(const struct xseg_extent *extent, uint32_t granule);
-
 /* Whether a granule has to keep its page for a live place whose pool does not run. */
 bool xseg_places_is_needed(const struct xseg_extent *extent, uint32_t granule);
 
