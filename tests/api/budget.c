@@ -244,6 +244,19 @@ static void shares_of_more_than_all_are_said_once(void **state)
     assert_int_equal(member_ask(one, ' ', 0, 0).lines, 1);
 }
 
+/* Numbers that are too large for a ledger do no harm. */
+static void large_numbers_are_bounded(void **state)
+{
+    const unsigned one = member_start("budget_min_mb:18446744073709"), other = member_start("");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 800 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'a', 0, UINT64_C(1) << 52).status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 800 * MIB);
+}
+
 static void keys_are_checked(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
@@ -274,6 +287,7 @@ int main(void)
         TEST(what_is_no_ledger_is_said_once),
         TEST(a_ledger_that_was_removed_comes_again),
         TEST(shares_of_more_than_all_are_said_once),
+        TEST(large_numbers_are_bounded),
         cmocka_unit_test(keys_are_checked),
     };
 

@@ -192,9 +192,10 @@ static struct xseg_ledger_device figures_of(struct xseg_device *device,
     const struct xseg_budget_device *budget = device->budget;
     struct xseg_ledger_device figures = {
         .taken = xseg_device_physical(device),
-        .wanted = atomic_load_explicit(&budget->wanted, memory_order_relaxed),
+        .wanted = xseg_min(atomic_load_explicit(&budget->wanted, memory_order_relaxed),
+                           XSEG_LEDGER_BYTES_BOUND - 1),
         .share = (uint64_t)(config->budget_share * XSEG_LEDGER_WHOLE_SHARE + 0.5),
-        .floor = config->budget_min_bytes,
+        .floor = xseg_min(config->budget_min_bytes, XSEG_LEDGER_BYTES_BOUND - 1),
         .returned = atomic_load_explicit(&budget->returned, memory_order_relaxed),
     };
 

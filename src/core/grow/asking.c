@@ -33,7 +33,7 @@ bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_device *device, u
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     *asking = (struct xseg_asking){.bytes = bytes, .early = now + time / 2, .until = now + time};
     if (!xseg_budget_has_others(device) || !is_liftable(device) ||
-        xseg_pending_captures(device->pending))
+        bytes > device->context.total_bytes || xseg_pending_captures(device->pending))
         return false;
     asking->device = device;
     xseg_lock_give(&device->growth_lock);

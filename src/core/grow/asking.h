@@ -27,8 +27,8 @@ struct xseg_asking {
 };
 
 /*
- * Begin to ask, if that can help: there are others, it is the device or the budget that refuses, and no capture is under
- * way.
+ * Begin to ask, if that can help: there are others, it is the device or the budget that refuses, the device has so much at
+ * all, and no capture is under way.
  *
  * bytes: that the request needs
  */
