@@ -248,7 +248,7 @@ xseg_status xseg_evicted_join(struct xseg_segment *segment, uint32_t guest, uint
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(xseg_segment_is_guest(segment, guest) && xseg_segment_is_evicted(segment, guest));
-    /* It may map memory that its owner has no more. */
+    /* The guest may map memory that its owner has no more. */
     if (segment->state[guest] == XSEG_PAGE_AWAY_MAPPED)
         status = xseg_segment_unmap_page(segment, guest, &is_known);
     if (status != XSEG_OK)

@@ -53,9 +53,9 @@ struct xseg_range_options {
     bool exportable, rdma;
     const char *name;
     bool read_only_shares; /* the device can only read what xseg_range_share() maps in the range */
-    /* A page of zeros is mapped at every granule without memory, so that a stray read there is no fault: to be read only,
-     * if the device has such rights; else a stray write is seen by stray reads.  It is allocated memory of the pool, and
-     * stays over a pause. */
+    /* A page of zeros is mapped at every granule without memory, so that a stray read there is no fault.  It can only be
+     * read if the device has such rights; else stray reads see a stray write.  The page is allocated memory of the pool,
+     * and stays over a pause. */
     bool zero_page;
 };
 /* clang-format off */

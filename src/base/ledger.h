@@ -6,8 +6,8 @@
  * process, by device.  A slot is *held* while a live process has a record in it that counts; *free* otherwise.
  *
  * The file (ledger_file.h) begins with a header: magic, version, bytes.  Behind it are XSEG_LEDGER_SLOTS slots of one size.
- * All numbers are in the machine's own byte order.  Three kinds of locks, each on one byte of the header's page, order what
- * processes do:
+ * All numbers are in the machine's own byte order.  Three kinds of locks order what processes do.  Each
+ * lock is on one byte of the header's page:
  *
  *   header lock  held while a file is looked at that has no valid header, and while the header is written
  *   place lock   one for each slot: held by the process that may write to the slot
@@ -98,7 +98,7 @@ struct xseg_ledger_entry {
     struct xseg_ledger_record record; /* of FRESH and KEPT */
 };
 
-/* One process's way to a ledger; zeros: closed. */
+/* A ledger as one process has it open.  One of zeros is closed. */
 struct xseg_ledger {
     struct xseg_ledger_file file;
     unsigned slot;

@@ -4,9 +4,8 @@
 
 #include <string.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/ranges.h"
 
-#define PAGE  (2 * MIB)
 #define PAGES 64u
 
 static struct xseg_range *reserve(struct xseg_allocator *allocator, uint64_t bytes)
@@ -17,36 +16,12 @@ static struct xseg_range *reserve(struct xseg_allocator *allocator, uint64_t byt
     return range;
 }
 
-static struct xseg_range_info info(struct xseg_range *range)
-{
-    struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
-
-    assert_int_equal(xseg_range_info(range, &out), XSEG_OK);
-    return out;
-}
-
-static void commit(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
-{
-    assert_int_equal(xseg_range_commit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
-}
-
-static void decommit(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
-{
-    assert_int_equal(xseg_range_decommit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
-}
-
 /* Work on granules that lasts until somebody waits, or the test says so. */
 static void work(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
 {
     const struct xseg_range_info at = info(range);
 
     scene_work_at(stream, (char *)at.base + first * PAGE, count * PAGE);
-}
-
-/* Release a range, what leaves of it as well. */
-static void release(struct xseg_range *range)
-{
-    assert_int_equal(xseg_range_release(range), XSEG_OK);
 }
 
 static void memory_comes_and_goes(void **state)
@@ -224,12 +199,6 @@ static void limits_and_shortage(void **state)
     scene_close(allocator);
 }
 
-/* Map the page of a granule at another one as well. */
-static void share(struct xseg_range *range, unsigned to, unsigned from)
-{
-    assert_int_equal(xseg_range_share(range, to * PAGE, PAGE, range, from * PAGE), XSEG_OK);
-}
-
 /* Places of a page that are given up in one call, the younger ones before the older, and another one that stays: the
  * page is counted there, and goes with it. */
 static void places_of_one_page_go_together(void **state)
@@ -240,9 +209,9 @@ static void places_of_one_page_go_together(void **state)
 
     (void)state;
     commit(range, 2, 1, stream);
-    share(range, 1, 2);
-    share(range, 0, 2);
-    share(range, 5, 2);
+    share(range, 1, range, 2);
+    share(range, 0, range, 2);
+    share(range, 5, range, 2);
     work(range, 0, 3, stream);
     work(range, 5, 1, other);
     decommit(range, 0, 3, stream);

@@ -2,10 +2,9 @@
 /* Checkpoints of pools that have ranges: what a restore takes back, decommits and refuses. */
 #include <string.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/ranges.h"
 #include "xseg/range.h"
 
-#define PAGE   (2 * MIB)
 #define PAGES  64u
 #define SECOND UINT64_C(1000000000)
 #define PIECES 64u
@@ -74,24 +73,6 @@ static void close_stage(struct stage *stage)
     assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
     scene_close(stage->allocator);
-}
-
-static struct xseg_range_info info(struct xseg_range *range)
-{
-    struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
-
-    assert_int_equal(xseg_range_info(range, &out), XSEG_OK);
-    return out;
-}
-
-static void commit(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
-{
-    assert_int_equal(xseg_range_commit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
-}
-
-static void decommit(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
-{
-    assert_int_equal(xseg_range_decommit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
 }
 
 static void hold(struct xseg_range *range, unsigned first, unsigned count)

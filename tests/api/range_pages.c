@@ -3,11 +3,10 @@
  * pools can have ranges. */
 #include <string.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/ranges.h"
 #include "xseg/observe.h"
 #include "xseg/range.h"
 
-#define PAGE     (2 * MIB)
 #define GRANULES 16u
 
 static struct xseg_range *reserve(struct xseg_allocator *allocator)
@@ -18,29 +17,6 @@ static struct xseg_range *reserve(struct xseg_allocator *allocator)
     return range;
 }
 
-static struct xseg_range_info info(struct xseg_range *range)
-{
-    struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
-
-    assert_int_equal(xseg_range_info(range, &out), XSEG_OK);
-    return out;
-}
-
-static void commit(struct xseg_range *range, unsigned first, unsigned count)
-{
-    assert_int_equal(xseg_range_commit(range, first * PAGE, count * PAGE, NULL), XSEG_OK);
-}
-
-static void decommit(struct xseg_range *range, unsigned first, unsigned count)
-{
-    assert_int_equal(xseg_range_decommit(range, first * PAGE, count * PAGE, NULL), XSEG_OK);
-}
-
-static void release(struct xseg_range *range)
-{
-    assert_int_equal(xseg_range_release(range), XSEG_OK);
-}
-
 /* A commit of which the second part gets no memory leaves none beneath the first. */
 static void all_or_nothing(void **state)
 {
@@ -48,17 +24,17 @@ static void all_or_nothing(void **state)
     struct xseg_range *range = reserve(allocator);
 
     (void)state;
-    commit(range, 1, 1);
+    commit(range, 1, 1, NULL);
     scene_work_at(NULL, (char *)info(range).base + PAGE, PAGE);
-    decommit(range, 1, 1);
+    decommit(range, 1, 1, NULL);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 2, 999), XSEG_OK);
     scene_expect_error(xseg_range_commit(range, 0, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
     assert_int_equal(info(range).leaving_bytes, PAGE);
-    commit(range, 0, 3);
+    commit(range, 0, 3, NULL);
     assert_int_equal(info(range).retaken, 1);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    decommit(range, 0, 3);
+    decommit(range, 0, 3, NULL);
     release(range);
     scene_close(allocator);
 }
@@ -70,13 +46,13 @@ static void idle_pages_are_everybodys(void **state)
     struct xseg_range *range = reserve(allocator), *other = reserve(allocator);
 
     (void)state;
-    commit(range, 0, 4);
-    decommit(range, 0, 4);
+    commit(range, 0, 4, NULL);
+    decommit(range, 0, 4, NULL);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
-    commit(other, 8, 4);
+    commit(other, 8, 4, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
-    decommit(other, 8, 4);
+    decommit(other, 8, 4, NULL);
     release(range);
     release(other);
     scene_close(allocator);
@@ -103,18 +79,18 @@ static void pages_made_ahead_at_a_limit(void **state)
     observer.short_of_memory = count_shortage;
     assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
     assert_int_equal(xseg_range_quota(range, 8 * PAGE), XSEG_OK);
-    commit(other, 0, 8);
+    commit(other, 0, 8, NULL);
     assert_int_equal(xseg_range_prepare(range, 8 * PAGE), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 16 * PAGE);
     scene_expect_error(xseg_range_prepare(other, PAGE), XSEG_ERR_LIMIT, "");
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
-    commit(range, 0, 8);
+    commit(range, 0, 8, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(shortages, 0);
     assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
-    decommit(range, 0, 8);
-    decommit(other, 0, 8);
+    decommit(range, 0, 8, NULL);
+    decommit(other, 0, 8, NULL);
     release(range);
     release(other);
     scene_close(allocator);
@@ -161,14 +137,14 @@ static void limits_hold_while_observers_are_told(void **state)
         observer.context = &greedy;
         observer.came = want_more;
         assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
-        commit(greedy.range, 0, 3);
+        commit(greedy.range, 0, 3, NULL);
         assert_int_equal(greedy.committed, 3 * PAGE);
         assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
         assert_int_equal(greedy.status[1], XSEG_OK);
         assert_int_equal(xseg_sim_used(0), 4 * PAGE);
         assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
-        decommit(greedy.range, 0, 3);
-        decommit(greedy.range, 8, 1);
+        decommit(greedy.range, 0, 3, NULL);
+        decommit(greedy.range, 8, 1, NULL);
         release(greedy.range);
         scene_close(allocator);
     }
@@ -226,8 +202,8 @@ static void pools_that_have_none(void **state)
     assert_int_equal(info(range).device, 1);
     /* The range holds it. */
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    commit(range, 0, 1);
-    decommit(range, 0, 1);
+    commit(range, 0, 1, NULL);
+    decommit(range, 0, 1, NULL);
     release(range);
     scene_close(allocator);
 }

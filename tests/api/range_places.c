@@ -2,22 +2,12 @@
 /* Pages of ranges at several places: what each may do there, pauses of some of them, and commits where they leave. */
 #include <string.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/ranges.h"
 #include "xseg/observe.h"
 #include "xseg/peer.h"
 #include "xseg/range.h"
 
-#define PAGE     (2 * MIB)
 #define GRANULES 16u
-
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
-struct location {
-    int kind, number;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
-
-enum { NONE = 0, READ = 1, WRITE = 3 };
 
 static struct xseg_allocator *open_devices(const char *config, bool without_read_only)
 {
@@ -40,32 +30,9 @@ static struct xseg_range *reserve(struct xseg_allocator *allocator, bool reads)
     return range;
 }
 
-static struct xseg_range_info info(struct xseg_range *range)
-{
-    struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
-
-    assert_int_equal(xseg_range_info(range, &out), XSEG_OK);
-    return out;
-}
-
 static uint32_t *word(struct xseg_range *range, unsigned at)
 {
     return (uint32_t *)(void *)((char *)info(range).base + at * PAGE);
-}
-
-static void commit(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
-{
-    assert_int_equal(xseg_range_commit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
-}
-
-static void decommit(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
-{
-    assert_int_equal(xseg_range_decommit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
-}
-
-static void share(struct xseg_range *to, unsigned first, struct xseg_range *from, unsigned at)
-{
-    assert_int_equal(xseg_range_share(to, first * PAGE, PAGE, from, at * PAGE), XSEG_OK);
 }
 
 static void pause(struct xseg_range *range)
@@ -82,11 +49,7 @@ static void resume(struct xseg_range *range)
 
 static unsigned right(struct xseg_range *range, unsigned at, int device)
 {
-    const struct location location = {1, device};
-    unsigned long long flags = 0;
-
-    assert_int_equal(cuMemGetAccess(&flags, &location, (uintptr_t)word(range, at)), 0);
-    return (unsigned)flags;
+    return right_at(word(range, at), device);
 }
 
 static uint64_t allocated(struct xseg_allocator *allocator, struct xseg_range *range)
@@ -97,11 +60,6 @@ static uint64_t allocated(struct xseg_allocator *allocator, struct xseg_range *r
     where.pool = info(range).pool;
     assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
     return stats.allocated_bytes[XSEG_STAT_ALL].current;
-}
-
-static void release(struct xseg_range *range)
-{
-    assert_int_equal(xseg_range_release(range), XSEG_OK);
 }
 
 /* All places of a page are in the pool: the page goes, and comes back at each of them with its contents. */

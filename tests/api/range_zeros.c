@@ -2,21 +2,11 @@
 /* The page of zeros beneath granules without memory: what is read there, what it counts as, and what it costs. */
 #include <string.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/ranges.h"
 #include "xseg/peer.h"
 #include "xseg/range.h"
 
-#define PAGE     (2 * MIB)
 #define GRANULES 12u
-
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
-struct location {
-    int kind, number;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
-
-enum { READ = 1, WRITE = 3 };
 
 static struct xseg_allocator *open_devices(const char *config, bool without_read_only)
 {
@@ -39,36 +29,14 @@ static struct xseg_range *reserve(struct xseg_allocator *allocator)
     return range;
 }
 
-static struct xseg_range_info info(struct xseg_range *range)
-{
-    struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
-
-    assert_int_equal(xseg_range_info(range, &out), XSEG_OK);
-    return out;
-}
-
 static uint32_t *word(struct xseg_range *range, unsigned at)
 {
     return (uint32_t *)(void *)((char *)info(range).base + at * PAGE + PAGE / 2);
 }
 
-static void commit(struct xseg_range *range, unsigned first, unsigned count)
-{
-    assert_int_equal(xseg_range_commit(range, first * PAGE, count * PAGE, NULL), XSEG_OK);
-}
-
-static void decommit(struct xseg_range *range, unsigned first, unsigned count)
-{
-    assert_int_equal(xseg_range_decommit(range, first * PAGE, count * PAGE, NULL), XSEG_OK);
-}
-
 static unsigned right(struct xseg_range *range, unsigned at, int device)
 {
-    const struct location location = {1, device};
-    unsigned long long flags = 0;
-
-    assert_int_equal(cuMemGetAccess(&flags, &location, (uintptr_t)word(range, at)), 0);
-    return (unsigned)flags;
+    return right_at(word(range, at), device);
 }
 
 /* Each granule has its own memory, which can be written, or zeros. */
@@ -92,23 +60,23 @@ static void holes_read_as_zeros(void **state)
     assert_int_equal(info(range).physical_bytes, PAGE);
     assert_int_equal(info(range).mapped_bytes, 0);
     expect(range, "............", READ);
-    commit(range, 2, 3);
+    commit(range, 2, 3, NULL);
     for (unsigned at = 2; at < 5; at++)
         *word(range, at) = at;
     expect(range, "..ccc.......", READ);
     assert_int_equal(xseg_range_share(range, 8 * PAGE, 2 * PAGE, range, 3 * PAGE), XSEG_OK);
     assert_int_equal(*word(range, 9), 4);
-    decommit(range, 2, 2);
+    decommit(range, 2, 2, NULL);
     expect(range, "....c...cc..", READ);
     assert_int_equal(*word(range, 8), 3);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
-    commit(range, 0, 1);
-    decommit(range, 0, 1);
+    commit(range, 0, 1, NULL);
+    decommit(range, 0, 1, NULL);
     for (unsigned at = 0; at < GRANULES; at++)
         assert_int_equal(right(range, at, 1), at == 4 || at == 8 || at == 9 ? WRITE : READ);
-    decommit(range, 4, 1);
-    decommit(range, 8, 2);
+    decommit(range, 4, 1, NULL);
+    decommit(range, 8, 2, NULL);
     assert_int_equal(xseg_range_release(range), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(scene_stats(allocator).reserved_bytes[0].current, 0);
@@ -122,9 +90,9 @@ static void a_device_without_such_rights_has_zeros(void **state)
     struct xseg_range *range = reserve(allocator);
 
     (void)state;
-    commit(range, 5, 2);
+    commit(range, 5, 2, NULL);
     expect(range, ".....cc.....", WRITE);
-    decommit(range, 5, 2);
+    decommit(range, 5, 2, NULL);
     expect(range, "............", WRITE);
     assert_int_equal(xseg_range_release(range), XSEG_OK);
     scene_close(allocator);
@@ -139,8 +107,8 @@ static void pauses_and_captures(void **state)
 
     (void)state;
     options.zero_page = true;
-    commit(range, 0, 2);
-    commit(source, 0, 1);
+    commit(range, 0, 2, NULL);
+    commit(source, 0, 1, NULL);
     *word(range, 1) = 7;
     assert_int_equal(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
@@ -155,11 +123,11 @@ static void pauses_and_captures(void **state)
     scene_expect_error(xseg_range_reserve(allocator, 0, PAGE, &options, &third), XSEG_ERR_BUSY,
                        "zeros");
     assert_int_equal(xseg_sim_calls("cuMemUnmap") + xseg_sim_calls("cuMemMap"), calls);
-    decommit(range, 0, 2);
+    decommit(range, 0, 2, NULL);
     scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "capture");
     assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
     expect(source, "c...........", READ);
-    decommit(source, 0, 1);
+    decommit(source, 0, 1, NULL);
     assert_int_equal(xseg_range_release(range), XSEG_OK);
     assert_int_equal(xseg_range_release(source), XSEG_OK);
     scene_close(allocator);
@@ -174,12 +142,12 @@ static void a_limit_counts_it(void **state)
 
     (void)state;
     options.zero_page = true;
-    commit(range, 0, 1);
+    commit(range, 0, 1, NULL);
     scene_expect_error(xseg_range_commit(range, PAGE, PAGE, NULL), XSEG_ERR_LIMIT, "hard_limit_mb");
     expect(range, "c...........", READ);
     scene_expect_error(xseg_range_reserve(allocator, 0, PAGE, &options, &other), XSEG_ERR_LIMIT,
                        "limit");
-    decommit(range, 0, 1);
+    decommit(range, 0, 1, NULL);
     assert_int_equal(xseg_range_release(range), XSEG_OK);
     scene_close(allocator);
 }
@@ -196,12 +164,12 @@ static void calls_are_made_by_the_run(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(name); i++)
         before[i] = xseg_sim_calls(name[i]);
-    commit(range, 3, 4);
+    commit(range, 3, 4, NULL);
     for (size_t i = 0; i < COUNT_OF(name); i++) {
         assert_int_equal(xseg_sim_calls(name[i]) - before[i], for_commit[i]);
         before[i] = xseg_sim_calls(name[i]);
     }
-    decommit(range, 3, 4);
+    decommit(range, 3, 4, NULL);
     for (size_t i = 0; i < COUNT_OF(name); i++)
         assert_int_equal(xseg_sim_calls(name[i]) - before[i], for_decommit[i]);
     assert_int_equal(xseg_range_release(range), XSEG_OK);
@@ -218,21 +186,21 @@ static void refusals_lose_nothing(void **state)
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
 
     (void)state;
-    commit(range, 3, 2);
+    commit(range, 3, 2, NULL);
     fault.call = "cuMemMap";
     fault.nth = 1;
     fault.error = 999;
     assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
-    decommit(range, 3, 1);
+    decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
-    decommit(range, 4, 1);
+    decommit(range, 4, 1, NULL);
     expect(range, "............", READ);
-    commit(range, 0, 1);
+    commit(range, 0, 1, NULL);
     fault.call = "cuMemSetAccess";
     assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
     scene_expect_error(xseg_range_share(range, 6 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
     expect(range, "c...........", READ);
-    decommit(range, 0, 1);
+    decommit(range, 0, 1, NULL);
     fault.call = "cuMemUnmap";
     fault.every = 1;
     assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/* Elastic ranges in tests: calls that have to succeed, on granules of PAGE bytes. */
+#ifndef XSEG_TESTS_RANGES_H
+#define XSEG_TESTS_RANGES_H
+
+#include "tests/support/scene.h"
+#include "xseg/range.h"
+
+#define PAGE (2 * MIB)
+
+/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
+struct location {
+    int kind, number;
+};
+int cuMemGetAccess(unsigned long long *flags, const struct location *location,
+                   unsigned long long address);
+
+/* What a device may do at an address. */
+enum { READ = 1, WRITE = 3 };
+
+static inline unsigned right_at(const void *address, int device)
+{
+    const struct location location = {1, device};
+    unsigned long long flags = 0;
+
+    assert_int_equal(cuMemGetAccess(&flags, &location, (uintptr_t)address), 0);
+    return (unsigned)flags;
+}
+
+static inline struct xseg_range_info info(struct xseg_range *range)
+{
+    struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
+
+    assert_int_equal(xseg_range_info(range, &out), XSEG_OK);
+    return out;
+}
+
+static inline void commit(struct xseg_range *range, unsigned first, unsigned count,
+                          xseg_stream stream)
+{
+    assert_int_equal(xseg_range_commit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
+}
+
+static inline void decommit(struct xseg_range *range, unsigned first, unsigned count,
+                            xseg_stream stream)
+{
+    assert_int_equal(xseg_range_decommit(range, first * PAGE, count * PAGE, stream), XSEG_OK);
+}
+
+/* Map the page of a granule at another one. */
+static inline void share(struct xseg_range *to, unsigned first, struct xseg_range *from,
+                         unsigned at)
+{
+    assert_int_equal(xseg_range_share(to, first * PAGE, PAGE, from, at * PAGE), XSEG_OK);
+}
+
+/* Release a range, what leaves of it as well. */
+static inline void release(struct xseg_range *range)
+{
+    assert_int_equal(xseg_range_release(range), XSEG_OK);
+}
+
+#endif
