@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,6 +24,7 @@ struct member_order {
     char what;
     unsigned index;
     uint64_t bytes;
+    char text[256]; /* of a configuration */
 };
 
 struct member_answer {
@@ -38,6 +40,9 @@ static struct {
     unsigned count;
     struct xseg_sim_settings machine;
     char machine_name[64], folder[64], ledger[128];
+    /* What the next members do first of all, and before they open their allocator; NULL: nothing. */
+    void (*at_start)(int socket);
+    void (*before_open)(void);
 } members;
 
 /* --- In a member. --- */
@@ -50,6 +55,7 @@ static struct {
     pthread_mutex_t lock; /* of the two below: the library logs from a thread of its own */
     unsigned lines;
     char line[512];
+    atomic_bool is_served;
 } member = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static inline void member_log(void *context, enum xseg_log_level level, const char *line)
@@ -69,6 +75,59 @@ static inline uint64_t member_clock(void)
 
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static inline void *member_insist(void *block)
+{
+    const uint64_t *bytes = *(void **)block;
+    const uint64_t until = member_clock() + UINT64_C(20) * 1000000000;
+    void *got = NULL;
+
+    while (!atomic_load(&member.is_served) && member_clock() < until)
+        if (xseg_alloc(member.allocator, 0, *bytes, NULL, &got) == XSEG_OK)
+            atomic_store(&member.is_served, true);
+    *(void **)block = got;
+    return NULL;
+}
+
+/* Two threads ask again and again, so that one of them always waits, until one is served. */
+static inline xseg_status member_insist_twice(uint64_t bytes)
+{
+    void *block[2] = {&bytes, &bytes};
+    pthread_t thread[2];
+
+    atomic_store(&member.is_served, false);
+    for (unsigned i = 0; i < 2; i++)
+        if (pthread_create(&thread[i], NULL, member_insist, &block[i]) != 0)
+            return XSEG_ERR_HOST_MEMORY;
+    for (unsigned i = 0; i < 2; i++) {
+        (void)pthread_join(thread[i], NULL);
+        if (block[i] != NULL)
+            (void)!xseg_free(member.allocator, block[i]);
+    }
+    return atomic_load(&member.is_served) ? XSEG_OK : XSEG_ERR_NO_MEMORY;
+}
+
+/* Fork: the child tries what it may not do, and ends; what it does is nothing to this process. */
+static inline xseg_status member_fork(void)
+{
+    void *block = NULL;
+    int status = 1;
+    const pid_t child = fork();
+
+    if (child == 0) {
+        const bool is_refused = xseg_alloc(member.allocator, 0, MIB, NULL, &block) != XSEG_OK &&
+                                xseg_configure(member.allocator, "budget_share:1") != XSEG_OK &&
+                                xseg_close(member.allocator) != XSEG_OK;
+
+        /* What is wiped in a child looks like a leak to a sanitizer. */
+        if (SCENE_IS_SANITIZED)
+            _exit(is_refused ? 0 : 1);
+        exit(is_refused ? 0 : 1);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+        return XSEG_ERR_FORKED;
+    return XSEG_OK;
 }
 
 static inline xseg_status member_obey(const struct member_order *order)
@@ -98,6 +157,12 @@ static inline xseg_status member_obey(const struct member_order *order)
         return xseg_pool_pause(member.pool, XSEG_KEEP_NOTHING, NULL);
     case 'w':
         return xseg_pool_resume(member.pool);
+    case 'T':
+        return member_insist_twice(order->bytes);
+    case 'C':
+        return xseg_configure(member.allocator, order->text);
+    case 'F':
+        return member_fork();
     case 'm':
         return xseg_capture_mark(member.allocator, 0);
     case 'u':
@@ -141,8 +206,13 @@ static inline void member_run(int socket, const char *config)
 
     options.driver = scene_driver();
     options.log = member_log;
-    if (xseg_sim_reset(&members.machine) != XSEG_OK ||
-        xseg_open(config, &options, &member.allocator) != XSEG_OK)
+    if (members.at_start != NULL)
+        members.at_start(socket);
+    if (xseg_sim_reset(&members.machine) != XSEG_OK)
+        _exit(2);
+    if (members.before_open != NULL)
+        members.before_open();
+    if (xseg_open(config, &options, &member.allocator) != XSEG_OK)
         _exit(2);
     while (read(socket, &order, sizeof(order)) == (ssize_t)sizeof(order))
         member_answer(socket, &order);
@@ -221,7 +291,7 @@ static inline unsigned member_start(const char *config)
 
 static inline void member_send(unsigned number, char what, unsigned index, uint64_t bytes)
 {
-    const struct member_order order = {what, index, bytes};
+    const struct member_order order = {what, index, bytes, ""};
 
     assert_int_equal(write(members.process[number].socket, &order, sizeof(order)), sizeof(order));
 }
@@ -240,6 +310,15 @@ static inline struct member_answer member_ask(unsigned number, char what, unsign
                                               uint64_t bytes)
 {
     member_send(number, what, index, bytes);
+    return member_receive(number);
+}
+
+static inline struct member_answer member_configure(unsigned number, const char *text)
+{
+    struct member_order order = {'C', 0, 0, ""};
+
+    (void)snprintf(order.text, sizeof(order.text), "%s", text);
+    assert_int_equal(write(members.process[number].socket, &order, sizeof(order)), sizeof(order));
     return member_receive(number);
 }
 

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "tests/support/ledgers.h"
+#include "tests/support/namespaces.h"
 
 static struct xseg_ledger ledger, other;
 
@@ -306,31 +307,12 @@ static void a_fork_amid_open_and_close_keeps_nothing(void **state)
     assert_null(failure);
 }
 
-/* Enter a user namespace, in which the user has number 0, and a pid namespace for children. */
-static bool enter_namespaces(void)
-{
-    const unsigned user = geteuid(), group = getegid();
-    char map[64];
-    bool fine = unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0;
-
-    for (unsigned i = 0; i < 3 && fine; i++) {
-        static const char *const names[] = {"/proc/self/setgroups", "/proc/self/uid_map",
-                                            "/proc/self/gid_map"};
-        const int file = open(names[i], O_WRONLY | O_CLOEXEC);
-
-        (void)snprintf(map, sizeof(map), i == 0 ? "deny" : "0 %u 1", i == 1 ? user : group);
-        fine = file >= 0 && write(file, map, strlen(map)) == (ssize_t)strlen(map);
-        (void)close(file);
-    }
-    return fine;
-}
-
 /* A peer of pid 1 in namespaces of its own.  A process that cannot enter any answers 254. */
 static void obey_in_namespaces(int socket)
 {
     unsigned char cannot = 254;
 
-    if (!enter_namespaces())
+    if (!namespaces_enter(CLONE_NEWUSER | CLONE_NEWPID))
         _exit(write(socket, &cannot, 1) == 1 ? 0 : 1);
     if (fork() == 0)
         peer_obey(socket);

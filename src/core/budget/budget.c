@@ -114,7 +114,7 @@ static void say_failure(struct xseg_allocator *allocator, const char *said)
                   "share_budget: this process goes on without the others: %s", said);
 }
 
-/* Have the devices follow the end of a budget. */
+/* Have the devices follow the end of a budget.  BUDGET is held. */
 static void forget_shares(struct xseg_allocator *allocator)
 {
     for (int i = 0; i < allocator->device_count; i++) {
@@ -131,19 +131,22 @@ static void forget_shares(struct xseg_allocator *allocator)
 void xseg_budget_follow(struct xseg_allocator *allocator)
 {
     struct xseg_budget *budget = allocator->budget;
-    const struct xseg_config *config = xseg_allocator_config(allocator);
     char path[XSEG_LEDGER_PATH] = "", said[512] = "";
     struct xseg_fail_kept kept;
     bool says = false;
 
-    if (config->share_budget[0] == '\0' && !atomic_load(&budget->is_open))
+    if (xseg_allocator_config(allocator)->share_budget[0] == '\0' && !atomic_load(&budget->is_open))
         return;
     xseg_fail_keep(&kept);
     xseg_lock_take(&budget->lock);
+    /* Read behind the lock: of two threads that configure, the later one follows what is in force. */
+    const struct xseg_config *config = xseg_allocator_config(allocator);
     xseg_status status =
         config->share_budget[0] == '\0' ? XSEG_OK : xseg_ledger_path(config->share_budget, path);
     if (strcmp(path, budget->path) != 0 || config->share_budget[0] == '\0') {
         leave(budget);
+        /* What another ledger said of others counts no more. */
+        forget_shares(allocator);
         budget->has_said = budget->has_said_share = false;
         memcpy(budget->path, path, sizeof(path));
     }
@@ -153,8 +156,6 @@ void xseg_budget_follow(struct xseg_allocator *allocator)
         says = note_failure(budget, said, sizeof(said));
     xseg_lock_give(&budget->lock);
     xseg_fail_restore(&kept);
-    if (!atomic_load(&budget->is_open))
-        forget_shares(allocator);
     if (says)
         say_failure(allocator, said);
 }
@@ -293,13 +294,15 @@ static void add_party(struct parties *parties, const struct xseg_ledger_device *
     parties->count++;
 }
 
-/* Collect the processes that have a device.  BUDGET is held; the ledger has been read. */
-static void collect(struct xseg_budget_book *book, const struct xseg_device *device,
+/* Collect the processes that have a device; returns whether this one has said so itself, which it may not have yet.
+ * BUDGET is held; the ledger has been read. */
+static bool collect(struct xseg_budget_book *book, const struct xseg_device *device,
                     uint64_t patience, struct parties *parties)
 {
     const uint64_t now = read_clock();
 
     parties->count = 0;
+    parties->own = UNKNOWN;
     parties->is_wanted = false;
     for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++) {
         const struct xseg_ledger_entry *entry = &book->ledger.seen[slot];
@@ -314,6 +317,7 @@ static void collect(struct xseg_budget_book *book, const struct xseg_device *dev
                           is_fresh(&book->seen[slot][i], figures->wanted_since, now, patience));
         }
     }
+    return parties->own != UNKNOWN;
 }
 
 /* --- Giving. --- */
@@ -370,9 +374,8 @@ static uint64_t give(struct xseg_device *device, const struct xseg_config *confi
     return given;
 }
 
-/* Do the part of this process in a device; returns the bytes that were given back. */
-static uint64_t serve(struct xseg_device *device, const struct xseg_config *config,
-                      const struct parties *parties, uint64_t patience, bool *exceeds)
+/* Note what a turn finds of a device; returns whether some of its idle memory is wanted.  BUDGET is held. */
+static bool note(struct xseg_device *device, const struct parties *parties, bool *exceeds)
 {
     struct xseg_budget_device *budget = device->budget;
     const struct xseg_budget_split split = xseg_budget_split(
@@ -383,7 +386,22 @@ static uint64_t serve(struct xseg_device *device, const struct xseg_config *conf
     atomic_store_explicit(&budget->others_idle, split.others_idle, memory_order_relaxed);
     *exceeds = *exceeds || split.exceeds;
     set_allowance(device, &split);
-    return parties->is_wanted && split.give != 0 ? give(device, config, parties, patience) : 0;
+    return parties->is_wanted && split.give != 0;
+}
+
+/* Look at what the ledger says of a device, if there still is one that has the device in the own slot; returns whether
+ * some of its idle memory is wanted. */
+static bool look_at(struct xseg_device *device, uint64_t patience, struct parties *parties,
+                    bool *exceeds)
+{
+    struct xseg_budget *budget = device->allocator->budget;
+    bool is_wanted = false;
+
+    xseg_lock_take(&budget->lock);
+    if (budget->book != NULL && collect(budget->book, device, patience, parties))
+        is_wanted = note(device, parties, exceeds);
+    xseg_lock_give(&budget->lock);
+    return is_wanted;
 }
 
 /* Write and read the ledger, which is open.  BUDGET is held. */
@@ -412,9 +430,9 @@ static bool begin(struct xseg_allocator *allocator)
     else if (budget->book != NULL)
         budget->has_said = false;
     const bool is_open = budget->book != NULL;
-    xseg_lock_give(&budget->lock);
     if (!is_open)
         forget_shares(allocator);
+    xseg_lock_give(&budget->lock);
     if (says)
         say_failure(allocator, said);
     return is_open;
@@ -438,7 +456,6 @@ static void say_exceeded(struct xseg_allocator *allocator)
 void xseg_budget_turn(struct xseg_allocator *allocator)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    struct xseg_budget *budget = allocator->budget;
     const uint64_t patience = PATIENCE * config->budget_return_ms * MILLISECOND;
     struct parties parties;
     uint64_t given = 0;
@@ -452,15 +469,9 @@ void xseg_budget_turn(struct xseg_allocator *allocator)
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-        if (device == NULL || !atomic_load(&device->budget->has_uuid))
-            continue;
-        parties.count = parties.own = 0;
-        xseg_lock_take(&budget->lock);
-        if (budget->book != NULL)
-            collect(budget->book, device, patience, &parties);
-        xseg_lock_give(&budget->lock);
-        if (parties.count != 0)
-            given += serve(device, config, &parties, patience, &exceeds);
+        if (device != NULL && atomic_load(&device->budget->has_uuid) &&
+            look_at(device, patience, &parties, &exceeds))
+            given += give(device, config, &parties, patience);
     }
     if (exceeds)
         say_exceeded(allocator);

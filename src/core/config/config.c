@@ -339,12 +339,16 @@ static bool read_period(const struct parser *parser, int64_t *out)
     return true;
 }
 
-static bool read_path(const struct xseg_config_token *token, char *out)
+static bool read_path(const struct parser *parser, char *out)
 {
+    const struct xseg_config_token *token = &parser->token;
+    const bool is_unset = xseg_config_token_is_text(token, parser->row->unset);
+
     if (!xseg_config_token_is_word(token) || token->length >= XSEG_CONFIG_PATH_BYTES)
         return false;
-    memcpy(out, token->at, token->length);
-    memset(out + token->length, 0, XSEG_CONFIG_PATH_BYTES - token->length);
+    memset(out, 0, XSEG_CONFIG_PATH_BYTES);
+    if (!is_unset)
+        memcpy(out, token->at, token->length);
     return true;
 }
 
@@ -373,7 +377,7 @@ static bool read_word(const struct parser *parser, void *member)
     case XSEG_CONFIG_SPANS:
         break;
     case XSEG_CONFIG_PATH:
-        return read_path(&parser->token, member);
+        return read_path(parser, member);
     }
     return false;
 }

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT */
+/* What a ledger may meet: files of others, full file systems, other versions, cuts, garbage, clocks, forks, changes under
+ * way.  The allocator goes on, says a sentence once, and waits no longer than it does otherwise. */
+#include <sched.h>
+#include <sys/mount.h>
+
+#include "src/base/ledger.h"
+#include "tests/support/members.h"
+#include "tests/support/namespaces.h"
+
+/* No wait is longer than this many nanoseconds; budget_return_ms is 400, and a test machine may be busy. */
+#define BOUND (UINT64_C(30) * 1000000000)
+
+/* Where the slots are in the file. */
+#define SLOTS_AT 4096
+#define SLOT     2048
+
+static struct xseg_ledger ledger;
+
+static int end(void **state)
+{
+    xseg_ledger_close(&ledger);
+    return members_end(state);
+}
+
+#define EXPECT_OK(answer)                          \
+    do {                                           \
+        const struct member_answer got = (answer); \
+                                                   \
+        if (got.status != XSEG_OK)                 \
+            fail_msg("%s", got.text);              \
+        assert_true(got.ns < BOUND);               \
+    } while (0)
+
+/* One lends to the other. */
+static void expect_lending(unsigned one, unsigned other)
+{
+    EXPECT_OK(member_ask(one, 'a', 60, 900 * MIB));
+    EXPECT_OK(member_ask(one, 'f', 60, 0));
+    EXPECT_OK(member_ask(other, 'a', 61, 400 * MIB));
+    EXPECT_OK(member_ask(other, 'f', 61, 0));
+}
+
+/* Whoever has no ledger says why once, is served from what is free, and refused beyond that without a wait. */
+static void expect_alone(unsigned number, const char *words)
+{
+    EXPECT_OK(member_ask(number, 'a', 0, 900 * MIB));
+    const struct member_answer refused = member_ask(number, 'a', 1, 300 * MIB);
+    assert_int_equal(refused.status, XSEG_ERR_NO_MEMORY);
+    assert_true(refused.ns < BOUND);
+    /* By now the ledger was tried once more. */
+    (void)usleep(1300000);
+    const struct member_answer answer = member_ask(number, 'f', 0, 0);
+    assert_int_equal(answer.lines, 1);
+    assert_non_null(strstr(answer.text, "goes on without"));
+    if (strstr(answer.text, words) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", answer.text, words);
+}
+
+static void put(off_t at, const void *bytes, size_t count)
+{
+    const int file = open(members.ledger, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+    assert_true(file >= 0);
+    assert_int_equal(pwrite(file, bytes, count, at), count);
+    (void)close(file);
+}
+
+/* --- Files that are none for this process. --- */
+
+/* The superuser may open all files: be somebody else. */
+static void be_nobody(void)
+{
+    if (geteuid() == 0 && seteuid(65534) != 0)
+        _exit(2);
+}
+
+static void the_file_of_another_user_is_left_alone(void **state)
+{
+    struct stat after;
+
+    (void)state;
+    put(0, "private", 7);
+    assert_int_equal(chmod(members.ledger, 0), 0);
+    assert_int_equal(chmod(members.folder, 0711), 0);
+    members.before_open = be_nobody;
+    expect_alone(member_start(""), "let this process read and write it");
+    assert_int_equal(stat(members.ledger, &after), 0);
+    assert_int_equal(after.st_size, 7);
+}
+
+static void a_folder_that_may_not_be_written_to_is_said(void **state)
+{
+    (void)state;
+    assert_int_equal(chmod(members.folder, 0511), 0);
+    members.before_open = be_nobody;
+    expect_alone(member_start(""), "Permission denied");
+}
+
+/* A file system of 16 KiB where the ledger is to be. */
+static void mount_a_full_one(void)
+{
+    if (!namespaces_enter(geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) ||
+        mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("none", members.folder, "tmpfs", 0, "size=16k") != 0)
+        _exit(77);
+}
+
+static void a_full_file_system_is_said(void **state)
+{
+    (void)state;
+    if (!namespaces_can(mount_a_full_one)) {
+        print_message("# this system lets no process mount a tmpfs: nothing was tried\n");
+        return;
+    }
+    members.before_open = mount_a_full_one;
+    expect_alone(member_start(""), "make room for 135168 bytes");
+}
+
+static void a_newer_version_is_left_alone(void **state)
+{
+    (void)state;
+    assert_int_equal(xseg_ledger_open(&ledger, members.ledger), XSEG_OK);
+    xseg_ledger_close(&ledger);
+    put(16, "\x02", 1);
+    expect_alone(member_start(""), "version 2");
+}
+
+/* --- What becomes of the file under way. --- */
+
+static void a_ledger_may_be_cut_short(void **state)
+{
+    const unsigned one = member_start(""), other = member_start("");
+
+    (void)state;
+    expect_lending(one, other);
+    assert_int_equal(truncate(members.ledger, 5000), 0);
+    MEMBER_COMES_TO(one, answer.lines == 1 && strstr(answer.text, "was cut") != NULL);
+    MEMBER_COMES_TO(other, answer.lines == 1);
+    (void)usleep(1300000);
+    EXPECT_OK(member_ask(one, 'a', 0, 300 * MIB));
+    assert_int_equal(member_ask(one, 'f', 0, 0).lines, 1);
+    /* Without it there is a new one, where they meet. */
+    assert_int_equal(unlink(members.ledger), 0);
+    (void)usleep(1500000);
+    expect_lending(one, other);
+    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 1);
+}
+
+/* Who writes nonsense over a slot disturbs nobody for longer than a turn: each writes its own record again. */
+static void garbage_over_a_living_slot_is_overwritten(void **state)
+{
+    const unsigned one = member_start(""), other = member_start("");
+    unsigned char garbage[SLOT];
+
+    (void)state;
+    expect_lending(one, other);
+    for (unsigned round = 0; round < 20; round++) {
+        memset(garbage, (int)(round * 37), sizeof(garbage));
+        put(SLOTS_AT + (off_t)(round % 2) * SLOT, garbage, sizeof(garbage));
+        EXPECT_OK(member_ask(round % 2 == 0 ? one : other, 'a', 0, 20 * MIB));
+        EXPECT_OK(member_ask(round % 2 == 0 ? one : other, 'f', 0, 0));
+    }
+    (void)usleep(300000);
+    expect_lending(one, other);
+    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 0);
+    assert_int_equal(member_ask(other, ' ', 0, 0).lines, 0);
+}
+
+/* --- What others say. --- */
+
+static uint64_t read_clock(void)
+{
+    return member_clock();
+}
+
+/* Be a process that says figures of the device that members have, which it takes from what one of them says. */
+static struct xseg_ledger_device begin_to_say(void)
+{
+    assert_int_equal(xseg_ledger_open(&ledger, members.ledger), XSEG_OK);
+    for (unsigned tries = 0; tries < 3000; tries++) {
+        assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+        for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++)
+            if (ledger.seen[slot].state == XSEG_LEDGER_FRESH &&
+                ledger.seen[slot].record.device_count == 1) {
+                struct xseg_ledger_device figures = {.taken = 0};
+
+                memcpy(figures.uuid, ledger.seen[slot].record.devices[0].uuid,
+                       sizeof(figures.uuid));
+                return figures;
+            }
+        (void)usleep(10000);
+    }
+    fail_msg("no member says anything");
+    return (struct xseg_ledger_device){.taken = 0};
+}
+
+/* Another clock may be ahead, and a process may be stopped as it wants memory: its want ends, by the readers' clocks. */
+static void a_want_of_the_future_ends(void **state)
+{
+    const unsigned one = member_start("");
+    struct member_answer answer;
+
+    (void)state;
+    EXPECT_OK(member_ask(one, 'a', 0, 600 * MIB));
+    struct xseg_ledger_device figures = begin_to_say();
+    figures.wanted = 400 * MIB;
+    figures.wanted_since = read_clock() + UINT64_C(3600) * 1000000000;
+    assert_int_equal(xseg_ledger_write(&ledger, &figures, 1), XSEG_OK);
+    /* It has its share and more: while another waits for its own, it is refused what is free. */
+    bool was_refused = false;
+    for (unsigned tries = 0; tries < 3000; tries++) {
+        answer = member_ask(one, 'a', 1, 300 * MIB);
+        assert_true(answer.ns < BOUND);
+        if (answer.status == XSEG_OK && was_refused)
+            break;
+        if (answer.status == XSEG_OK)
+            EXPECT_OK(member_ask(one, 'f', 1, 0));
+        else
+            assert_non_null(strstr(answer.text, "wait for theirs"));
+        was_refused = was_refused || answer.status != XSEG_OK;
+        (void)usleep(1000);
+    }
+    assert_int_equal(answer.status, XSEG_OK);
+    assert_int_equal(answer.lines, 0);
+}
+
+/* How old a want is goes by the last request: threads of which one always waits do not count as stopped. */
+static void threads_that_wait_in_turn_are_not_forgotten(void **state)
+{
+    const unsigned one = member_start(""), other = member_start("");
+
+    (void)state;
+    EXPECT_OK(member_ask(one, 'a', 0, 900 * MIB));
+    EXPECT_OK(member_ask(other, 'a', 0, 2 * MIB));
+    member_send(other, 'T', 0, 400 * MIB);
+    (void)usleep(4000000);
+    EXPECT_OK(member_ask(one, 'f', 0, 0));
+    const struct member_answer answer = member_receive(other);
+    if (answer.status != XSEG_OK)
+        fail_msg("nobody gave anything");
+}
+
+/* Numbers that others may say are no reason to do without a page that is free, nor to wait. */
+static void large_numbers_do_no_harm(void **state)
+{
+    const unsigned one = member_start("");
+
+    (void)state;
+    EXPECT_OK(member_ask(one, 'a', 0, 100 * MIB));
+    EXPECT_OK(member_ask(one, 'f', 0, 0));
+    struct xseg_ledger_device figures = begin_to_say();
+    figures.taken = figures.idle = figures.floor = figures.wanted = XSEG_LEDGER_BYTES_BOUND - 1;
+    figures.wanted_since = figures.returned = UINT64_MAX;
+    figures.share = XSEG_LEDGER_WHOLE_SHARE;
+    assert_int_equal(xseg_ledger_write(&ledger, &figures, 1), XSEG_OK);
+    (void)usleep(300000);
+    EXPECT_OK(member_ask(one, 'a', 0, 900 * MIB));
+    const struct member_answer refused = member_ask(one, 'a', 1, 300 * MIB);
+    assert_int_equal(refused.status, XSEG_ERR_NO_MEMORY);
+    assert_true(refused.ns < BOUND);
+}
+
+/* What no ledger can say is cut to what it can: the process goes on, and others still know of it. */
+static void numbers_beyond_a_ledger_are_cut(void **state)
+{
+    const unsigned one = member_start("budget_min_mb:1073741824"), other = member_start("");
+    struct member_answer answer = member_ask(one, 'a', 0, UINT64_C(1) << 51);
+
+    (void)state;
+    assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
+    assert_true(answer.ns < BOUND);
+    answer = member_ask(other, 'c', 0, UINT64_C(4) << 30);
+    assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
+    EXPECT_OK(member_ask(one, 'a', 0, 100 * MIB));
+    (void)begin_to_say();
+    for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++)
+        assert_int_not_equal(ledger.seen[slot].state, XSEG_LEDGER_UNREADABLE);
+    EXPECT_OK(member_configure(one, "budget_min_mb:0"));
+    EXPECT_OK(member_ask(one, 'f', 0, 0));
+    expect_lending(one, other);
+}
+
+/* --- What the process does. --- */
+
+static void a_fork_in_a_member_changes_nothing(void **state)
+{
+    const unsigned one = member_start(""), other = member_start("");
+
+    (void)state;
+    expect_lending(one, other);
+    for (unsigned i = 0; i < 5; i++)
+        EXPECT_OK(member_ask(one, 'F', 0, 0));
+    expect_lending(one, other);
+    expect_lending(other, one);
+    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 0);
+}
+
+static void the_key_may_change_under_way(void **state)
+{
+    const unsigned one = member_start("background_thread:True"), other = member_start("");
+    char own[256], second[256], path[160];
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "%s/second", members.folder);
+    (void)snprintf(own, sizeof(own), "share_budget:%s", members.ledger);
+    (void)snprintf(second, sizeof(second), "share_budget:%s", path);
+    expect_lending(one, other);
+    for (unsigned i = 0; i < 3; i++) {
+        EXPECT_OK(member_ask(one, 'a', 0, 900 * MIB));
+        EXPECT_OK(member_ask(one, 'f', 0, 0));
+        /* Without it nobody is asked, nor gives. */
+        EXPECT_OK(member_configure(one, "share_budget:none"));
+        assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+        assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
+        /* Elsewhere it is alone, until the other one comes. */
+        EXPECT_OK(member_configure(one, second));
+        assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+        EXPECT_OK(member_configure(other, second));
+        expect_lending(one, other);
+        EXPECT_OK(member_configure(one, own));
+        EXPECT_OK(member_configure(other, own));
+        expect_lending(one, other);
+    }
+    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 0);
+    assert_int_equal(unlink(path), 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_file_of_another_user_is_left_alone),
+        TEST(a_folder_that_may_not_be_written_to_is_said),
+        TEST(a_full_file_system_is_said),
+        TEST(a_newer_version_is_left_alone),
+        TEST(a_ledger_may_be_cut_short),
+        TEST(garbage_over_a_living_slot_is_overwritten),
+        TEST(a_want_of_the_future_ends),
+        TEST(threads_that_wait_in_turn_are_not_forgotten),
+        TEST(large_numbers_do_no_harm),
+        TEST(numbers_beyond_a_ledger_are_cut),
+        TEST(a_fork_in_a_member_changes_nothing),
+        TEST(the_key_may_change_under_way),
+    };
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests_name("budget_bad", tests, NULL, NULL);
+}

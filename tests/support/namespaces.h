@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+/* Namespaces of a process's own, as containers have them. */
+#ifndef XSEG_TESTS_NAMESPACES_H
+#define XSEG_TESTS_NAMESPACES_H
+
+#include <fcntl.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Enter namespaces; in a new user namespace the user has number 0.  False where the system does not allow that. */
+static inline bool namespaces_enter(int which)
+{
+    const unsigned user = geteuid(), group = getegid();
+    bool fine = unshare(which) == 0;
+
+    for (unsigned i = 0; i < 3 && fine && (which & CLONE_NEWUSER) != 0; i++) {
+        static const char *const names[] = {"/proc/self/setgroups", "/proc/self/uid_map",
+                                            "/proc/self/gid_map"};
+        const int file = open(names[i], O_WRONLY | O_CLOEXEC);
+        char map[64];
+
+        (void)snprintf(map, sizeof(map), i == 0 ? "deny" : "0 %u 1", i == 1 ? user : group);
+        fine = file >= 0 && write(file, map, strlen(map)) == (ssize_t)strlen(map);
+        (void)close(file);
+    }
+    return fine;
+}
+
+/* Whether a child can do this, which ends it with 77 where it cannot. */
+static inline bool namespaces_can(void (*enter)(void))
+{
+    int status = 1;
+    const pid_t child = fork();
+
+    if (child == 0) {
+        enter();
+        _exit(0);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+#endif
