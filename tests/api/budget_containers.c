@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Members in user, pid and time namespaces of their own, as containers have them, on a ledger that is named by its path. */
+/* Members in user, pid and time namespaces of their own, as containers have them, and members of several users, on a ledger
+ * that is named by its path. */
+#include <grp.h>
 #include <sys/prctl.h>
 
 #include "src/base/ledger.h"
@@ -148,6 +150,47 @@ static void a_clock_of_its_own_makes_no_difference(void **state)
     }
 }
 
+/* --- Users of a group. --- */
+
+#define GROUP 60000u
+
+static uid_t next_user = GROUP;
+
+static void be_a_user_of_the_group(void)
+{
+    const gid_t group = GROUP;
+
+    (void)umask(077);
+    if (setgroups(1, &group) != 0 || setegid(next_user) != 0 || seteuid(next_user) != 0)
+        _exit(2);
+}
+
+/* As docs/processes.md has it for notebooks: a folder whose set-group-ID bit gives the file to the group. */
+static void users_of_a_group_lend_to_each_other(void **state)
+{
+    struct stat file;
+
+    (void)state;
+    if (geteuid() != 0) {
+        print_message("# only the superuser may be several users: nothing was tried\n");
+        return;
+    }
+    assert_int_equal(chown(members.folder, 0, GROUP), 0);
+    assert_int_equal(chmod(members.folder, 02770), 0);
+    members.before_open = be_a_user_of_the_group;
+    next_user++;
+    const unsigned one = member_start("");
+    EXPECT_OK(member_ask(one, ' ', 0, 0));
+    next_user++;
+    const unsigned other = member_start("");
+    expect_lending(one, other);
+    expect_lending(other, one);
+    assert_int_equal(stat(members.ledger, &file), 0);
+    assert_int_equal(file.st_mode, S_IFREG | 0660);
+    assert_int_equal(file.st_gid, GROUP);
+    assert_int_equal(file.st_uid, GROUP + 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, end)
 
 int main(void)
@@ -155,6 +198,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(containers_lend_and_end),
         TEST(a_clock_of_its_own_makes_no_difference),
+        TEST(users_of_a_group_lend_to_each_other),
     };
 
     (void)signal(SIGPIPE, SIG_IGN);

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: MIT
+"""Processes of PyTorch that share a card by a ledger, as docs/processes.md shows it.
+
+processes.py DRIVER; each test starts processes that run functions of this file, and meet by files in a folder.
+"""
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import time
+import types
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+PAGE = HERE.parent.parent / "docs/processes.md"
+MIB = 1 << 20
+LONG = 120  # seconds that no step takes, however busy the machine is
+
+if len(sys.argv) == 3 and sys.argv[1].startswith("case:"):
+    import torch
+    import xseg.torch
+else:
+    import backends
+
+
+def section(title):
+    """The text of a section of the page."""
+    return re.search(rf"^### {title}\n(.*?)(?=^##)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)[1]
+
+
+def strings(text):
+    """The configurations that a text shows for the variable, in their order."""
+    return re.findall(r'XSEG_ALLOC_CONF(?:=|, value: ")([^\s"]+)', text)
+
+
+def functions(title):
+    """What the Python of a section defines."""
+    names = {"PAGE": 2 * MIB, "xseg": sys.modules.get("xseg")}
+    for block in re.findall(r"^```python\n(.*?)^```$", section(title), re.DOTALL | re.MULTILINE):
+        exec(compile(block, title, "exec"), names)
+    return types.SimpleNamespace(**names)
+
+
+# --- In the processes. ---
+
+def expect(is_true, what):
+    """An assertion that survives -O."""
+    if not is_true:
+        raise AssertionError(what)
+
+
+def say(step):
+    """Let the other process go on."""
+    pathlib.Path(sys.argv[2], step).touch()
+
+
+def wait_for(step):
+    """Wait until the other process has said so."""
+    until = time.monotonic() + LONG
+    while not pathlib.Path(sys.argv[2], step).exists():
+        expect(time.monotonic() < until, f"the other process has not come to {step}")
+        time.sleep(0.01)
+
+
+def get(function, *arguments):
+    """What a call returns that is refused at first, perhaps: on a busy machine others may take longer to give."""
+    until = time.monotonic() + LONG
+    while True:
+        try:
+            return function(*arguments)
+        except (MemoryError, torch.OutOfMemoryError):
+            if time.monotonic() > until:
+                raise
+
+
+def byte_tensor(mib):
+    """A tensor of so many MiB."""
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+
+
+def refuses(mib):
+    """Whether a tensor of that size is refused."""
+    try:
+        byte_tensor(mib)
+    except torch.OutOfMemoryError:
+        return True
+    return False
+
+
+def case_lender():
+    """Has much, frees it, and works on with less."""
+    held = [byte_tensor(100) for _ in range(9)]
+    say("has much")
+    wait_for("was refused")
+    kept = held.pop()
+    held.clear()
+    expect(torch.cuda.memory_reserved() >= 900 * MIB, "PyTorch keeps it cached")
+    say("has freed")
+    wait_for("was served")
+    expect(torch.cuda.memory_reserved() <= 424 * MIB, torch.cuda.memory_reserved())
+    expect(get(byte_tensor, 200).numel() == 200 * MIB and kept.numel() == 100 * MIB, "goes on")
+    say("lender goes on")
+    wait_for("has returned")
+    expect(len([get(byte_tensor, 80) for _ in range(9)]) == 9, "all comes back")
+
+
+def case_borrower():
+    """Is refused what is used, gets what is idle, and gives it back."""
+    wait_for("has much")
+    expect(refuses(400), "all is in use")
+    say("was refused")
+    wait_for("has freed")
+    held = get(byte_tensor, 600)
+    say("was served")
+    wait_for("lender goes on")
+    expect(held.numel() == 600 * MIB, "goes on")
+    del held
+    say("has returned")
+
+
+def case_chat():
+    """An engine with 0.7 of the card, which it lends for a while."""
+    run, cache = functions("Two inference engines"), xseg.torch.range(1024 * MIB)
+    expect(run.grow(cache, 0, 450), "all but a little is there")
+    run.shrink(cache, 50, 400)
+    say("chat is quiet")
+    wait_for("batch is large")
+    expect(not run.grow(cache, 50, 300), "the other one uses it")
+    say("chat has waited")
+    wait_for("batch has ended requests")
+    until = time.monotonic() + LONG
+    while not run.grow(cache, 50, 300):
+        expect(time.monotonic() < until, "its 0.7 does not come back")
+
+
+def case_batch():
+    """An engine with the rest."""
+    run, cache = functions("Two inference engines"), xseg.torch.range(1024 * MIB)
+    wait_for("chat is quiet")
+    until = time.monotonic() + LONG
+    while not run.grow(cache, 0, 350):
+        expect(time.monotonic() < until, "nothing is lent")
+    say("batch is large")
+    wait_for("chat has waited")
+    run.shrink(cache, 150, 200)
+    say("batch has ended requests")
+
+
+def case_rollout():
+    """Generates in turn with the trainer."""
+    run = functions("A trainer and a rollout engine")
+    with xseg.torch.tag("cache"):
+        cache = byte_tensor(700)
+    address = cache.data_ptr()
+    xseg.torch.pause("cache", keep="nothing")
+    say("rollout 0")
+    for turn in range(1, 4):
+        wait_for(f"train {turn}")
+        expect(get(run.generate, cache.data_ptr) == address, "at the same address")
+        say(f"rollout {turn}")
+
+
+def case_train():
+    """Trains in turn with the engine."""
+    for turn in range(1, 4):
+        wait_for(f"rollout {turn - 1}")
+        activations = [get(byte_tensor, 100) for _ in range(9)]
+        del activations
+        expect(torch.cuda.memory_reserved() >= 900 * MIB, "nothing was emptied")
+        say(f"train {turn}")
+
+
+# --- The tests. ---
+
+class Processes(unittest.TestCase):
+    """Each with two processes on one simulated card of 1 GiB."""
+
+    def run_cases(self, *cases):
+        """Functions of this file, each with a configuration, until both have ended; what they printed."""
+        with tempfile.TemporaryDirectory() as folder:
+            machine = f"torch-{os.getpid()}-{time.monotonic_ns()}"
+            started = []
+            for name, config in cases:
+                # The ledger is the test's own, and time enough for a busy machine.
+                config = re.sub(r"share_budget:[^,]+", f"share_budget:{folder}/ledger", config)
+                config = re.sub(r",budget_return_ms:\d+", "", config) + ",budget_return_ms:4000"
+                started.append((name, backends.start(
+                    sys.argv[1], "xseg", os.path.abspath(__file__), "case:" + name, folder, XSEG_SIM_MEMORY_MB="1024",
+                    XSEG_SIM_SHARED=machine, XSEG_ALLOC_CONF=config)))
+            for name, process in started:
+                text, _ = process.communicate(timeout=500)
+                self.assertEqual(process.returncode, 0, text)
+                self.assertIn(f"case {name} done", text)
+                self.assertNotIn("goes on without", text)
+
+    def test_the_first_example(self):
+        """By the two lines at the beginning of the page."""
+        first, second = strings(PAGE.read_text(encoding="utf-8"))[:2]
+        self.run_cases(("lender", second), ("borrower", first))
+
+    def test_engines(self):
+        """Two engines, each with a range."""
+        chat, batch = strings(section("Two inference engines"))
+        self.run_cases(("chat", chat), ("batch", batch))
+
+    def test_trainer(self):
+        """A tag that is resumed asks for what the trainer has freed."""
+        rollout, train = strings(section("A trainer and a rollout engine"))
+        self.run_cases(("rollout", rollout), ("train", train))
+
+    def test_configurations(self):
+        """All strings of the page are ones, and all of users and containers name a path."""
+        page = PAGE.read_text(encoding="utf-8")
+        self.assertGreaterEqual(len(strings(page)), 8)
+        for title in ("Users of one card, each with a notebook", "Containers, and time-slicing in Kubernetes"):
+            self.assertEqual(len(strings(section(title))), 1)
+            self.assertTrue(strings(section(title))[0].startswith("share_budget:/run/xseg/"))
+        for config in strings(page):
+            # The folder is missing here: a sentence, and the programme goes on.
+            process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:one_tensor", "none",
+                                     XSEG_ALLOC_CONF=re.sub("share_budget:[^,]+", "share_budget:/nowhere/ledger", config))
+            text = backends.finish(process, "xseg")
+            self.assertEqual(text.count("goes on without the others: the ledger /nowhere/ledger cannot be opened"), 1, text)
+
+    def test_variables_of_pytorch(self):
+        """PyTorch refuses keys that it does not know, which is why they stand in xseg's own variable."""
+        for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+            process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:one_tensor", "none",
+                                     **{variable: "share_budget:none"})
+            text, _ = process.communicate(timeout=500)
+            self.assertNotEqual(process.returncode, 0, text)
+            self.assertIn("share_budget", text)
+
+
+def case_one_tensor():
+    """No more than that."""
+    expect(byte_tensor(1).numel() == MIB, "a tensor")
+
+
+if __name__ == "__main__":
+    if sys.argv[1].startswith("case:"):
+        globals()["case_" + sys.argv[1].removeprefix("case:")]()
+        print(sys.argv[1].replace(":", " "), "done")
+    else:
+        backends.require(sys.argv[1])
+        if "xseg" not in backends.BACKENDS:
+            print("the adapter is not in this tree")
+            sys.exit(backends.SKIPPED)
+        unittest.main(argv=sys.argv[:1])
