@@ -56,7 +56,8 @@ uint64_t xseg_ranges_host_bytes(const struct xseg_extent *extent)
     const size_t granules = extent->segment.granules;
 
     return sizeof(struct xseg_range) + sizeof(struct xseg_range_body) +
-           elastic->range->streams.capacity * sizeof(struct xseg_range_stream) +
+           atomic_load_explicit(&elastic->range->streams.capacity, memory_order_relaxed) *
+               sizeof(struct xseg_range_stream) +
            xseg_zeroed_resident(elastic->batch, granules * XSEG_ELASTIC_BYTES) +
            xseg_zeroed_resident(elastic->place, granules * sizeof(struct xseg_elastic_place));
 }

@@ -24,17 +24,19 @@ static void prune(struct xseg_range_streams *streams)
 
 static bool has_room(struct xseg_range_streams *streams)
 {
-    if (streams->count == streams->capacity)
+    const size_t before = atomic_load_explicit(&streams->capacity, memory_order_relaxed);
+
+    if (streams->count == before)
         prune(streams);
-    if (streams->count < streams->capacity)
+    if (streams->count < before)
         return true;
-    const size_t capacity = streams->capacity == 0 ? 4 : 2 * streams->capacity;
+    const size_t capacity = before == 0 ? 4 : 2 * before;
     struct xseg_range_stream *kept = realloc(streams->kept, capacity * sizeof(*kept));
 
     if (kept == NULL)
         return false;
     streams->kept = kept;
-    streams->capacity = capacity;
+    atomic_store_explicit(&streams->capacity, capacity, memory_order_relaxed);
     return true;
 }
 

@@ -10,6 +10,7 @@
 #ifndef XSEG_CORE_RANGE_STREAMS_H
 #define XSEG_CORE_RANGE_STREAMS_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,7 +23,8 @@ struct xseg_range_stream {
 
 struct xseg_range_streams {
     struct xseg_range_stream *kept; /* [capacity] */
-    size_t count, capacity;
+    size_t count;
+    atomic_size_t capacity; /* may be read without GROWTH */
 };
 
 /* Note a stream for which granules are committed.  False without host memory. */
