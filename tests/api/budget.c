@@ -45,6 +45,20 @@ static void live_memory_stays(void **state)
     assert_int_equal(answer.lines, 0);
 }
 
+/* A request that waits makes no pages before there is room: the others would see them as memory that is missing. */
+static void who_waits_makes_no_pages(void **state)
+{
+    const unsigned one = member_start(""), other = member_start("");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'a', 0, 20 * MIB).status, XSEG_OK);
+    const struct member_answer answer = member_ask(other, 'a', 1, 400 * MIB);
+    assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
+    /* What is free has 52 small pages; some steps before and after the wait try them once each. */
+    assert_true(answer.creates < 10 * 52);
+}
+
 /* Beyond a share, too, what others leave idle is lent, down to their floors. */
 static void floors_are_kept(void **state)
 {
@@ -277,6 +291,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(idle_memory_is_lent_and_comes_back),
         TEST(live_memory_stays),
+        TEST(who_waits_makes_no_pages),
         TEST(floors_are_kept),
         TEST(ranges_and_classic_segments_take_part),
         TEST(pools_wake_up),

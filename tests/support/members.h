@@ -31,6 +31,7 @@ struct member_answer {
     int status;
     uint64_t ns;                     /* that the call took */
     uint64_t taken, idle, allocated; /* bytes of the device, afterwards */
+    uint64_t creates;                /* calls of cuMemCreate that it took */
     unsigned lines;                  /* warnings that the log has had */
     char text[512];                  /* of the error, or the last of these lines */
 };
@@ -177,10 +178,11 @@ static inline void member_answer(int socket, const struct member_order *order)
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
     struct member_answer answer = {0};
-    const uint64_t begin = member_clock();
+    const uint64_t begin = member_clock(), creates = xseg_sim_calls("cuMemCreate");
 
     answer.status = member_obey(order);
     answer.ns = member_clock() - begin;
+    answer.creates = xseg_sim_calls("cuMemCreate") - creates;
     if (answer.status != XSEG_OK)
         (void)xseg_error_text(answer.text, sizeof(answer.text));
     (void)pthread_mutex_lock(&member.lock);

@@ -57,10 +57,14 @@ void xseg_budget_device_init(struct xseg_budget_device *device)
     atomic_init(&device->others, UNKNOWN);
 }
 
-uint64_t xseg_budget_interval(const struct xseg_config *config)
+uint64_t xseg_budget_interval(struct xseg_allocator *allocator)
 {
-    return config->share_budget[0] == '\0' ? UINT64_MAX
-                                           : config->budget_return_ms * MILLISECOND / TURNS;
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    const uint64_t usual = config->budget_return_ms * MILLISECOND / TURNS;
+
+    if (config->share_budget[0] == '\0')
+        return UINT64_MAX;
+    return read_clock() < allocator->budget->hurries ? xseg_min(usual, MILLISECOND) : usual;
 }
 
 /* --- Opening. --- */
@@ -459,7 +463,7 @@ void xseg_budget_turn(struct xseg_allocator *allocator)
     const uint64_t patience = PATIENCE * config->budget_return_ms * MILLISECOND;
     struct parties parties;
     uint64_t given = 0;
-    bool exceeds = false;
+    bool exceeds = false, is_wanted = false;
 
     if (config->share_budget[0] == '\0')
         return;
@@ -469,10 +473,15 @@ void xseg_budget_turn(struct xseg_allocator *allocator)
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-        if (device != NULL && atomic_load(&device->budget->has_uuid) &&
-            look_at(device, patience, &parties, &exceeds))
+        if (device == NULL || !atomic_load(&device->budget->has_uuid))
+            continue;
+        parties.is_wanted = false;
+        if (look_at(device, patience, &parties, &exceeds))
             given += give(device, config, &parties, patience);
+        is_wanted |= parties.is_wanted;
     }
+    if (is_wanted)
+        allocator->budget->hurries = read_clock() + config->budget_return_ms * MILLISECOND;
     if (exceeds)
         say_exceeded(allocator);
     if (given != 0)

@@ -3,7 +3,8 @@
  * The budget of an allocator: devices that it shares with other processes by a ledger (src/base/ledger.h, key
  * share_budget).
  *
- * The background thread makes a *turn* from time to time, some eight in budget_return_ms.  In a turn it writes what is
+ * The background thread makes a *turn* from time to time, some eight in budget_return_ms, and one a millisecond for so long
+ * after others wanted memory, since a request that asks is seldom the only one.  In a turn it writes what is
  * taken, idle and wanted of each device into its slot of the ledger, reads what the others say, and gives idle memory
  * back if others want it (budget_split.h).  A request that the device cannot serve *asks*: what it wants is written at
  * once, and it tries again until the time is over (asking.h).
@@ -46,6 +47,7 @@ struct xseg_budget {
     atomic_bool is_open;           /* whether there is one; may be read without the lock */
     char path[XSEG_LEDGER_PATH];   /* of the ledger that is open, or was refused */
     uint64_t again;                /* clock of the next try to open it */
+    uint64_t hurries;              /* clock up to which turns are quick; the background thread's */
     bool has_said;                 /* the log was told that it cannot be had */
     bool has_said_share;           /* and that the shares exceed the whole; guarded by BUDGET */
 };
@@ -78,8 +80,9 @@ void xseg_budget_follow(struct xseg_allocator *allocator);
 /* Let a device that has just been opened take part.  No lock is held.  Cost: a write of the ledger, if there is one */
 void xseg_budget_add(struct xseg_device *device);
 
-/* How long the background thread may sleep between two turns, in nanoseconds; UINT64_MAX without a budget. */
-uint64_t xseg_budget_interval(const struct xseg_config *config);
+/* How long the background thread, which alone may ask, may sleep between two turns, in nanoseconds; UINT64_MAX without a
+ * budget. */
+uint64_t xseg_budget_interval(struct xseg_allocator *allocator);
 
 /*
  * Make a turn.  By the background thread alone; no lock is held.

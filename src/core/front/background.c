@@ -30,25 +30,44 @@ static bool rest(struct xseg_background *background, uint64_t nanoseconds)
     return goes_on;
 }
 
-static uint64_t interval(const struct xseg_config *config)
+static uint64_t interval(struct xseg_allocator *allocator)
 {
-    return xseg_min(xseg_decay_interval(config), xseg_budget_interval(config));
+    return xseg_min(xseg_decay_interval(xseg_allocator_config(allocator)),
+                    xseg_budget_interval(allocator));
+}
+
+static uint64_t read_clock(void)
+{
+    struct timespec now = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void decay(struct xseg_allocator *allocator, const struct xseg_config *config)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        /* The loss of a device is reported to the next call of the user. */
+        if (device != NULL)
+            (void)xseg_decay_turn(device, config);
+    }
 }
 
 static void *run(void *self)
 {
     struct xseg_allocator *allocator = self;
-    const struct xseg_config *config = xseg_allocator_config(allocator);
+    uint64_t due = 0;
 
-    while (rest(allocator->background, interval(config))) {
-        config = xseg_allocator_config(allocator);
+    while (rest(allocator->background, interval(allocator))) {
+        const struct xseg_config *config = xseg_allocator_config(allocator);
+
         xseg_budget_turn(allocator);
-        for (int i = 0; config->decays && i < allocator->device_count; i++) {
-            struct xseg_device *device = xseg_allocator_open_device(allocator, i);
-
-            /* The loss of a device is reported to the next call of the user. */
-            if (device != NULL)
-                (void)xseg_decay_turn(device, config);
+        /* A budget has more turns than decay needs looks. */
+        if (config->decays && read_clock() >= due) {
+            decay(allocator, config);
+            due = read_clock() + xseg_decay_interval(config);
         }
         xseg_allocator_end_call(allocator);
     }

@@ -25,6 +25,22 @@ static bool is_liftable(const struct xseg_device *device)
            device->refuser == XSEG_REFUSER_BUDGET;
 }
 
+/* Decide by what the device has free whether a growth may succeed.  Where a limit refuses, a growth costs nothing. */
+static void look(struct xseg_asking *asking)
+{
+    uint64_t free = 0, total = 0;
+
+    asking->grows =
+        asking->by_limit || xseg_device_memory(asking->device, &free, &total) != XSEG_OK;
+    if (asking->grows)
+        return;
+    asking->tried = xseg_min(asking->tried, free);
+    asking->grows = free > asking->tried && (free >= asking->bytes || free == asking->seen);
+    asking->seen = free;
+    if (asking->grows)
+        asking->tried = free;
+}
+
 bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_device *device, uint64_t bytes,
                        const struct xseg_config *config) XSEG_UNCHECKED
 {
@@ -36,9 +52,12 @@ bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_device *device, u
         bytes > device->context.total_bytes || xseg_pending_captures(device->pending))
         return false;
     asking->device = device;
+    asking->by_limit = device->refuser != XSEG_REFUSER_DRIVER;
     xseg_lock_give(&device->growth_lock);
     xseg_budget_want(device, bytes);
     xseg_lock_take(&device->growth_lock);
+    /* The growth that failed may have found less than a look would now. */
+    asking->tried = bytes - xseg_min(bytes, 1);
     return true;
 }
 
@@ -54,9 +73,13 @@ bool xseg_asking_wait(struct xseg_asking *asking) XSEG_UNCHECKED
     if (now >= asking->early &&
         atomic_load_explicit(&device->budget->others_idle, memory_order_relaxed) == 0)
         return false;
+    /* Other threads' growths may be refused as soon as the lock is given. */
+    if (asking->grows)
+        asking->by_limit = device->refuser != XSEG_REFUSER_DRIVER;
     xseg_lock_give(&device->growth_lock);
     (void)nanosleep(&moment, NULL);
     xseg_lock_take(&device->growth_lock);
+    look(asking);
     return true;
 }
 

@@ -7,10 +7,12 @@
  *
  *     if (xseg_asking_begin(&asking, device, bytes, config))
  *         while (the request is short && xseg_asking_wait(&asking))
- *             try again;
+ *             try again; with new pages only if asking.grows
  *     xseg_asking_end(&asking, whether the request was served);
  *
- * What the others give back comes through the driver, where somebody else may be faster: hence the tries.
+ * What the others give back comes through the driver, where somebody else may be faster: hence the tries.  A growth that
+ * fails makes pages and gives them back, which the others see as memory that is missing; so there is none before the device
+ * has room for it, or for more than the last one found and no more comes.
  *
  * Locking: GROWTH is held at each call, and let go in it; so other threads grow meanwhile, and everything may be different
  * afterwards.
@@ -24,6 +26,9 @@ struct xseg_asking {
     struct xseg_device *device; /* NULL: nobody is asked */
     uint64_t bytes;
     uint64_t early, until; /* clock: the others have answered by now; the time is over */
+    uint64_t tried, seen;  /* what was free at the last growth, and at the last look */
+    bool by_limit;         /* a limit refused that growth, without a driver call */
+    bool grows;            /* whether a growth may succeed now */
 };
 
 /*
@@ -35,7 +40,11 @@ struct xseg_asking {
 bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_device *device, uint64_t bytes,
                        const struct xseg_config *config);
 
-/* Wait a moment; false when the time is over, nothing can come any more, or a capture has begun. */
+/*
+ * Wait a moment; false when the time is over, nothing can come any more, or a capture has begun.
+ *
+ * Cost: one question about the device's memory
+ */
 bool xseg_asking_wait(struct xseg_asking *asking);
 
 /* Want no more.  served: whether the request has its memory */

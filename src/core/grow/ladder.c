@@ -318,11 +318,39 @@ static bool device_is_short(const struct xseg_arena *arena, xseg_status refused)
            (refused == XSEG_ERR_LIMIT && !arena->pool->body->is_full);
 }
 
-/* Bytes that the device has to have free for a request. */
-static uint64_t bytes_to_ask(const struct xseg_need *need)
+/* Bytes that the device has to have free for a request: a growth ends where a full page does, wherever it begins. */
+static uint64_t bytes_to_ask(const struct xseg_arena *arena, const struct xseg_need *need)
 {
-    return need->expandable ? xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT)
+    const bool has_pages =
+        !arena->is_small && need->config->page_sizes != XSEG_CONFIG_PAGES_SMALL && !need->is_single;
+    const uint64_t page = has_pages ? need->config->large_segment_bytes : XSEG_SIZE_SMALL_SEGMENT;
+    const uint64_t bytes = xseg_round_up(need->bytes, XSEG_SIZE_SMALL_SEGMENT);
+    const uint64_t most = xseg_max(bytes, arena->device->context.total_bytes);
+
+    return need->expandable ? xseg_min(bytes + page - XSEG_SIZE_SMALL_SEGMENT, most)
                             : need->segment_bytes;
+}
+
+/* The rungs that neither wait nor take from users, for requests that have some. */
+static xseg_status climb_early(struct xseg_arena *arena, const struct xseg_need *need,
+                               xseg_status refused, struct xseg_grant *out)
+{
+    const bool is_paged = need->expandable && xseg_device_makes_pages(arena->device);
+
+    if (need->is_guarded || need->is_single || xseg_pending_captures(arena->device->pending))
+        return refused;
+    return climb(arena, need, is_paged ? early_rungs : classic_early_rungs, refused, out);
+}
+
+/* Look for memory that has become free; with `grows`, for new memory as well, and for what both have together. */
+static xseg_status try_again(struct xseg_arena *arena, const struct xseg_need *need,
+                             xseg_status refused, bool grows, struct xseg_grant *out)
+{
+    const xseg_status status = grows ? serve(arena, need, out) : take_finished(arena, need, out);
+
+    if (out->base != 0 || (status != XSEG_OK && !is_shortage(status)))
+        return status;
+    return grows ? climb_early(arena, need, refused, out) : refused;
 }
 
 /*
@@ -333,19 +361,16 @@ static xseg_status ask_others(struct xseg_arena *arena, const struct xseg_need *
                               xseg_status refused, struct xseg_grant *out)
 {
     struct xseg_device *device = arena->device;
-    const bool is_paged = need->expandable && xseg_device_makes_pages(device);
     struct xseg_asking asking;
-    xseg_status status = refused;
 
     if (!xseg_budget_has_others(device) || !device_is_short(arena, refused))
         return refused;
-    if (!need->is_guarded && !need->is_single && !xseg_pending_captures(device->pending))
-        status = climb(arena, need, is_paged ? early_rungs : classic_early_rungs, refused, out);
+    xseg_status status = climb_early(arena, need, refused, out);
     if (!is_shortage(status))
         return status;
-    if (xseg_asking_begin(&asking, device, bytes_to_ask(need), need->config))
+    if (xseg_asking_begin(&asking, device, bytes_to_ask(arena, need), need->config))
         while (is_shortage(status) && xseg_asking_wait(&asking))
-            status = serve(arena, need, out);
+            status = try_again(arena, need, status, asking.grows, out);
     xseg_asking_end(&asking, status == XSEG_OK);
     return status;
 }

@@ -419,7 +419,8 @@ static xseg_status supply_from_others(struct move *move, xseg_status status)
     if (xseg_asking_begin(&asking, move->device, add_up(move, add_missing),
                           xseg_allocator_config(move->device->allocator)))
         while (xseg_refusal_is_shortage(status) && xseg_asking_wait(&asking))
-            status = supply(move);
+            if (asking.grows)
+                status = supply(move);
     xseg_asking_end(&asking, status == XSEG_OK);
     return status;
 }

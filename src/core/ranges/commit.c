@@ -276,7 +276,8 @@ static xseg_status ask_others(struct commit *commit, xseg_status refused)
         return refused;
     if (xseg_asking_begin(&asking, device, commit->missing, commit->config))
         while (xseg_refusal_is_shortage(refused) && xseg_asking_wait(&asking))
-            refused = grow(commit);
+            if (asking.grows)
+                refused = grow(commit);
     xseg_asking_end(&asking, refused == XSEG_OK);
     return refused;
 }
