@@ -154,6 +154,8 @@ static inline xseg_status member_obey(const struct member_order *order)
             return XSEG_ERR_ARGUMENT;
         request.pool = member.pool;
         return xseg_alloc_with(member.allocator, &request, block);
+    case 't':
+        return xseg_trim(member.allocator, NULL, NULL, NULL);
     case 's': /* the pool sleeps */
         return xseg_pool_pause(member.pool, XSEG_KEEP_NOTHING, NULL);
     case 'w':

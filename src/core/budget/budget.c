@@ -67,6 +67,12 @@ uint64_t xseg_budget_interval(struct xseg_allocator *allocator)
     return read_clock() < allocator->budget->hurries ? xseg_min(usual, MILLISECOND) : usual;
 }
 
+/* How old a want may be, in nanoseconds. */
+static uint64_t patience_of(const struct xseg_config *config)
+{
+    return PATIENCE * config->budget_return_ms * MILLISECOND;
+}
+
 /* --- Opening. --- */
 
 static void leave(struct xseg_budget *budget)
@@ -130,38 +136,6 @@ static void forget_shares(struct xseg_allocator *allocator)
         atomic_store_explicit(&device->budget->others, UNKNOWN, memory_order_relaxed);
         atomic_store_explicit(&device->allowance, UINT64_MAX, memory_order_relaxed);
     }
-}
-
-void xseg_budget_follow(struct xseg_allocator *allocator)
-{
-    struct xseg_budget *budget = allocator->budget;
-    char path[XSEG_LEDGER_PATH] = "", said[512] = "";
-    struct xseg_fail_kept kept;
-    bool says = false;
-
-    if (xseg_allocator_config(allocator)->share_budget[0] == '\0' && !atomic_load(&budget->is_open))
-        return;
-    xseg_fail_keep(&kept);
-    xseg_lock_take(&budget->lock);
-    /* Read behind the lock: of two threads that configure, the later one follows what is in force. */
-    const struct xseg_config *config = xseg_allocator_config(allocator);
-    xseg_status status =
-        config->share_budget[0] == '\0' ? XSEG_OK : xseg_ledger_path(config->share_budget, path);
-    if (strcmp(path, budget->path) != 0 || config->share_budget[0] == '\0') {
-        leave(budget);
-        /* What another ledger said of others counts no more. */
-        forget_shares(allocator);
-        budget->has_said = budget->has_said_share = false;
-        memcpy(budget->path, path, sizeof(path));
-    }
-    if (status == XSEG_OK && path[0] != '\0' && budget->book == NULL)
-        status = open_book(budget);
-    if (status != XSEG_OK)
-        says = note_failure(budget, said, sizeof(said));
-    xseg_lock_give(&budget->lock);
-    xseg_fail_restore(&kept);
-    if (says)
-        say_failure(allocator, said);
 }
 
 /* --- Figures. --- */
@@ -247,6 +221,42 @@ static void name_devices(struct xseg_allocator *allocator)
         if (device != NULL)
             name_device(device);
     }
+}
+
+void xseg_budget_follow(struct xseg_allocator *allocator)
+{
+    struct xseg_budget *budget = allocator->budget;
+    char path[XSEG_LEDGER_PATH] = "", said[512] = "";
+    struct xseg_fail_kept kept;
+    bool says = false;
+
+    if (xseg_allocator_config(allocator)->share_budget[0] == '\0' && !atomic_load(&budget->is_open))
+        return;
+    xseg_fail_keep(&kept);
+    name_devices(allocator);
+    xseg_lock_take(&budget->lock);
+    /* Read behind the lock: of two threads that configure, the later one follows what is in force. */
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    xseg_status status =
+        config->share_budget[0] == '\0' ? XSEG_OK : xseg_ledger_path(config->share_budget, path);
+    if (strcmp(path, budget->path) != 0 || config->share_budget[0] == '\0') {
+        leave(budget);
+        /* What another ledger said of others counts no more. */
+        forget_shares(allocator);
+        budget->has_said = budget->has_said_share = false;
+        memcpy(budget->path, path, sizeof(path));
+    }
+    if (status == XSEG_OK && path[0] != '\0' && budget->book == NULL)
+        status = open_book(budget);
+    /* At once: who asks next has to find the devices of this process. */
+    if (status == XSEG_OK && budget->book != NULL)
+        status = write_figures(allocator);
+    if (status != XSEG_OK)
+        says = note_failure(budget, said, sizeof(said));
+    xseg_lock_give(&budget->lock);
+    xseg_fail_restore(&kept);
+    if (says)
+        say_failure(allocator, said);
 }
 
 /* Write the figures, if there is a ledger; a failure is the next turn's to tell. */
@@ -460,7 +470,7 @@ static void say_exceeded(struct xseg_allocator *allocator)
 void xseg_budget_turn(struct xseg_allocator *allocator)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    const uint64_t patience = PATIENCE * config->budget_return_ms * MILLISECOND;
+    const uint64_t patience = patience_of(config);
     struct parties parties;
     uint64_t given = 0;
     bool exceeds = false, is_wanted = false;
@@ -490,21 +500,41 @@ void xseg_budget_turn(struct xseg_allocator *allocator)
 
 /* --- Asking. --- */
 
-bool xseg_budget_has_others(const struct xseg_device *device)
+bool xseg_budget_is_open(const struct xseg_device *device)
 {
-    return atomic_load_explicit(&device->budget->others, memory_order_relaxed) != 0 &&
-           atomic_load_explicit(&device->allocator->budget->is_open, memory_order_acquire);
+    return atomic_load_explicit(&device->allocator->budget->is_open, memory_order_acquire);
 }
 
-void xseg_budget_want(struct xseg_device *device, uint64_t bytes)
+/* Write and read the ledger, if there is one, as turns may be rare; a failure is the next turn's to tell. */
+static void look_now(struct xseg_device *device)
+{
+    struct xseg_allocator *allocator = device->allocator;
+    const uint64_t patience = patience_of(xseg_allocator_config(allocator));
+    struct xseg_fail_kept kept;
+    struct parties parties;
+    bool exceeds = false;
+
+    xseg_fail_keep(&kept);
+    xseg_lock_take(&allocator->budget->lock);
+    const bool is_read = allocator->budget->book != NULL && exchange(allocator) == XSEG_OK;
+    xseg_lock_give(&allocator->budget->lock);
+    if (is_read)
+        (void)look_at(device, patience, &parties, &exceeds);
+    xseg_fail_restore(&kept);
+}
+
+bool xseg_budget_want(struct xseg_device *device, uint64_t bytes)
 {
     struct xseg_budget_device *budget = device->budget;
 
     name_device(device);
     atomic_store(&budget->since, read_clock());
     atomic_fetch_add(&budget->wanted, bytes);
+    look_now(device);
+    if (atomic_load_explicit(&budget->others, memory_order_relaxed) == 0)
+        return false;
     atomic_fetch_add_explicit(&budget->asks, 1, memory_order_relaxed);
-    publish(device->allocator);
+    return true;
 }
 
 void xseg_budget_want_no_more(struct xseg_device *device, uint64_t bytes)

@@ -92,15 +92,16 @@ uint64_t xseg_budget_interval(struct xseg_allocator *allocator);
  */
 void xseg_budget_turn(struct xseg_allocator *allocator);
 
-/* Whether a request of the device can ask others: there are some, or no turn has found out yet. */
-bool xseg_budget_has_others(const struct xseg_device *device);
+/* Whether there is a ledger, so that a request of the device may find others to ask. */
+bool xseg_budget_is_open(const struct xseg_device *device);
 
 /*
- * Want memory of a device, or no more.  No lock is held.
+ * Want memory of a device, or no more.  No lock is held.  What is wanted has to be wanted no more, whatever was returned.
  *
- * Cost: a write of the ledger
+ * Returns: whether there are others, by what the ledger says now
+ * Cost:    a write of the ledger; to want, a read of it as well
  */
-void xseg_budget_want(struct xseg_device *device, uint64_t bytes);
+bool xseg_budget_want(struct xseg_device *device, uint64_t bytes);
 void xseg_budget_want_no_more(struct xseg_device *device, uint64_t bytes);
 
 /* Bytes of a device that are taken above the share; 0 without a budget. */

@@ -48,17 +48,17 @@ bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_device *device, u
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     *asking = (struct xseg_asking){.bytes = bytes, .early = now + time / 2, .until = now + time};
-    if (!xseg_budget_has_others(device) || !is_liftable(device) ||
+    if (!xseg_budget_is_open(device) || !is_liftable(device) ||
         bytes > device->context.total_bytes || xseg_pending_captures(device->pending))
         return false;
     asking->device = device;
     asking->by_limit = device->refuser != XSEG_REFUSER_DRIVER;
     xseg_lock_give(&device->growth_lock);
-    xseg_budget_want(device, bytes);
+    const bool has_others = xseg_budget_want(device, bytes);
     xseg_lock_take(&device->growth_lock);
     /* The growth that failed may have found less than a look would now. */
     asking->tried = bytes - xseg_min(bytes, 1);
-    return true;
+    return has_others;
 }
 
 bool xseg_asking_wait(struct xseg_asking *asking) XSEG_UNCHECKED

@@ -363,7 +363,7 @@ static xseg_status ask_others(struct xseg_arena *arena, const struct xseg_need *
     struct xseg_device *device = arena->device;
     struct xseg_asking asking;
 
-    if (!xseg_budget_has_others(device) || !device_is_short(arena, refused))
+    if (!xseg_budget_is_open(device) || !device_is_short(arena, refused))
         return refused;
     xseg_status status = climb_early(arena, need, refused, out);
     if (!is_shortage(status))

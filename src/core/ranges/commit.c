@@ -268,8 +268,7 @@ static xseg_status ask_others(struct commit *commit, xseg_status refused)
     struct xseg_device *device = commit->device;
     struct xseg_asking asking;
 
-    if (commit->is_full || !xseg_budget_has_others(device) ||
-        xseg_pending_captures(device->pending))
+    if (commit->is_full || !xseg_budget_is_open(device) || xseg_pending_captures(device->pending))
         return refused;
     refused = steal(commit);
     if (!xseg_refusal_is_shortage(refused))
