@@ -22,3 +22,10 @@ uint64_t xseg_clock_fine(const struct xseg_clock *clock)
 {
     return read_clock(clock, CLOCK_MONOTONIC);
 }
+
+uint64_t xseg_clock_system(void)
+{
+    const struct xseg_clock system = {0};
+
+    return xseg_clock_fine(&system);
+}

@@ -22,4 +22,8 @@ uint64_t xseg_clock_coarse(const struct xseg_clock *clock);
 /* Accurate enough to time a driver call. */
 uint64_t xseg_clock_fine(const struct xseg_clock *clock);
 
+/* The system's monotonic clock, whatever clock the user has given: for time that other processes share, or that a caller
+ * waits. */
+uint64_t xseg_clock_system(void);
+
 #endif

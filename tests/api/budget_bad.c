@@ -8,9 +8,6 @@
 #include "tests/support/members.h"
 #include "tests/support/namespaces.h"
 
-/* No wait is longer than this many nanoseconds; budget_return_ms is 400, and a test machine may be busy. */
-#define BOUND (UINT64_C(30) * 1000000000)
-
 /* Where the slots are in the file. */
 #define SLOTS_AT 4096
 #define SLOT     2048
@@ -22,15 +19,6 @@ static int end(void **state)
     xseg_ledger_close(&ledger);
     return members_end(state);
 }
-
-#define EXPECT_OK(answer)                          \
-    do {                                           \
-        const struct member_answer got = (answer); \
-                                                   \
-        if (got.status != XSEG_OK)                 \
-            fail_msg("%s", got.text);              \
-        assert_true(got.ns < BOUND);               \
-    } while (0)
 
 /* One lends to the other. */
 static void expect_lending(unsigned one, unsigned other)

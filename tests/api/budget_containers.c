@@ -20,14 +20,6 @@ static int end(void **state)
     return members_end(state);
 }
 
-#define EXPECT_OK(answer)                          \
-    do {                                           \
-        const struct member_answer got = (answer); \
-                                                   \
-        if (got.status != XSEG_OK)                 \
-            fail_msg("%s", got.text);              \
-    } while (0)
-
 static void expect_lending(unsigned one, unsigned other)
 {
     EXPECT_OK(member_ask(one, 'a', 0, 900 * MIB));

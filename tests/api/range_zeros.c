@@ -8,17 +8,6 @@
 
 #define GRANULES 12u
 
-static struct xseg_allocator *open_devices(const char *config, bool without_read_only)
-{
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-
-    settings.devices = 2;
-    settings.memory_bytes = GIB;
-    settings.real_bytes = true;
-    settings.without_read_only = without_read_only;
-    return scene_open_with_clock(&settings, config);
-}
-
 static struct xseg_range *reserve(struct xseg_allocator *allocator)
 {
     struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;

@@ -338,4 +338,17 @@ static inline struct member_answer member_configure(unsigned number, const char 
         assert_true(condition);                                           \
     } while (0)
 
+/* No wait is longer than this many nanoseconds; budget_return_ms is 400, and a test machine may be busy. */
+#define BOUND (UINT64_C(30) * 1000000000)
+
+/* A call of a member has succeeded, within the bound. */
+#define EXPECT_OK(answer)                          \
+    do {                                           \
+        const struct member_answer got = (answer); \
+                                                   \
+        if (got.status != XSEG_OK)                 \
+            fail_msg("%s", got.text);              \
+        assert_true(got.ns < BOUND);               \
+    } while (0)
+
 #endif

@@ -27,6 +27,18 @@ static inline unsigned right_at(const void *address, int device)
     return (unsigned)flags;
 }
 
+/* Two devices of 1 GiB whose memory has contents. */
+static inline struct xseg_allocator *open_devices(const char *config, bool without_read_only)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.devices = 2;
+    settings.memory_bytes = GIB;
+    settings.real_bytes = true;
+    settings.without_read_only = without_read_only;
+    return scene_open_with_clock(&settings, config);
+}
+
 static inline struct xseg_range_info info(struct xseg_range *range)
 {
     struct xseg_range_info out = XSEG_RANGE_INFO_INIT;

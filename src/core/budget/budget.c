@@ -4,8 +4,8 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/core/budget/budget_split.h"
 #include "src/core/device/allocator.h"
@@ -34,15 +34,6 @@ struct parties {
     bool is_wanted; /* another one wants memory */
 };
 
-/* The clock of the machine: asking is about processes, whatever clock the user has given. */
-static uint64_t read_clock(void)
-{
-    struct timespec now = {0};
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
-}
-
 void xseg_budget_init(struct xseg_budget *budget)
 {
     memset(budget, 0, sizeof(*budget));
@@ -64,7 +55,7 @@ uint64_t xseg_budget_interval(struct xseg_allocator *allocator)
 
     if (config->share_budget[0] == '\0')
         return UINT64_MAX;
-    return read_clock() < allocator->budget->hurries ? xseg_min(usual, MILLISECOND) : usual;
+    return xseg_clock_system() < allocator->budget->hurries ? xseg_min(usual, MILLISECOND) : usual;
 }
 
 /* How old a want may be, in nanoseconds. */
@@ -113,7 +104,7 @@ static bool note_failure(struct xseg_budget *budget, char *said, size_t bytes)
 
     (void)snprintf(said, bytes, "%s", xseg_fail_text()->buffer);
     budget->has_said = true;
-    budget->again = read_clock() + SECOND;
+    budget->again = xseg_clock_system() + SECOND;
     leave(budget);
     return is_first;
 }
@@ -149,7 +140,8 @@ static uint64_t idle_of(struct xseg_device *device, uint64_t taken)
     const uint64_t cached = reserved - xseg_min(reserved, active);
     const uint64_t idle = xseg_min(taken, cached + xseg_pages_bytes(&device->pages));
 
-    if (read_clock() >= atomic_load_explicit(&device->budget->kept_until, memory_order_relaxed))
+    if (xseg_clock_system() >=
+        atomic_load_explicit(&device->budget->kept_until, memory_order_relaxed))
         return idle;
     return idle - xseg_min(idle, atomic_load_explicit(&device->budget->kept, memory_order_relaxed));
 }
@@ -162,7 +154,8 @@ static void note_kept(struct xseg_device *device, uint64_t patience)
     atomic_store_explicit(&budget->kept_until, 0, memory_order_relaxed);
     atomic_store_explicit(&budget->kept, idle_of(device, xseg_device_physical(device)),
                           memory_order_relaxed);
-    atomic_store_explicit(&budget->kept_until, read_clock() + patience, memory_order_relaxed);
+    atomic_store_explicit(&budget->kept_until, xseg_clock_system() + patience,
+                          memory_order_relaxed);
 }
 
 static struct xseg_ledger_device figures_of(struct xseg_device *device,
@@ -313,7 +306,7 @@ static void add_party(struct parties *parties, const struct xseg_ledger_device *
 static bool collect(struct xseg_budget_book *book, const struct xseg_device *device,
                     uint64_t patience, struct parties *parties)
 {
-    const uint64_t now = read_clock();
+    const uint64_t now = xseg_clock_system();
 
     parties->count = 0;
     parties->own = UNKNOWN;
@@ -435,7 +428,7 @@ static bool begin(struct xseg_allocator *allocator)
     bool says = false;
 
     xseg_lock_take(&budget->lock);
-    if (budget->book == NULL && budget->path[0] != '\0' && read_clock() >= budget->again)
+    if (budget->book == NULL && budget->path[0] != '\0' && xseg_clock_system() >= budget->again)
         status = open_book(budget);
     if (status == XSEG_OK && budget->book != NULL)
         status = exchange(allocator);
@@ -491,7 +484,7 @@ void xseg_budget_turn(struct xseg_allocator *allocator)
         is_wanted |= parties.is_wanted;
     }
     if (is_wanted)
-        allocator->budget->hurries = read_clock() + config->budget_return_ms * MILLISECOND;
+        allocator->budget->hurries = xseg_clock_system() + config->budget_return_ms * MILLISECOND;
     if (exceeds)
         say_exceeded(allocator);
     if (given != 0)
@@ -528,7 +521,7 @@ bool xseg_budget_want(struct xseg_device *device, uint64_t bytes)
     struct xseg_budget_device *budget = device->budget;
 
     name_device(device);
-    atomic_store(&budget->since, read_clock());
+    atomic_store(&budget->since, xseg_clock_system());
     atomic_fetch_add(&budget->wanted, bytes);
     look_now(device);
     if (atomic_load_explicit(&budget->others, memory_order_relaxed) == 0)

@@ -3,10 +3,10 @@
  * The budget of an allocator: devices that it shares with other processes by a ledger (src/base/ledger.h, key
  * share_budget).
  *
- * The background thread makes a *turn* from time to time, some eight in budget_return_ms, and one a millisecond for so long
- * after others wanted memory, since a request that asks is seldom the only one.  In a turn it writes what is
- * taken, idle and wanted of each device into its slot of the ledger, reads what the others say, and gives idle memory
- * back if others want it (budget_split.h).  A request that the device cannot serve *asks*: what it wants is written at
+ * The background thread makes a *turn* from time to time: some eight in budget_return_ms, and one a millisecond for so long
+ * after others wanted memory, since a request that asks is seldom the only one.  In a turn the process writes its figures
+ * into its slot of the ledger: what is taken, idle and wanted of each device.  Then it reads what the others say, and gives
+ * idle memory back if they want some (budget_split.h).  A request that the device cannot serve *asks*: what it wants is written at
  * once, and it tries again until the time is over (asking.h).
  *
  * Nobody is told to do anything: each process finds its own part from the figures of all.  A process writes into its own

@@ -8,7 +8,7 @@
  * What is wanted is taken off what the driver has free.  The rest is asked of others, of idle memory:
  *
  *   1. of borrowed memory, for what processes want up to their shares
- *   2. of all memory above the floors, for the rest; not of a process that wants some itself
+ *   2. of all memory above the floors, for the rest.  A process that wants some itself gives none here.
  *
  * Each is asked in proportion to what it could give, so each finds its own part by itself, from the same figures.
  * Figures that are old make it give too little, or too much, for a turn.

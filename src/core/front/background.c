@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
@@ -36,14 +37,6 @@ static uint64_t interval(struct xseg_allocator *allocator)
                     xseg_budget_interval(allocator));
 }
 
-static uint64_t read_clock(void)
-{
-    struct timespec now = {0};
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void decay(struct xseg_allocator *allocator, const struct xseg_config *config)
 {
     for (int i = 0; i < allocator->device_count; i++) {
@@ -65,9 +58,9 @@ static void *run(void *self)
 
         xseg_budget_turn(allocator);
         /* A budget has more turns than decay needs looks. */
-        if (config->decays && read_clock() >= due) {
+        if (config->decays && xseg_clock_system() >= due) {
             decay(allocator, config);
-            due = read_clock() + xseg_decay_interval(config);
+            due = xseg_clock_system() + xseg_decay_interval(config);
         }
         xseg_allocator_end_call(allocator);
     }

@@ -3,20 +3,13 @@
 
 #include <time.h>
 
+#include "src/base/clock.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/grow/refusal.h"
 #include "src/core/pending/pending.h"
 
 #define MILLISECOND UINT64_C(1000000)
-
-static uint64_t read_clock(void)
-{
-    struct timespec now = {0};
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 * MILLISECOND + (uint64_t)now.tv_nsec;
-}
 
 /* Whether others could lift what refused the request. */
 static bool is_liftable(const struct xseg_device *device)
@@ -44,7 +37,7 @@ static void look(struct xseg_asking *asking)
 bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_device *device, uint64_t bytes,
                        const struct xseg_config *config) XSEG_UNCHECKED
 {
-    const uint64_t now = read_clock(), time = config->budget_return_ms * MILLISECOND;
+    const uint64_t now = xseg_clock_system(), time = config->budget_return_ms * MILLISECOND;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     *asking = (struct xseg_asking){.bytes = bytes, .early = now + time / 2, .until = now + time};
@@ -65,7 +58,7 @@ bool xseg_asking_wait(struct xseg_asking *asking) XSEG_UNCHECKED
 {
     const struct timespec moment = {.tv_nsec = MILLISECOND};
     struct xseg_device *device = asking->device;
-    const uint64_t now = read_clock();
+    const uint64_t now = xseg_clock_system();
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (now >= asking->until || xseg_pending_captures(device->pending))

@@ -228,6 +228,10 @@ static rung *const single_full_pool_rungs[] = {wait_for_pending, shrink_pool, NU
 static rung *const full_pool_rungs[] = {steal, wait_for_pending, search, NULL};
 static rung *const classic_full_pool_rungs[] = {wait_for_pending, search, NULL};
 
+/* What neither waits nor asks users is tried before other processes are asked. */
+static rung *const early_rungs[] = {steal, borrow, NULL};
+static rung *const classic_early_rungs[] = {borrow, NULL};
+
 static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xseg_need *need)
 {
     const bool is_paged = need->expandable && xseg_device_makes_pages(arena->device);
@@ -261,10 +265,6 @@ static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
     XSEG_ASSERT(is_shortage(refused));
     return refused;
 }
-
-/* Of these, what neither waits nor takes from users: tried before other processes are asked. */
-static rung *const early_rungs[] = {steal, borrow, NULL};
-static rung *const classic_early_rungs[] = {borrow, NULL};
 
 /* Whether a request that the device has no room for is refused at once: with throw_on_cudamalloc_oom, where no
  * fraction sets another limit (PyTorch's rule). */

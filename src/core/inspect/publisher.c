@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "src/base/clock.h"
 #include "src/core/inspect/published.h"
 #include "src/core/registration/registrations.h"
 
@@ -31,14 +31,6 @@ void xseg_publisher_init(struct xseg_publisher *publisher)
     atomic_init(&publisher->due_ns, 0);
     atomic_init(&publisher->changes, 0);
     publisher->board = (struct xseg_board){.memory = NULL};
-}
-
-static uint64_t read_clock(void)
-{
-    struct timespec now = {0};
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* When this process began, in the kernel's ticks; 0 where /proc does not say. */
@@ -84,7 +76,7 @@ static void put(struct xseg_allocator *allocator, struct xseg_published *publish
 
     /* A reader that sees a part of this frame also sees that `sequence` has left the frame that was there. */
     atomic_thread_fence(memory_order_release);
-    frame->time_ns = read_clock();
+    frame->time_ns = xseg_clock_system();
     xseg_published_fill(allocator, frame);
     __atomic_store_n(&published->sequence, next, __ATOMIC_RELEASE);
 }
@@ -93,12 +85,12 @@ static void put(struct xseg_allocator *allocator, struct xseg_published *publish
 static void publish(struct xseg_allocator *allocator)
 {
     struct xseg_publisher *publisher = allocator->publisher;
-    const uint64_t changes = count_changes(allocator), began = read_clock();
+    const uint64_t changes = count_changes(allocator), began = xseg_clock_system();
 
     if (publisher->board.memory == NULL)
         return;
     put(allocator, publisher->board.memory);
-    const uint64_t ended = read_clock();
+    const uint64_t ended = xseg_clock_system();
     atomic_store(&publisher->changes, changes);
     atomic_store(&publisher->due_ns, ended + xseg_max(AGE_NS, SHARE * (ended - began)));
 }
@@ -168,7 +160,7 @@ static bool is_due(struct xseg_allocator *allocator)
      * nobody publishes any more. */
     atomic_thread_fence(memory_order_seq_cst);
     return count_changes(allocator) != atomic_load(&publisher->changes) ||
-           read_clock() >= atomic_load(&publisher->due_ns);
+           xseg_clock_system() >= atomic_load(&publisher->due_ns);
 }
 
 void xseg_publisher_run(struct xseg_allocator *allocator)

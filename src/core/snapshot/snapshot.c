@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/core/arena/origins.h"
 #include "src/core/config/config_print.h"
@@ -213,17 +213,9 @@ static void write_empty_list(struct xseg_document *document, unsigned key)
 
 /* --- The trace, as much as there is time and room for. --- */
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 uint64_t xseg_snapshot_deadline(uint64_t ms)
 {
-    return ms == 0 ? UINT64_MAX : now_ns() + ms * 1000000u;
+    return ms == 0 ? UINT64_MAX : xseg_clock_system() + ms * 1000000u;
 }
 
 /* An attempt at the trace: the newest `entries` events of all devices. */
@@ -236,7 +228,7 @@ struct attempt {
 static uint64_t estimate(const struct writing *writing, const struct attempt *attempt)
 {
     const uint64_t deadline = writing->plan->deadline_ns, bytes = writing->plan->most_bytes;
-    const uint64_t now = now_ns(), place = xseg_output_place(&writing->output);
+    const uint64_t now = xseg_clock_system(), place = xseg_output_place(&writing->output);
     const double done = (double)attempt->written;
     double entries = (double)attempt->entries;
 
@@ -319,7 +311,7 @@ static void write_history(struct writing *writing)
         all += writing->views[i].whole;
     attempt.entries = all;
     for (;;) {
-        attempt.began_ns = now_ns();
+        attempt.began_ns = xseg_clock_system();
         attempt.began_bytes = mark.place;
         attempt.written = 0;
         if (write_traces(writing, &attempt, all))
