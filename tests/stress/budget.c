@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Processes with two threads each on one shared card, by one ledger: they allocate, free, commit, decommit, trim, rest and
+ * reconfigure at random, while the parent kills, stops, continues and starts them.  Between two such whiles all rest:
+ *
+ *   - each member's audits hold
+ *   - the card has in use what the members have: nothing of the dead is left
+ *   - the ledger says what the members say, and has no slot of the dead
+ *   - one that asks for its share gets it, while others leave idle what they have borrowed
+ *
+ * Nobody hangs: each member obeys within a bound that only a hang exceeds.
+ *
+ *     test-stress-budget [SECONDS [SEED [CASE]]]
+ *
+ * So long is each case; a failure names its seed.  CASE may have * in it.
+ */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "src/base/align.h"
+#include "src/base/ledger.h"
+#include "src/core/budget/budget_split.h"
+#include "tests/stress/budget/member.h"
+#include "tests/support/draw.h"
+#include "tests/support/shared.h"
+
+#define PAGE   (2 * MIB)
+#define HANGS  120.0 /* seconds that only a hang takes */
+#define SETTLE 60.0  /* seconds within which figures come to rest */
+
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+int cuMemGetInfo_v2(size_t *free, size_t *total);
+
+static struct budget_board *board;
+static struct xseg_ledger ledger;
+static void *context;
+static char folder[64];
+static unsigned seats, round_number;
+static pid_t pid[SEATS]; /* 0: nobody sits there */
+static bool is_stopped[SEATS];
+static uint64_t seed = 20261125, seconds = 5, random_state;
+static struct {
+    unsigned started, killed, stopped, rests, asked, tries;
+} counts;
+
+static uint64_t below(uint64_t bound)
+{
+    return (draw_next(&random_state) >> 16) % bound;
+}
+
+static double now(void)
+{
+    struct timespec time = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+/* --- Members. --- */
+
+static void end_all(void)
+{
+    for (unsigned i = 0; i < SEATS; i++)
+        if (pid[i] != 0) {
+            (void)kill(pid[i], SIGKILL);
+            (void)waitpid(pid[i], NULL, 0);
+            pid[i] = 0;
+        }
+}
+
+/* End all members, and the test. */
+#define FAIL(...)                                                                           \
+    do {                                                                                    \
+        end_all();                                                                          \
+        print_error("seed %" PRIu64 ", %u members, round %u\n", seed, seats, round_number); \
+        fail_msg(__VA_ARGS__);                                                              \
+    } while (0)
+
+static void start(unsigned seat)
+{
+    struct budget_seat *place = &board->seat[seat];
+    const uint64_t member_seed = draw_next(&random_state) >> 20;
+
+    atomic_store(&place->done, atomic_load(&place->ordered));
+    (void)fflush(NULL);
+    pid[seat] = fork();
+    assert_true(pid[seat] >= 0);
+    if (pid[seat] == 0)
+        budget_member(board, seat, member_seed);
+    is_stopped[seat] = false;
+    counts.started++;
+}
+
+static void kill_one(unsigned seat)
+{
+    (void)kill(pid[seat], SIGKILL);
+    (void)waitpid(pid[seat], NULL, 0);
+    pid[seat] = 0;
+    counts.killed++;
+}
+
+static void stop_or_continue(unsigned seat)
+{
+    is_stopped[seat] = !is_stopped[seat];
+    (void)kill(pid[seat], is_stopped[seat] ? SIGSTOP : SIGCONT);
+    counts.stopped += is_stopped[seat];
+}
+
+static void order(unsigned seat, enum budget_order what)
+{
+    board->seat[seat].order = what;
+    (void)atomic_fetch_add(&board->seat[seat].ordered, 1);
+}
+
+static void await(unsigned seat)
+{
+    const struct budget_seat *place = &board->seat[seat];
+    const double until = now() + HANGS;
+
+    while (atomic_load(&place->done) != atomic_load(&place->ordered)) {
+        int status = 0;
+
+        if (waitpid(pid[seat], &status, WNOHANG) == pid[seat]) {
+            pid[seat] = 0;
+            FAIL("member %u has ended by itself: status %#x", seat, (unsigned)status);
+        }
+        if (now() > until)
+            FAIL("member %u hangs with order %c", seat, place->order);
+        (void)usleep(200);
+    }
+}
+
+static void order_all(enum budget_order what)
+{
+    for (unsigned i = 0; i < seats; i++)
+        if (pid[i] != 0)
+            order(i, what);
+    for (unsigned i = 0; i < seats; i++)
+        if (pid[i] != 0)
+            await(i);
+}
+
+/* --- What holds at rest. --- */
+
+static void read_card(uint64_t *used, uint64_t *total)
+{
+    size_t free = 0, all = 0;
+
+    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    assert_int_equal(cuMemGetInfo_v2(&free, &all), 0);
+    assert_int_equal(cuCtxPopCurrent_v2(NULL), 0);
+    *used = all - free;
+    *total = all;
+}
+
+/* What the ledger says of a member; NULL: nothing yet. */
+static const struct xseg_ledger_device *said_by(unsigned seat)
+{
+    for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++) {
+        const struct xseg_ledger_entry *entry = &ledger.seen[slot];
+
+        if (entry->state == XSEG_LEDGER_FRESH && entry->record.pid == pid[seat] &&
+            entry->record.device_count == 1)
+            return &entry->record.devices[0];
+    }
+    return NULL;
+}
+
+/* Whether the card, the members and the ledger agree; a sentence if not. */
+static bool agrees(const uint64_t *share, char *text, size_t bytes)
+{
+    uint64_t used = 0, total = 0, sum = 0;
+    unsigned living = 1, held = 0; /* the parent has a slot, too */
+
+    order_all(ORDER_LOOK);
+    read_card(&used, &total);
+    assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+    for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++)
+        held += ledger.seen[slot].state != XSEG_LEDGER_FREE;
+    for (unsigned i = 0; i < seats; i++) {
+        if (pid[i] == 0)
+            continue;
+        const struct xseg_ledger_device *said = said_by(i);
+        living++;
+        sum += board->seat[i].bytes;
+        if (said == NULL || said->taken != board->seat[i].bytes || said->wanted != 0 ||
+            said->share != share[i]) {
+            (void)snprintf(text, bytes,
+                           "member %u has %" PRIu64 " bytes, and the ledger says %" PRIu64, i,
+                           board->seat[i].bytes, said == NULL ? 0 : said->taken);
+            return false;
+        }
+    }
+    (void)snprintf(text, bytes,
+                   "%" PRIu64 " bytes of the card are in use, and members have %" PRIu64
+                   "; %u slots are held by %u processes",
+                   used, sum, held, living);
+    return used == sum && held == living;
+}
+
+static void expect_agreement(const uint64_t *share)
+{
+    const double until = now() + SETTLE;
+    char text[256] = "";
+
+    while (!agrees(share, text, sizeof(text))) {
+        if (now() > until)
+            FAIL("%s", text);
+        (void)usleep(20000);
+    }
+}
+
+/* The share of a member, by what the ledger says; *is_above: for each one, whether it has borrowed. */
+static uint64_t find_share(unsigned seat, bool *is_above)
+{
+    struct xseg_budget_party party[SEATS];
+    uint64_t used = 0, total = 0, share = 0;
+    unsigned at[SEATS] = {0}, count = 0;
+
+    read_card(&used, &total);
+    for (unsigned i = 0; i < seats; i++) {
+        const struct xseg_ledger_device *said = pid[i] != 0 ? said_by(i) : NULL;
+
+        if (said == NULL)
+            continue;
+        party[count] = (struct xseg_budget_party){
+            .taken = said->taken, .idle = said->idle, .named_share = said->share};
+        at[count++] = i;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        const struct xseg_budget_split split = xseg_budget_split(party, count, i, total, 0);
+
+        is_above[at[i]] = split.borrowed != 0;
+        if (at[i] == seat)
+            share = split.share;
+    }
+    return share;
+}
+
+/* One that asks for its share is served: those who have borrowed leave everything idle, the others keep what they have. */
+static void expect_served(unsigned seat)
+{
+    bool is_above[SEATS] = {false};
+    struct budget_seat *place = &board->seat[seat];
+    const uint64_t share = find_share(seat, is_above);
+    const uint64_t bytes = share / PAGE * PAGE - xseg_min(share / PAGE * PAGE, 2 * PAGE);
+    const double until = now() + SETTLE;
+
+    is_above[seat] = true;
+    for (unsigned i = 0; i < seats; i++)
+        if (pid[i] != 0 && is_above[i]) {
+            order(i, ORDER_FREE);
+            await(i);
+        }
+    counts.asked++;
+    do {
+        if (now() > until)
+            FAIL("member %u starves: %" PRIu64 " bytes of its share: %s", seat, bytes, place->text);
+        place->bytes = bytes;
+        order(seat, ORDER_ALLOCATE);
+        await(seat);
+        counts.tries++;
+    } while (place->status != XSEG_OK);
+    order(seat, ORDER_GIVE_BACK);
+    await(seat);
+}
+
+/* Configure a member for the rest: it is patient, and names a share or none; returns that in the ledger's parts. */
+static uint64_t configure(unsigned seat)
+{
+    static const unsigned percent[] = {0, 0, 0, 10, 20, 40};
+    const unsigned named = percent[below(COUNT_OF(percent))];
+
+    (void)snprintf(board->seat[seat].text, sizeof(board->seat[seat].text),
+                   "share_budget:%s,budget_return_ms:2000,budget_min_mb:0,budget_share:%.2f",
+                   board->ledger, named / 100.0);
+    return (uint64_t)named * (XSEG_LEDGER_WHOLE_SHARE / 100);
+}
+
+static void rest(void)
+{
+    uint64_t share[SEATS] = {0};
+    unsigned seat = 0;
+
+    for (unsigned i = 0; i < seats; i++) {
+        if (is_stopped[i] && pid[i] != 0)
+            stop_or_continue(i);
+        if (pid[i] == 0)
+            start(i);
+    }
+    /* One may be missing, and its memory with it. */
+    if (seats > 2 && below(3) == 0)
+        kill_one((unsigned)below(seats));
+    for (unsigned i = 0; i < seats; i++) {
+        share[i] = configure(i);
+        seat = pid[i] != 0 && below(seats) == 0 ? i : seat;
+    }
+    order_all(ORDER_REST);
+    expect_agreement(share);
+    while (pid[seat] == 0)
+        seat = (seat + 1) % seats;
+    expect_served(seat);
+    expect_agreement(share);
+    counts.rests++;
+}
+
+/* --- What happens while they play. --- */
+
+static void happen(void)
+{
+    const unsigned seat = (unsigned)below(seats);
+
+    if (pid[seat] == 0)
+        start(seat);
+    else if (counts.killed == 0 || below(3) == 0)
+        kill_one(seat);
+    else
+        stop_or_continue(seat);
+}
+
+/* Let a member free everything, close and end. */
+static void end_well(unsigned seat)
+{
+    const double until = now() + HANGS;
+    int status = 1;
+
+    order(seat, ORDER_END);
+    while (waitpid(pid[seat], &status, WNOHANG) != pid[seat]) {
+        if (now() > until)
+            FAIL("member %u hangs as it ends", seat);
+        (void)usleep(1000);
+    }
+    pid[seat] = 0;
+    if (status != 0)
+        FAIL("member %u has not ended well: status %#x", seat, (unsigned)status);
+}
+
+static void play(void)
+{
+    const double until = now() + (double)seconds;
+
+    for (round_number = 0; round_number < 3 || now() < until; round_number++) {
+        const unsigned moments = 2 + (unsigned)below(6);
+
+        for (unsigned i = 0; i < seats; i++)
+            if (pid[i] != 0)
+                order(i, ORDER_PLAY);
+        for (unsigned i = 0; i < moments; i++) {
+            (void)usleep((useconds_t)(10000 + below(120000)));
+            happen();
+        }
+        rest();
+    }
+    for (unsigned i = 0; i < seats; i++)
+        if (pid[i] != 0)
+            end_well(i);
+}
+
+/* --- Cases. --- */
+
+static int begin(void **state)
+{
+    const struct xseg_sim_settings usual = XSEG_SIM_SETTINGS_INIT;
+
+    (void)state;
+    memset(&counts, 0, sizeof(counts));
+    board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (board == MAP_FAILED ||
+        !name_shared_machine(board->machine_name, sizeof(board->machine_name)))
+        return -1;
+    (void)snprintf(folder, sizeof(folder), "/dev/shm/xseg-test-XXXXXX");
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    (void)snprintf(board->ledger, sizeof(board->ledger), "%s/ledger", folder);
+    board->machine = usual;
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    end_all();
+    xseg_ledger_close(&ledger);
+    (void)unlink(board->ledger);
+    (void)munmap(board, sizeof(*board));
+    return rmdir(folder);
+}
+
+static void tell(void)
+{
+    uint64_t sum[6] = {0};
+
+    for (unsigned i = 0; i < seats; i++) {
+        struct budget_seat *place = &board->seat[i];
+        const uint64_t each[] = {place->requests, place->refused, place->commits,
+                                 place->changes,  place->asks,    place->served};
+
+        for (unsigned k = 0; k < COUNT_OF(each); k++)
+            sum[k] += each[k];
+    }
+    print_message("# %u members, %u rounds: %u started, %u killed, %u stopped; %" PRIu64
+                  " requests, %" PRIu64 " refused, %" PRIu64 " commits, %" PRIu64
+                  " changes, %" PRIu64 " asked others, %" PRIu64
+                  " of them served; %u shares wanted, %u tries\n",
+                  seats, counts.rests, counts.started, counts.killed, counts.stopped, sum[0],
+                  sum[1], sum[2], sum[3], sum[4], sum[5], counts.asked, counts.tries);
+}
+
+static void play_with(unsigned members, uint64_t memory)
+{
+    seats = members;
+    random_state = (seed + members) * UINT64_C(88172645463325252) | 1;
+    board->machine.memory_bytes = memory;
+    board->block_most = memory / 3;
+    board->machine.shared = board->machine_name;
+    assert_int_equal(xseg_sim_reset(&board->machine), XSEG_OK);
+    assert_int_equal(cuInit(0), 0);
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    assert_int_equal(xseg_ledger_open(&ledger, board->ledger), XSEG_OK);
+    for (unsigned i = 0; i < seats; i++)
+        start(i);
+    play();
+    tell();
+    uint64_t used = 1, total = 0;
+    read_card(&used, &total);
+    assert_int_equal(used, 0);
+    assert_true(counts.killed > 0 && counts.started > seats);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+}
+
+static void two_processes(void **state)
+{
+    (void)state;
+    play_with(2, GIB / 2);
+}
+
+static void eight_processes(void **state)
+{
+    (void)state;
+    play_with(8, GIB);
+}
+
+int main(int count, char **arguments)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(two_processes, begin, end),
+        cmocka_unit_test_setup_teardown(eight_processes, begin, end),
+    };
+
+    if (count > 1)
+        seconds = strtoull(arguments[1], NULL, 10);
+    if (count > 2)
+        seed = strtoull(arguments[2], NULL, 10);
+    if (count > 3)
+        cmocka_set_test_filter(arguments[3]);
+    return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
+}

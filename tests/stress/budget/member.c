@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/stress/budget/member.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "src/core/budget/budget.h"
+#include "src/core/device/allocator.h"
+#include "src/core/front/device_audit.h"
+#include "tests/support/draw.h"
+#include "xseg/capture.h"
+#include "xseg/pool.h"
+#include "xseg/range.h"
+
+#define PAGE     (2 * MIB)
+#define THREADS  2u
+#define SLOTS    24u
+#define GRANULES 16u
+
+/* Threads have no cmocka around them, so failures end the process; the parent notices. */
+#define CHECK(cond)                                                                     \
+    do {                                                                                \
+        if (!(cond)) {                                                                  \
+            char text_[512] = "";                                                       \
+            (void)xseg_error_text(text_, sizeof(text_));                                \
+            (void)fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #cond, text_); \
+            abort();                                                                    \
+        }                                                                               \
+    } while (0)
+
+struct thread {
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows, held in each step */
+    uint64_t random;
+    xseg_stream stream;
+    void *block[SLOTS];
+    struct xseg_range *range;
+    bool has[GRANULES];
+    struct xseg_pool *pool;
+    bool is_paused;
+    void *pooled; /* a block of the pool */
+};
+
+static struct {
+    struct budget_board *board;
+    struct budget_seat *seat;
+    struct xseg_allocator *allocator;
+    struct thread thread[THREADS];
+    atomic_bool plays, ends;
+    void *block;           /* of ORDER_ALLOCATE */
+    uint64_t asks, served; /* that the seat had from members before */
+} own;
+
+static uint64_t below(struct thread *thread, uint64_t bound)
+{
+    return (draw_next(&thread->random) >> 16) % bound;
+}
+
+/* --- Steps. --- */
+
+/* Whether memory was got; it need not be. */
+static bool is_served(xseg_status status)
+{
+    CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+          status == XSEG_ERR_BUSY);
+    (void)atomic_fetch_add(&own.seat->requests, 1);
+    if (status != XSEG_OK)
+        (void)atomic_fetch_add(&own.seat->refused, 1);
+    return status == XSEG_OK;
+}
+
+static uint64_t draw_bytes(struct thread *thread)
+{
+    const uint64_t kind = below(thread, 10);
+
+    if (kind < 4)
+        return 1 + below(thread, MIB);
+    return 1 + below(thread, kind < 8 ? 24 * MIB : own.board->block_most);
+}
+
+static void free_block(void **block)
+{
+    if (*block != NULL)
+        CHECK(xseg_free(own.allocator, *block) == XSEG_OK);
+    *block = NULL;
+}
+
+static void change_block(struct thread *thread)
+{
+    void **block = &thread->block[below(thread, SLOTS)];
+    const uint64_t bytes = draw_bytes(thread);
+
+    if (*block != NULL) {
+        free_block(block);
+        return;
+    }
+    if (!is_served(xseg_alloc(own.allocator, 0, bytes, thread->stream, block)))
+        *block = NULL;
+    else if (below(thread, 2) == 0)
+        CHECK(xseg_sim_launch_on(thread->stream, below(thread, 1000000),
+                                 (uint64_t)(uintptr_t)*block, bytes) == XSEG_OK);
+}
+
+static void free_many(struct thread *thread)
+{
+    for (unsigned i = 0; i < SLOTS; i++)
+        if (below(thread, 2) == 0)
+            free_block(&thread->block[i]);
+}
+
+static void change_range(struct thread *thread)
+{
+    const unsigned first = (unsigned)below(thread, GRANULES);
+    const bool had = thread->has[first];
+    unsigned count = 1;
+
+    while (count < 6 && first + count < GRANULES && thread->has[first + count] == had)
+        count++;
+    if (had)
+        CHECK(xseg_range_decommit(thread->range, first * PAGE, count * PAGE, thread->stream) ==
+              XSEG_OK);
+    else if (!is_served(
+                 xseg_range_commit(thread->range, first * PAGE, count * PAGE, thread->stream)))
+        return;
+    else
+        (void)atomic_fetch_add(&own.seat->commits, 1);
+    for (unsigned i = first; i < first + count; i++)
+        thread->has[i] = !had;
+}
+
+/* Pools that come back ask as requests do. */
+static void change_pool(struct thread *thread)
+{
+    struct xseg_request request = XSEG_REQUEST_INIT;
+
+    request.pool = thread->pool;
+    request.bytes = 1 + below(thread, own.board->block_most);
+    if (thread->is_paused) {
+        thread->is_paused = !is_served(xseg_pool_resume(thread->pool));
+    } else if (thread->pooled == NULL) {
+        if (!is_served(xseg_alloc_with(own.allocator, &request, &thread->pooled)))
+            thread->pooled = NULL;
+    } else if (below(thread, 3) == 0) {
+        free_block(&thread->pooled);
+    } else {
+        const xseg_status status = xseg_pool_pause(thread->pool, XSEG_KEEP_NOTHING, NULL);
+
+        /* Classic segments cannot be paused. */
+        CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_UNSUPPORTED);
+        thread->is_paused = status == XSEG_OK;
+    }
+}
+
+static void trim(struct thread *thread)
+{
+    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+
+    how.wait = below(thread, 2) == 0;
+    CHECK(xseg_trim(own.allocator, NULL, &how, NULL) == XSEG_OK);
+}
+
+static void configure(struct thread *thread)
+{
+    static const char *const texts[] = {
+        "budget_share:0",       "budget_share:0.2",     "budget_share:0.7",
+        "budget_min_mb:0",      "budget_min_mb:40",     "budget_return_ms:40",
+        "idle_ms:20",           "page_cache_mb:0",      "page_cache_mb:32",
+        "share_budget:none",    "share_budget:none",    "background_thread:True",
+        "budget_return_ms:150", "budget_return_ms:400",
+    };
+    char text[256];
+
+    /* Whoever has left the ledger comes back soon. */
+    (void)snprintf(text, sizeof(text), "share_budget:%s", own.board->ledger);
+    CHECK(xseg_configure(own.allocator,
+                         below(thread, 3) == 0 ? text : texts[below(thread, COUNT_OF(texts))]) ==
+          XSEG_OK);
+    (void)atomic_fetch_add(&own.seat->changes, 1);
+}
+
+/* During a capture of the device nobody is asked, and nothing goes. */
+static void capture(struct thread *thread)
+{
+    CHECK(xseg_capture_mark(own.allocator, 0) == XSEG_OK);
+    change_block(thread);
+    CHECK(xseg_capture_unmark(own.allocator, 0) == XSEG_OK);
+}
+
+static void step(struct thread *thread)
+{
+    const uint64_t kind = below(thread, 100);
+
+    if (kind < 40)
+        change_block(thread);
+    else if (kind < 45)
+        change_pool(thread);
+    else if (kind < 65)
+        change_range(thread);
+    else if (kind < 72)
+        free_many(thread);
+    else if (kind < 76)
+        trim(thread);
+    else if (kind < 79)
+        configure(thread);
+    else if (kind < 80)
+        capture(thread);
+    else if (kind < 95)
+        xseg_sim_advance(below(thread, 1000000));
+    else
+        (void)usleep((useconds_t)below(thread, kind == 99 ? 60000 : 3000));
+}
+
+static void *play(void *self)
+{
+    struct thread *thread = self;
+
+    while (!atomic_load(&own.ends)) {
+        CHECK(pthread_mutex_lock(&thread->lock) == 0);
+        const bool plays = atomic_load(&own.plays);
+        if (plays)
+            step(thread);
+        CHECK(pthread_mutex_unlock(&thread->lock) == 0);
+        (void)usleep(plays ? 50 : 1000);
+    }
+    return NULL;
+}
+
+/* --- Orders.  The threads rest, and their things are the main thread's. --- */
+
+static struct xseg_device *device(void)
+{
+    return xseg_allocator_open_device(own.allocator, 0);
+}
+
+static void wait_for_steps(void)
+{
+    for (unsigned i = 0; i < THREADS; i++) {
+        CHECK(pthread_mutex_lock(&own.thread[i].lock) == 0);
+        CHECK(pthread_mutex_unlock(&own.thread[i].lock) == 0);
+    }
+    xseg_sim_finish_all();
+}
+
+static void audit(void)
+{
+    struct xseg_finding finding = {0};
+
+    if (!xseg_device_audit(device(), &finding)) {
+        (void)fprintf(stderr, "%s: %s\n", finding.tag, finding.text);
+        abort();
+    }
+}
+
+static void free_all(void)
+{
+    for (unsigned i = 0; i < THREADS; i++) {
+        struct thread *thread = &own.thread[i];
+
+        for (unsigned at = 0; at < SLOTS; at++)
+            free_block(&thread->block[at]);
+        for (unsigned at = 0; at < GRANULES; at++)
+            if (thread->has[at])
+                CHECK(xseg_range_decommit(thread->range, at * PAGE, PAGE, thread->stream) ==
+                      XSEG_OK);
+        memset(thread->has, 0, sizeof(thread->has));
+        /* A pool that is held keeps its memory, as a graph may use it: the next one begins without. */
+        free_block(&thread->pooled);
+        CHECK(xseg_pool_release(thread->pool) == XSEG_OK);
+        CHECK(xseg_pool_create(own.allocator, 0, NULL, &thread->pool) == XSEG_OK);
+        thread->is_paused = false;
+    }
+    free_block(&own.block);
+    xseg_sim_finish_all();
+}
+
+static _Noreturn void end(void)
+{
+    atomic_store(&own.ends, true);
+    free_all();
+    for (unsigned i = 0; i < THREADS; i++) {
+        CHECK(pthread_join(own.thread[i].thread, NULL) == 0);
+        CHECK(xseg_range_release(own.thread[i].range) == XSEG_OK);
+        CHECK(xseg_pool_release(own.thread[i].pool) == XSEG_OK);
+    }
+    CHECK(xseg_close(own.allocator) == XSEG_OK);
+    CHECK(xseg_sim_used(0) == 0);
+    _exit(0);
+}
+
+static void obey(void)
+{
+    struct budget_seat *seat = own.seat;
+
+    if (seat->order == ORDER_PLAY) {
+        atomic_store(&own.plays, true);
+        return;
+    }
+    atomic_store(&own.plays, false);
+    wait_for_steps();
+    if (seat->order == ORDER_END)
+        end();
+    if (seat->order == ORDER_REST)
+        CHECK(xseg_configure(own.allocator, seat->text) == XSEG_OK);
+    if (seat->order == ORDER_FREE)
+        free_all();
+    if (seat->order == ORDER_GIVE_BACK)
+        free_block(&own.block);
+    if (seat->order == ORDER_ALLOCATE) {
+        seat->status = xseg_alloc(own.allocator, 0, seat->bytes, NULL, &own.block);
+        (void)xseg_error_text(seat->text, sizeof(seat->text));
+    }
+    audit();
+    seat->bytes = xseg_device_physical(device());
+}
+
+/* Let the parent know what would be lost with a kill. */
+static void count_asks(void)
+{
+    atomic_store(&own.seat->asks, own.asks + device()->budget->asks);
+    atomic_store(&own.seat->served, own.served + device()->budget->served);
+}
+
+static void be_quiet(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+/* Open on the card that all share; classic segments in one of three members. */
+static void sit_down(uint64_t seed)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    char config[256];
+
+    own.board->machine.shared = own.board->machine_name;
+    CHECK(xseg_sim_reset(&own.board->machine) == XSEG_OK);
+    (void)snprintf(config, sizeof(config),
+                   "share_budget:%s,budget_return_ms:150,expandable_segments:%s", own.board->ledger,
+                   seed % 3 == 0 ? "False" : "True");
+    options.driver = scene_driver();
+    options.log = be_quiet;
+    CHECK(xseg_open(config, &options, &own.allocator) == XSEG_OK);
+    for (unsigned i = 0; i < THREADS; i++) {
+        struct thread *thread = &own.thread[i];
+
+        thread->random = (seed * THREADS + i) * UINT64_C(88172645463325252) | 1;
+        CHECK(xseg_range_reserve(own.allocator, 0, GRANULES * PAGE, NULL, &thread->range) ==
+              XSEG_OK);
+        CHECK(xseg_pool_create(own.allocator, 0, NULL, &thread->pool) == XSEG_OK);
+        thread->stream = scene_stream();
+        CHECK(pthread_mutex_init(&thread->lock, NULL) == 0);
+        CHECK(pthread_create(&thread->thread, NULL, play, thread) == 0);
+    }
+}
+
+_Noreturn void budget_member(struct budget_board *board, unsigned seat, uint64_t seed)
+{
+    /* No member outlives the parent, whatever ends that. */
+    CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+    own.board = board;
+    own.seat = &board->seat[seat];
+    own.asks = own.seat->asks;
+    own.served = own.seat->served;
+    sit_down(seed);
+    for (;;) {
+        const unsigned ordered = atomic_load(&own.seat->ordered);
+
+        if (ordered != atomic_load(&own.seat->done)) {
+            obey();
+            atomic_store(&own.seat->done, ordered);
+        }
+        count_asks();
+        (void)usleep(500);
+    }
+}
