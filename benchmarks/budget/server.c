@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+#include "benchmarks/budget/server.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "xseg/sim.h"
+#include "xseg/xseg.h"
+
+#define TICK_NS  (10 * SECOND_NS)
+#define BEGIN_NS (300 * MILLISECOND_NS)
+#define END_NS   (50 * MILLISECOND_NS)
+
+/* The driver may be busy for so long in a tick, in microseconds; ticks are between requests. */
+#define TICK_BUDGET_US 100000u
+#define NON_BLOCKING   1u
+
+/* From the driver's interface, by their plain C types. */
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuStreamCreate(xseg_stream *stream, unsigned flags);
+
+const char *const server_call[CALLS] = {"cuMemCreate", "cuMemMap",     "cuMemSetAccess",
+                                        "cuMemUnmap",  "cuMemRelease", "cuMemGetInfo"};
+
+/* What a process serves with. */
+struct state {
+    const struct week *week;
+    struct xseg_allocator *allocator;
+    xseg_stream stream[SERVICES];
+    void *weights[SERVICES];
+    void *(*blocks)[BLOCKS_MOST]; /* of each session */
+    bool ticks;
+};
+
+void require(bool holds, const char *what)
+{
+    char text[1024] = "";
+
+    if (holds)
+        return;
+    (void)xseg_error_text(text, sizeof(text));
+    (void)fprintf(stderr, "bench-budget: %s: %s\n", what, text);
+    exit(1);
+}
+
+/* --- In the process. --- */
+
+static uint64_t read_machine_clock(void)
+{
+    struct timespec now = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t read_simulated_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
+
+static uint64_t count_waits(void)
+{
+    return xseg_sim_calls("cuStreamSynchronize") + xseg_sim_calls("cuEventSynchronize") +
+           xseg_sim_calls("cuCtxSynchronize");
+}
+
+/* Driver calls have moved the clock, too, so that it may be a little ahead. */
+static void move_clock(const struct state *state, uint64_t at_ns)
+{
+    for (uint64_t now = xseg_sim_clock(); now < at_ns; now = xseg_sim_clock()) {
+        xseg_sim_advance(at_ns - now < TICK_NS ? at_ns - now : TICK_NS);
+        require(!state->ticks || xseg_tick(state->allocator, TICK_BUDGET_US) == XSEG_OK,
+                "xseg_tick");
+    }
+}
+
+static void free_blocks(const struct state *state, uint32_t session, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        require(xseg_free(state->allocator, state->blocks[session][i]) == XSEG_OK, "xseg_free");
+}
+
+/* A request: all blocks, or none. */
+static bool allocate(const struct state *state, uint32_t number)
+{
+    const struct session *session = &state->week->sessions[number];
+
+    for (unsigned i = 0; i < session->count; i++) {
+        const xseg_status status =
+            xseg_alloc(state->allocator, 0, session->block[i], state->stream[session->service],
+                       &state->blocks[number][i]);
+
+        require(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT,
+                "xseg_alloc");
+        if (status != XSEG_OK) {
+            free_blocks(state, number, i);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void begin(const struct state *state, uint32_t number, struct server_answer *answer)
+{
+    const uint64_t driver_ns = xseg_sim_driver_time(), waits = count_waits();
+    const uint64_t host_ns = read_machine_clock();
+
+    answer->served = allocate(state, number);
+    answer->host_ns = read_machine_clock() - host_ns;
+    answer->driver_ns = xseg_sim_driver_time() - driver_ns;
+    answer->waits = count_waits() - waits;
+    if (answer->served)
+        require(xseg_sim_launch(state->stream[state->week->sessions[number].service], BEGIN_NS) ==
+                    XSEG_OK,
+                "xseg_sim_launch");
+}
+
+static void end(const struct state *state, uint32_t number)
+{
+    const struct session *session = &state->week->sessions[number];
+
+    require(xseg_sim_launch(state->stream[session->service], END_NS) == XSEG_OK, "xseg_sim_launch");
+    free_blocks(state, number, session->count);
+}
+
+/* The last process that leaves the shared machine in order removes it. */
+static void leave(struct state *state)
+{
+    const struct xseg_sim_settings alone = XSEG_SIM_SETTINGS_INIT;
+
+    for (unsigned i = 0; i < SERVICES; i++)
+        require(xseg_free(state->allocator, state->weights[i]) == XSEG_OK, "xseg_free");
+    require(xseg_close(state->allocator) == XSEG_OK, "xseg_close");
+    require(xseg_sim_used(0) == 0, "memory is left");
+    require(xseg_sim_reset(&alone) == XSEG_OK, "xseg_sim_reset");
+}
+
+static struct server_answer obey(struct state *state, const struct server_order *order)
+{
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct server_answer answer = {0};
+    struct xseg_where where = XSEG_WHERE_ANY;
+
+    move_clock(state, order->at_ns);
+    if (order->task == SERVER_BEGIN)
+        begin(state, order->session, &answer);
+    else if (order->task == SERVER_END)
+        end(state, order->session);
+    where.device = 0;
+    require(xseg_stats(state->allocator, &where, &stats) == XSEG_OK, "xseg_stats");
+    answer.physical = stats.physical_bytes;
+    answer.all_driver_ns = xseg_sim_driver_time();
+    for (unsigned i = 0; i < CALLS; i++)
+        answer.calls[i] = xseg_sim_calls(server_call[i]);
+    if (order->task == SERVER_LEAVE)
+        leave(state);
+    return answer;
+}
+
+static void open_allocator(struct state *state, const struct server_machine *machine,
+                           unsigned served, const char *config)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    void *context = NULL;
+
+    settings.costs = "a100";
+    settings.memory_bytes = machine->memory_bytes;
+    settings.shared = machine->name;
+    require(xseg_sim_reset(&settings) == XSEG_OK, "xseg_sim_reset");
+    require(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 &&
+                cuCtxPushCurrent_v2(context) == 0,
+            "the simulated driver");
+    options.driver = BENCH_DRIVER;
+    options.clock = read_simulated_clock;
+    require(xseg_open(config, &options, &state->allocator) == XSEG_OK, "xseg_open");
+    for (unsigned i = 0; i < SERVICES; i++) {
+        if ((served >> i & 1) == 0)
+            continue;
+        require(cuStreamCreate(&state->stream[i], NON_BLOCKING) == 0, "cuStreamCreate");
+        require(xseg_alloc(state->allocator, 0, services[i].weight_bytes, state->stream[i],
+                           &state->weights[i]) == XSEG_OK,
+                "xseg_alloc");
+    }
+}
+
+/* --- In the programme. --- */
+
+struct server server_start(const struct server_machine *machine, const struct week *week,
+                           unsigned served, const char *config, bool ticks)
+{
+    struct state state = {.week = week, .ticks = ticks};
+    struct server_order order = {0};
+    struct server server;
+    int sockets[2];
+
+    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0, "socketpair");
+    (void)fflush(NULL);
+    server = (struct server){fork(), sockets[0]};
+    require(server.pid >= 0, "fork");
+    if (server.pid != 0) {
+        (void)close(sockets[1]);
+        (void)server_do(&server, order);
+        return server;
+    }
+    (void)close(sockets[0]);
+    state.blocks = calloc(week->count + 1, sizeof(*state.blocks));
+    require(state.blocks != NULL, "no host memory");
+    open_allocator(&state, machine, served, config);
+    while (order.task != SERVER_LEAVE &&
+           read(sockets[1], &order, sizeof(order)) == (ssize_t)sizeof(order)) {
+        const struct server_answer answer = obey(&state, &order);
+
+        require(write(sockets[1], &answer, sizeof(answer)) == (ssize_t)sizeof(answer), "write");
+    }
+    free(state.blocks);
+    _exit(order.task == SERVER_LEAVE ? 0 : 1);
+}
+
+struct server_answer server_do(const struct server *server, struct server_order order)
+{
+    struct server_answer answer = {0};
+
+    require(write(server->socket, &order, sizeof(order)) == (ssize_t)sizeof(order), "write");
+    require(read(server->socket, &answer, sizeof(answer)) == (ssize_t)sizeof(answer),
+            "a process has ended");
+    return answer;
+}
+
+struct server_answer server_end(const struct server *server, uint64_t at_ns)
+{
+    const struct server_order order = {.task = SERVER_LEAVE, .at_ns = at_ns};
+    const struct server_answer answer = server_do(server, order);
+    int result = 1;
+
+    (void)close(server->socket);
+    require(waitpid(server->pid, &result, 0) == server->pid && result == 0, "a process failed");
+    return answer;
+}
