@@ -260,11 +260,16 @@ static inline void member_kill(unsigned number)
     member_end(number);
 }
 
+/* Members end without leaving the machine, so its file is removed here. */
 static inline int members_end(void **state)
 {
+    char machine[128];
+
     (void)state;
     for (unsigned i = 0; i < members.count; i++)
         member_end(i);
+    (void)snprintf(machine, sizeof(machine), "/dev/shm/xseg-sim-%s", members.machine_name);
+    (void)unlink(machine);
     (void)unlink(members.ledger);
     return rmdir(members.folder);
 }
