@@ -386,6 +386,18 @@ static void divisions_fill_their_intervals(void **state)
     }
 }
 
+/* A path may have a word that stands for none. */
+static void none_is_no_ledger(void **state)
+{
+    const struct xseg_config config =
+        parsed("share_budget:here,share_budget:none,oom_snapshot:none");
+
+    (void)state;
+    assert_string_equal(config.share_budget, "");
+    assert_string_equal(config.oom_snapshot, "none");
+    assert_string_equal(parsed("share_budget:./none").share_budget, "./none");
+}
+
 /* Everything off its default, read back from what it prints. */
 static const char *const everything =
     "expandable_segments:False,large_segment_size_mb:41,max_split_size_mb:50,"
@@ -398,7 +410,8 @@ static const char *const everything =
     "pinned_reserve_segment_size_mb:1,pinned_use_background_threads:True,"
     "pinned_free_catch_all:True,pinned_max_round_threshold_mb:0,pinned_max_cached_size_mb:3,"
     "idle_ms:1000,keep_mb:5,keep_window_s:6,reclaim_us_per_s:7,soft_limit_mb:8,"
-    "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,exportable:True,"
+    "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,"
+    "exportable:True,"
     "rdma:True,"
     "placement:pages,snapshot_signal:USR2,publish:True,share_budget:here,budget_share:0.5,"
     "budget_min_mb:12,budget_return_ms:13,"
@@ -570,6 +583,7 @@ int main(void)
         cmocka_unit_test(rounding_follows_the_large_segment_size_unless_named),
         cmocka_unit_test(odd_segments_and_pages_do_not_go_together),
         cmocka_unit_test(divisions_fill_their_intervals),
+        cmocka_unit_test(none_is_no_ledger),
         cmocka_unit_test(what_is_printed_reads_the_same),
         cmocka_unit_test(numbers_have_a_point_in_every_locale),
         cmocka_unit_test(named_keys_are_told),
