@@ -89,6 +89,8 @@ static const struct {
     [XSEG_REASON_EXPORTED] = {"idle, but exported", offsetof(struct xseg_explained, exported)},
     [XSEG_REASON_REGISTERED] = {"idle, but registered",
                                 offsetof(struct xseg_explained, registered)},
+    [XSEG_REASON_BORROWED] = {"idle, above the share of this process",
+                              offsetof(struct xseg_explained, borrowed)},
 };
 
 const char *xseg_reason_text(enum xseg_reason_kind kind)

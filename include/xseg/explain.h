@@ -47,7 +47,10 @@ enum xseg_reason_kind {
     XSEG_REASON_DECAY,    /* idle, and goes back by itself, at the latest at the age of idle_ms */
     XSEG_REASON_POLICY,   /* idle, and nothing gives it back but xseg_trim() or a shortage */
     XSEG_REASON_EXPORTED, /* idle, but exported (share.h); looked at right behind PINNED */
-    XSEG_REASON_REGISTERED /* idle, but pinned by a registration (registration.h); looked at before PINNED */
+    XSEG_REASON_REGISTERED, /* idle, but pinned by a registration (registration.h); looked at before PINNED */
+    /* idle, but above the share of this process in its budget (share_budget): goes to others when they want it, the
+     * oldest first; looked at right before FLOOR */
+    XSEG_REASON_BORROWED
 };
 
 /** A page, a run of adjacent ones with the same reason and block, or a classic segment. */
@@ -97,9 +100,10 @@ struct xseg_explained {
     uint64_t registered;  /* by kind */
     /* Of `live_itself`, what blocks of pools with single_page have beyond what was asked for. */
     uint64_t single_page_rest;
+    uint64_t borrowed; /* by kind */
 };
 /* clang-format off */
-#define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**

@@ -9,6 +9,7 @@
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/inspect/allocator_describe.h"
+#include "src/core/inspect/borrowed.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/leaving.h"
@@ -262,7 +263,7 @@ static void look_at_segment(struct xseg_explaining *look, const struct xseg_exte
 
 /* --- Why idle memory stays. --- */
 
-/* Why the idle memory of an arena stays; DECAY is weighed further by weigh_decay(). */
+/* Why the idle memory of an arena stays; BORROWED is weighed further by xseg_borrowed_weigh(), DECAY by weigh_decay(). */
 static enum xseg_reason_kind keeper_of(const struct xseg_explaining *look, struct xseg_arena *arena)
 {
     bool idle = false;
@@ -276,9 +277,11 @@ static enum xseg_reason_kind keeper_of(const struct xseg_explaining *look, struc
     if (look->asks &&
         xseg_trim_is_idle(look->device, xseg_arena_stream(arena), false, &idle) == XSEG_OK && !idle)
         return XSEG_REASON_STREAM;
-    return look->config->decays && !xseg_pool_has_own_memory(arena->pool) && !arena->is_guarded
-               ? XSEG_REASON_DECAY
-               : XSEG_REASON_POLICY;
+    if (xseg_pool_has_own_memory(arena->pool) || arena->is_guarded)
+        return XSEG_REASON_POLICY;
+    if (look->config->share_budget[0] != '\0')
+        return XSEG_REASON_BORROWED;
+    return look->config->decays ? XSEG_REASON_DECAY : XSEG_REASON_POLICY;
 }
 
 /* Cached bytes of an arena whose memory may go back, on pages that blocks in use share. */
@@ -395,16 +398,6 @@ static xseg_status name_streams(struct xseg_explaining *look, size_t first)
 
 /* --- The floor of decay: it keeps the youngest of the memory that it could take. --- */
 
-static int compare_ages(const void *left, const void *right)
-{
-    const struct xseg_reason *a = *(struct xseg_reason *const *)left;
-    const struct xseg_reason *b = *(struct xseg_reason *const *)right;
-
-    if (a->age_ms != b->age_ms)
-        return a->age_ms < b->age_ms ? -1 : 1;
-    return (a->base > b->base) - (a->base < b->base);
-}
-
 static xseg_status weigh_decay(struct xseg_explaining *look, size_t first)
 {
     struct xseg_reasons *reasons = look->reasons;
@@ -415,13 +408,16 @@ static xseg_status weigh_decay(struct xseg_explaining *look, size_t first)
 
     if (young == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to explain %zu pages", count);
-    for (size_t i = first; i < reasons->count; i++)
-        if (reasons->list[i].kind == XSEG_REASON_DECAY) {
+    for (size_t i = first; i < reasons->count; i++) {
+        const enum xseg_reason_kind kind = reasons->list[i].kind;
+
+        idle +=
+            kind == XSEG_REASON_DECAY || kind == XSEG_REASON_BORROWED ? reasons->list[i].bytes : 0;
+        if (kind == XSEG_REASON_DECAY)
             young[found++] = &reasons->list[i];
-            idle += reasons->list[i].bytes;
-        }
+    }
     XSEG_ASSERT(found <= count);
-    qsort(young, found, sizeof(struct xseg_reason *), compare_ages);
+    qsort(young, found, sizeof(struct xseg_reason *), xseg_borrowed_compare_ages);
     const uint64_t most = found == 0 ? 0 : xseg_decay_kept(look->device, look->config, idle);
     /* Without idle_ms only limits take memory; memory within the limits stays by policy. */
     for (size_t i = 0; i < found && kept < most; i++) {
@@ -458,10 +454,11 @@ xseg_status xseg_explain_end(struct xseg_explaining *look)
     struct xseg_device *device = look->device;
 
     name_keepers(look);
+    xseg_status status = xseg_borrowed_weigh(look);
     free(look->arenas);
     xseg_dated_note(&device->stranded, xseg_clock_coarse(&device->allocator->clock),
                     look->stranded);
-    const xseg_status status = name_streams(look, look->first);
+    status = status == XSEG_OK ? name_streams(look, look->first) : status;
     /* What device_free_min_mb demands only the driver knows. */
     if (status != XSEG_OK || (!look->asks && look->config->device_free_min_bytes != 0))
         return status;

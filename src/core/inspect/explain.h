@@ -3,9 +3,9 @@
  * Explain: for every page of a device, why it is not free.
  *
  * A page has one reason, the first of these that applies.  A block lies on it: a live one, a pending one, a
- * busy one.  Or idle memory is kept: by a registration, a pin, an export, the pool's holder, a capture, the stream's work,
- * the floor of decay, the time of decay, or by policy alone.  So the reasons of a device add up to its reserved
- * bytes.
+ * busy one.  Or idle memory is kept: by a registration, a pin, an export, the pool's holder, a capture, the stream's work;
+ * it is borrowed (borrowed.h); or it is kept by the floor of decay, the time of decay, or by policy alone.  So the reasons
+ * of a device add up to its reserved bytes.
  *
  * Locking: GROWTH is held while a device is looked at, ARENA for each arena, then PENDING.
  */

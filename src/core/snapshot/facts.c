@@ -98,6 +98,7 @@ static unsigned word_of(enum xseg_reason_kind kind)
         [XSEG_REASON_POLICY] = XSEG_SNAPSHOT_POLICY,
         [XSEG_REASON_EXPORTED] = XSEG_SNAPSHOT_EXPORTED,
         [XSEG_REASON_REGISTERED] = XSEG_SNAPSHOT_REGISTERED,
+        [XSEG_REASON_BORROWED] = XSEG_SNAPSHOT_BORROWED,
     };
 
     XSEG_ASSERT((unsigned)kind < sizeof(words) / sizeof(words[0]));

@@ -73,7 +73,8 @@
                                             each(FLOOR, "floor") each(POLICY, "policy")            \
                                                 each(EXPORTED, "exported")                         \
                                                     each(REGISTERED, "registered")                 \
-                                                        each(SINGLE_PAGE_REST, "single_page_rest")
+                                                        each(SINGLE_PAGE_REST, "single_page_rest") \
+                                                            each(BORROWED, "borrowed")
 
 #define XSEG_SNAPSHOT_WORD(name, text) XSEG_SNAPSHOT_##name,
 enum xseg_snapshot_word { XSEG_SNAPSHOT_WORDS(XSEG_SNAPSHOT_WORD) XSEG_SNAPSHOT_WORD_COUNT };

@@ -101,7 +101,7 @@ void explained_print(FILE *out, const struct explained *explained)
     const uint64_t all = explained->sums.reserved;
 
     (void)fprintf(out, "why memory is reserved at the end\n");
-    for (unsigned i = 0; i <= XSEG_REASON_REGISTERED; i++) {
+    for (unsigned i = 0; i <= XSEG_REASON_BORROWED; i++) {
         const struct explained_kind *kind = &explained->kind[i];
 
         if (kind->reasons == 0)
@@ -134,6 +134,7 @@ json_t *explained_json(const struct explained *explained)
         {"policy", sums->policy},
         {"exported", sums->exported},
         {"registered", sums->registered},
+        {"borrowed", sums->borrowed},
         {"reserved", sums->reserved},
         {"live_itself", sums->live_itself},
         {"single_page_rest", sums->single_page_rest},

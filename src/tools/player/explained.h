@@ -31,7 +31,7 @@ struct explained_kind {
 struct explained {
     bool is_there;
     struct xseg_explained sums;
-    struct explained_kind kind[XSEG_REASON_REGISTERED + 1];
+    struct explained_kind kind[XSEG_REASON_BORROWED + 1];
 };
 
 /* Ask the allocator.  streams: the trace's, by number.  Returns false if it refuses. */

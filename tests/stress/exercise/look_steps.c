@@ -93,7 +93,7 @@ void step_explain(struct worker *worker)
     if (status == XSEG_OK)
         CHECK(sums.reserved == sums.live + sums.pending + sums.busy + sums.pool + sums.pinned +
                                    sums.capture + sums.stream + sums.floor + sums.decay +
-                                   sums.policy + sums.exported + sums.registered);
+                                   sums.policy + sums.exported + sums.registered + sums.borrowed);
     left = 1 + below(worker, 200);
     (void)CALL(xseg_walk, world->allocator, &where, see_block, &left);
     left = 1 + below(worker, 200);

@@ -92,6 +92,7 @@ class ReasonKind(enum.IntEnum):
     POLICY = _structs.XSEG_REASON_POLICY
     EXPORTED = _structs.XSEG_REASON_EXPORTED
     REGISTERED = _structs.XSEG_REASON_REGISTERED
+    BORROWED = _structs.XSEG_REASON_BORROWED
 
 
 class Reason(NamedTuple):
@@ -142,6 +143,7 @@ class Explained(NamedTuple):
     exported: int
     registered: int
     single_page_rest: int
+    borrowed: int
     reasons: List[Reason]
 
 

@@ -52,6 +52,7 @@ XSEG_REASON_DECAY = 8
 XSEG_REASON_POLICY = 9
 XSEG_REASON_EXPORTED = 10
 XSEG_REASON_REGISTERED = 11
+XSEG_REASON_BORROWED = 12
 XSEG_POOL_NAME_MOST = 63
 XSEG_POOL_NO_SPLIT = 0
 XSEG_POOL_USE_ON_OOM = 1
@@ -332,6 +333,7 @@ class xseg_explained(Structure):
         ("exported", c_uint64),
         ("registered", c_uint64),
         ("single_page_rest", c_uint64),
+        ("borrowed", c_uint64),
     ]
 
 

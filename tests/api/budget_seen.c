@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT */
+/* What is seen of processes that share a card: why memory is idle, what happened, figures, and the ledger itself. */
+#include "tests/support/members.h"
+
+/* So long a wait that a machine which is busy with other tests does not matter. */
+#define PATIENT "budget_return_ms:4000"
+
+/* An allocator in the test's own process, which is one of those that share; members are started before. */
+static struct xseg_allocator *join(const char *config)
+{
+    struct xseg_allocator *allocator = NULL;
+    char whole[512];
+
+    (void)snprintf(whole, sizeof(whole), "share_budget:%s," PATIENT "%s%s", members.ledger,
+                   config[0] != '\0' ? "," : "", config);
+    assert_int_equal(xseg_sim_reset(&members.machine), XSEG_OK);
+    assert_int_equal(scene_try_open(whole, &allocator), XSEG_OK);
+    return allocator;
+}
+
+/* Close, and leave the shared machine. */
+static void leave(struct xseg_allocator *allocator)
+{
+    const struct xseg_sim_settings alone = XSEG_SIM_SETTINGS_INIT;
+
+    scene_close(allocator);
+    assert_int_equal(xseg_sim_reset(&alone), XSEG_OK);
+}
+
+/* --- Why memory is idle. --- */
+
+struct told {
+    uint64_t lowest_borrowed, highest_other; /* addresses */
+    uint64_t youngest_borrowed, oldest_other;
+};
+
+static bool note_reason(void *context, const struct xseg_reason *reason)
+{
+    struct told *told = context;
+    const uint64_t base = (uint64_t)(uintptr_t)reason->base;
+
+    assert_int_equal(reason->live_bytes + reason->pending_bytes + reason->busy_bytes +
+                         reason->cached_bytes,
+                     reason->bytes);
+    if (reason->kind == XSEG_REASON_BORROWED) {
+        told->lowest_borrowed = base < told->lowest_borrowed ? base : told->lowest_borrowed;
+        if (reason->age_ms < told->youngest_borrowed)
+            told->youngest_borrowed = reason->age_ms;
+    } else {
+        told->highest_other = base > told->highest_other ? base : told->highest_other;
+        if (reason->age_ms > told->oldest_other)
+            told->oldest_other = reason->age_ms;
+    }
+    return true;
+}
+
+static struct xseg_explained explain(struct xseg_allocator *allocator, struct told *told)
+{
+    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+
+    *told = (struct told){UINT64_MAX, 0, UINT64_MAX, 0};
+    assert_int_equal(xseg_explain(allocator, NULL, note_reason, told, &sums), XSEG_OK);
+    assert_int_equal(sums.live + sums.pending + sums.busy + sums.pool + sums.pinned + sums.capture +
+                         sums.stream + sums.floor + sums.decay + sums.policy + sums.exported +
+                         sums.registered + sums.borrowed,
+                     sums.reserved);
+    return sums;
+}
+
+/* Explain, once the first turn has found out what the share is. */
+static struct xseg_explained explain_share(struct xseg_allocator *allocator, struct told *told)
+{
+    struct xseg_explained sums = explain(allocator, told);
+
+    for (unsigned tries = 0; sums.borrowed == 0 && tries < 3000; tries++) {
+        (void)usleep(10000);
+        sums = explain(allocator, told);
+    }
+    return sums;
+}
+
+/* A quarter of 1 GiB is its own; of 700 MiB the rest is borrowed, in whole pages. */
+static void idle_memory_above_the_share_is_borrowed(void **state)
+{
+    struct xseg_allocator *allocator = join("budget_share:0.25");
+    void *block = scene_alloc(allocator, 700 * MIB, NULL);
+    struct told told;
+
+    (void)state;
+    struct xseg_explained sums = explain(allocator, &told);
+    assert_int_equal(sums.borrowed, 0);
+    scene_free(allocator, block);
+    sums = explain_share(allocator, &told);
+    assert_int_equal(sums.reserved, 700 * MIB);
+    assert_int_equal(sums.borrowed, 460 * MIB);
+    assert_int_equal(sums.policy, 240 * MIB);
+    assert_true(told.lowest_borrowed > told.highest_other);
+    /* What is live is not: nobody gets it. */
+    block = scene_alloc(allocator, 690 * MIB, NULL);
+    assert_int_equal(explain(allocator, &told).borrowed, 0);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_configure(allocator, "budget_min_mb:500"), XSEG_OK);
+    assert_int_equal(explain_share(allocator, &told).borrowed, 200 * MIB);
+    assert_int_equal(xseg_configure(allocator, "share_budget:none"), XSEG_OK);
+    assert_int_equal(explain(allocator, &told).policy, 700 * MIB);
+    leave(allocator);
+}
+
+/* The oldest goes first, and the floor keeps of the rest. */
+static void the_oldest_are_borrowed(void **state)
+{
+    struct xseg_allocator *allocator =
+        join("budget_share:0.5,idle_ms:100000,keep_mb:1000,background_thread:True");
+    struct told told;
+    void *block[3];
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        block[i] = scene_alloc(allocator, 200 * MIB, NULL);
+    for (unsigned i = 0; i < 3; i++) {
+        scene_free(allocator, block[i]);
+        (void)usleep(20000);
+        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+    }
+    const struct xseg_explained sums = explain_share(allocator, &told);
+    assert_int_equal(sums.borrowed, 100 * MIB);
+    assert_int_equal(sums.floor, 500 * MIB);
+    assert_true(told.youngest_borrowed >= told.oldest_other);
+    leave(allocator);
+}
+
+/* Pages of the page cache go first, so less of what is reserved would go. */
+static void the_page_cache_counts_first(void **state)
+{
+    struct xseg_allocator *allocator = join("budget_share:0.25,page_cache_mb:1024");
+    void *block = scene_alloc(allocator, 300 * MIB, NULL);
+    struct told told;
+
+    (void)state;
+    assert_int_equal(xseg_configure(allocator, "unmap_on_free:True"), XSEG_OK);
+    scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
+    assert_int_equal(xseg_configure(allocator, "unmap_on_free:False"), XSEG_OK);
+    scene_free(allocator, block);
+    const struct xseg_explained sums = explain_share(allocator, &told);
+    assert_int_equal(sums.page_cache, 400 * MIB);
+    assert_int_equal(sums.borrowed, 60 * MIB);
+    leave(allocator);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(idle_memory_above_the_share_is_borrowed),
+        TEST(the_oldest_are_borrowed),
+        TEST(the_page_cache_counts_first),
+    };
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests_name("budget_seen", tests, NULL, NULL);
+}
