@@ -47,7 +47,12 @@ enum xseg_history_action {
     XSEG_HISTORY_PAUSE,
     XSEG_HISTORY_RESUME,     /* these addresses of a paused pool have memory again */
     XSEG_HISTORY_ANNOTATION, /* xseg_history_annotate() */
-    XSEG_HISTORY_ACTIONS     /* how many there are */
+    /* A request begins to wait for memory that other processes leave idle (share_budget).  What the thread does next on
+     * the device, an ALLOC or an OOM as a rule, says when that was over. */
+    XSEG_HISTORY_ASK,
+    /* Why memory goes, as STEAL, DECAY and TRIM: it was idle, and other processes wanted it. */
+    XSEG_HISTORY_GIVE,
+    XSEG_HISTORY_ACTIONS /* how many there are; a later release may have more */
 };
 
 /** An event.  Texts of labels end; the functions that hand out entries say when. */
@@ -61,7 +66,7 @@ struct xseg_history_entry {
     bool is_lent; /* the block is the default pool's, in memory of that pool (pool.h) */
     void *base;   /* NULL: the event is about no memory */
     uint64_t
-        bytes; /* of the block or of the piece of a segment; OOM: that the device had free, in whole 512 */
+        bytes; /* of the block or of the piece of a segment; OOM: that the device had free, in whole 512; ASK: wanted */
     uint64_t
         requested; /* ALLOC, FREE_*: what the user asked for; OOM: what was refused; else `bytes` */
     uint64_t time_ns; /* by xseg_options.clock, or of CLOCK_MONOTONIC */

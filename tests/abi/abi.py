@@ -39,6 +39,8 @@ CHANGES = [
     ("a member more where struct_bytes is missing", "include/xseg/stats.h", "allocated, freed;\n", "allocated, freed, more;\n",
      "struct xseg_stat", True),
 ]
+# Enumerators that say how many others there are: they grow with these, and programmes take care of numbers that they do not know.
+COUNTS = {"XSEG_HISTORY_ACTIONS"}
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -129,6 +131,9 @@ def break_release(old, new):
     found: an older programme has any value there, and its struct_bytes does not tell.
     """
     corpus, before = xml.fromstring(new), structures(xml.fromstring(old))
+    counts = {each.get("name"): each.get("value") for each in xml.fromstring(old).iter("enumerator") if each.get("name") in COUNTS}
+    for each in corpus.iter("enumerator"):
+        each.set("value", counts.get(each.get("name"), each.get("value")))
     for name, each in structures(corpus).items():
         members = each.findall("data-member")
         if name in before and members[0].find("var-decl").get("name") == "struct_bytes":

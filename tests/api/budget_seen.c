@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* What is seen of processes that share a card: why memory is idle, what happened, figures, and the ledger itself. */
 #include "tests/support/members.h"
+#include "tests/support/recorded.h"
 
 /* So long a wait that a machine which is busy with other tests does not matter. */
 #define PATIENT "budget_return_ms:4000"
+
+/* Whether something is so within a time: what other threads and processes do takes some. */
+#define COMES_TO(condition)                                             \
+    do {                                                                \
+        for (unsigned tries = 0; !(condition) && tries < 3000; tries++) \
+            (void)usleep(10000);                                        \
+        assert_true(condition);                                         \
+    } while (0)
 
 /* An allocator in the test's own process, which is one of those that share; members are started before. */
 static struct xseg_allocator *join(const char *config)
@@ -147,6 +156,100 @@ static void the_page_cache_counts_first(void **state)
     leave(allocator);
 }
 
+/* --- What happened. --- */
+
+/* The one event of an action that there is. */
+static struct xseg_history_entry only(const struct recorded *recorded,
+                                      enum xseg_history_action action)
+{
+    struct xseg_history_entry found = {.struct_bytes = 0};
+    unsigned count = 0;
+
+    for (size_t i = 0; i < recorded->count; i++)
+        if (recorded->entry[i].action == action) {
+            found = recorded->entry[i];
+            count++;
+        }
+    assert_int_equal(count, 1);
+    return found;
+}
+
+/* Who asks notes it before what it gets. */
+static void a_request_that_waits_is_noted(void **state)
+{
+    const unsigned other = member_start(PATIENT);
+
+    (void)state;
+    struct xseg_allocator *allocator = join("history:all,history_stacks:alloc");
+    const xseg_stream stream = scene_stream();
+    assert_int_equal(member_ask(other, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
+    void *block = scene_alloc(allocator, 400 * MIB, stream);
+    struct recorded recorded = recorded_walk(allocator, 0);
+    const struct xseg_history_entry ask = only(&recorded, XSEG_HISTORY_ASK);
+    const struct xseg_history_entry alloc = only(&recorded, XSEG_HISTORY_ALLOC);
+    assert_null(ask.base);
+    assert_int_equal(ask.order, 0);
+    assert_int_equal(ask.bytes, 400 * MIB);
+    assert_int_equal(ask.requested, 400 * MIB);
+    assert_ptr_equal(ask.stream, stream);
+    assert_int_equal(ask.thread, alloc.thread);
+    assert_int_not_equal(ask.stack, 0);
+    assert_true(ask.time_ns <= alloc.time_ns);
+    assert_int_equal(recorded.entry[0].action, XSEG_HISTORY_ASK);
+    free(recorded.entry);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(stream);
+    member_end(other);
+}
+
+/* What was given by the history, in bytes; each piece is followed by its unmap. */
+static uint64_t noted_as_given(struct xseg_allocator *allocator)
+{
+    const struct recorded recorded = recorded_walk(allocator, 0);
+    uint64_t given = 0, unmapped = 0;
+
+    for (size_t i = 0; i < recorded.count; i++) {
+        const struct xseg_history_entry *entry = &recorded.entry[i];
+
+        assert_int_not_equal(entry->action, XSEG_HISTORY_DECAY);
+        unmapped += entry->action == XSEG_HISTORY_SEGMENT_UNMAP ? entry->bytes : 0;
+        if (entry->action != XSEG_HISTORY_GIVE)
+            continue;
+        given += entry->bytes;
+        assert_true(i + 1 < recorded.count);
+        assert_int_equal(entry[1].action, XSEG_HISTORY_SEGMENT_UNMAP);
+        assert_ptr_equal(entry[1].base, entry->base);
+        assert_int_equal(entry[1].bytes, entry->bytes);
+    }
+    assert_int_equal(given, unmapped);
+    free(recorded.entry);
+    return given;
+}
+
+static uint64_t taken(struct xseg_allocator *allocator)
+{
+    return scene_stats(allocator).physical_bytes;
+}
+
+/* Who gives notes it as the cause of what goes, once for each piece of memory. */
+static void what_is_given_is_noted(void **state)
+{
+    const unsigned other = member_start(PATIENT);
+
+    (void)state;
+    struct xseg_allocator *allocator = join("history:all");
+    scene_free(allocator, scene_alloc(allocator, 900 * MIB, NULL));
+    const struct member_answer answer = member_ask(other, 'a', 0, 400 * MIB);
+    if (answer.status != XSEG_OK)
+        fail_msg("%s", answer.text);
+    /* It may still be giving. */
+    COMES_TO(noted_as_given(allocator) == 900 * MIB - taken(allocator));
+    assert_true(noted_as_given(allocator) >= 276 * MIB);
+    leave(allocator);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
 
 int main(void)
@@ -155,6 +258,8 @@ int main(void)
         TEST(idle_memory_above_the_share_is_borrowed),
         TEST(the_oldest_are_borrowed),
         TEST(the_page_cache_counts_first),
+        TEST(a_request_that_waits_is_noted),
+        TEST(what_is_given_is_noted),
     };
 
     (void)signal(SIGPIPE, SIG_IGN);

@@ -264,10 +264,12 @@ bool played_on(struct played *played, const struct xseg_history_entry *entry)
     case XSEG_HISTORY_STEAL:
     case XSEG_HISTORY_DECAY:
     case XSEG_HISTORY_TRIM:
+    case XSEG_HISTORY_GIVE:
         return has_memory(played, block.base, block.base + block.bytes) ||
                refuse(played, "memory is to go where none is", block.base, block.bytes);
     case XSEG_HISTORY_OOM:
     case XSEG_HISTORY_ANNOTATION:
+    case XSEG_HISTORY_ASK:
         return block.base == 0 || refuse(played, "an event of no memory has some", block.base, 0);
     case XSEG_HISTORY_ACTIONS:
         break;
@@ -300,6 +302,8 @@ bool played_back(struct played *played, const struct xseg_history_entry *entry)
     case XSEG_HISTORY_TRIM:
     case XSEG_HISTORY_OOM:
     case XSEG_HISTORY_ANNOTATION:
+    case XSEG_HISTORY_ASK:
+    case XSEG_HISTORY_GIVE:
         return true;
     case XSEG_HISTORY_ACTIONS:
         break;

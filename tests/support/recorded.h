@@ -45,13 +45,22 @@ static inline struct recorded recorded_walk(struct xseg_allocator *allocator, in
 static inline const char *recorded_word(enum xseg_history_action action)
 {
     static const char *const words[XSEG_HISTORY_ACTIONS] = {
-        [XSEG_HISTORY_ALLOC] = "alloc",         [XSEG_HISTORY_FREE_REQUESTED] = "free",
-        [XSEG_HISTORY_FREE_COMPLETED] = "done", [XSEG_HISTORY_SEGMENT_ALLOC] = "segment",
-        [XSEG_HISTORY_SEGMENT_FREE] = "end",    [XSEG_HISTORY_SEGMENT_MAP] = "map",
-        [XSEG_HISTORY_SEGMENT_UNMAP] = "unmap", [XSEG_HISTORY_OOM] = "oom",
-        [XSEG_HISTORY_STEAL] = "steal",         [XSEG_HISTORY_DECAY] = "decay",
-        [XSEG_HISTORY_TRIM] = "trim",           [XSEG_HISTORY_PAUSE] = "pause",
-        [XSEG_HISTORY_RESUME] = "resume",       [XSEG_HISTORY_ANNOTATION] = "text",
+        [XSEG_HISTORY_ALLOC] = "alloc",
+        [XSEG_HISTORY_FREE_REQUESTED] = "free",
+        [XSEG_HISTORY_FREE_COMPLETED] = "done",
+        [XSEG_HISTORY_SEGMENT_ALLOC] = "segment",
+        [XSEG_HISTORY_SEGMENT_FREE] = "end",
+        [XSEG_HISTORY_SEGMENT_MAP] = "map",
+        [XSEG_HISTORY_SEGMENT_UNMAP] = "unmap",
+        [XSEG_HISTORY_OOM] = "oom",
+        [XSEG_HISTORY_STEAL] = "steal",
+        [XSEG_HISTORY_DECAY] = "decay",
+        [XSEG_HISTORY_TRIM] = "trim",
+        [XSEG_HISTORY_PAUSE] = "pause",
+        [XSEG_HISTORY_RESUME] = "resume",
+        [XSEG_HISTORY_ANNOTATION] = "text",
+        [XSEG_HISTORY_ASK] = "ask",
+        [XSEG_HISTORY_GIVE] = "give",
     };
 
     assert_true(action < XSEG_HISTORY_ACTIONS);

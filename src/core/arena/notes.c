@@ -268,6 +268,15 @@ void xseg_notes_forgotten(const struct xseg_extent *extent, uint64_t base, uint6
         tell(arena, maker(extent), XSEG_HISTORY_SEGMENT_UNMAP, base, bytes);
 }
 
+void xseg_notes_ask(struct xseg_arena *arena, uint64_t bytes)
+{
+    const struct noting noting = begin(arena);
+    const uint64_t wanted = xseg_round_up(bytes, (uint64_t)1 << XSEG_HISTORY_BYTES_SHIFT);
+
+    note_block(&noting, XSEG_HISTORY_ASK,
+               &(struct xseg_noted_block){.requested = wanted, .bytes = wanted});
+}
+
 void xseg_notes_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes)
 {
     const struct noting noting = begin(arena);

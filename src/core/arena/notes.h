@@ -56,6 +56,9 @@ void xseg_notes_segment(const struct xseg_extent *extent, enum xseg_history_acti
  * that they are unmapped.  GROWTH is held, too. */
 void xseg_notes_forgotten(const struct xseg_extent *extent, uint64_t base, uint64_t bytes);
 
+/* A request begins to wait for so many bytes of other processes. */
+void xseg_notes_ask(struct xseg_arena *arena, uint64_t bytes);
+
 /* A request was refused, while the device had so many bytes free. */
 void xseg_notes_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes);
 

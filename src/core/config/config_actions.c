@@ -16,4 +16,6 @@ const char *const xseg_config_actions[XSEG_HISTORY_ACTIONS] = {
     [XSEG_HISTORY_PAUSE] = "pause",
     [XSEG_HISTORY_RESUME] = "resume",
     [XSEG_HISTORY_ANNOTATION] = "annotation",
+    [XSEG_HISTORY_ASK] = "ask",
+    [XSEG_HISTORY_GIVE] = "give",
 };

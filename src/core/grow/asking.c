@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "src/base/clock.h"
+#include "src/core/arena/notes.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/grow/refusal.h"
@@ -34,9 +35,19 @@ static void look(struct xseg_asking *asking)
         asking->tried = free;
 }
 
-bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_device *device, uint64_t bytes,
+static void note(struct xseg_arena *arena, uint64_t bytes)
+{
+    if (!xseg_notes_are_kept(arena))
+        return;
+    xseg_arena_lock(arena);
+    xseg_notes_ask(arena, bytes);
+    xseg_arena_unlock(arena);
+}
+
+bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_arena *arena, uint64_t bytes,
                        const struct xseg_config *config) XSEG_UNCHECKED
 {
+    struct xseg_device *device = arena->device;
     const uint64_t now = xseg_clock_system(), time = config->budget_return_ms * MILLISECOND;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
@@ -51,6 +62,8 @@ bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_device *device, u
     xseg_lock_take(&device->growth_lock);
     /* The growth that failed may have found less than a look would now. */
     asking->tried = bytes - xseg_min(bytes, 1);
+    if (has_others)
+        note(arena, bytes);
     return has_others;
 }
 

@@ -5,7 +5,7 @@
  *
  *     struct xseg_asking asking;
  *
- *     if (xseg_asking_begin(&asking, device, bytes, config))
+ *     if (xseg_asking_begin(&asking, arena, bytes, config))
  *         while (the request is short && xseg_asking_wait(&asking))
  *             try again; with new pages only if asking.grows
  *     xseg_asking_end(&asking, whether the request was served);
@@ -35,9 +35,10 @@ struct xseg_asking {
  * Begin to ask, if that can help: there are others, it is the device or the budget that refuses, the device has so much at
  * all, and no capture is under way.
  *
+ * arena: that the request is of, one of them if it is of several; the history notes ASK there
  * bytes: that the request needs
  */
-bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_device *device, uint64_t bytes,
+bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_arena *arena, uint64_t bytes,
                        const struct xseg_config *config);
 
 /*

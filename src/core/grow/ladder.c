@@ -368,7 +368,7 @@ static xseg_status ask_others(struct xseg_arena *arena, const struct xseg_need *
     xseg_status status = climb_early(arena, need, refused, out);
     if (!is_shortage(status))
         return status;
-    if (xseg_asking_begin(&asking, device, bytes_to_ask(arena, need), need->config))
+    if (xseg_asking_begin(&asking, arena, bytes_to_ask(arena, need), need->config))
         while (is_shortage(status) && xseg_asking_wait(&asking))
             status = try_again(arena, need, status, asking.grows, out);
     xseg_asking_end(&asking, status == XSEG_OK);

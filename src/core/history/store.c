@@ -18,9 +18,10 @@
 #define FIRST_SWEEP 65536u
 
 /* Events that take memory: those whose stacks `history_stacks:alloc` keeps. */
-#define TAKING                                                     \
-    (1u << XSEG_HISTORY_ALLOC | 1u << XSEG_HISTORY_SEGMENT_ALLOC | \
-     1u << XSEG_HISTORY_SEGMENT_MAP | 1u << XSEG_HISTORY_OOM | 1u << XSEG_HISTORY_RESUME)
+#define TAKING                                                                             \
+    (1u << XSEG_HISTORY_ALLOC | 1u << XSEG_HISTORY_SEGMENT_ALLOC |                         \
+     1u << XSEG_HISTORY_SEGMENT_MAP | 1u << XSEG_HISTORY_OOM | 1u << XSEG_HISTORY_RESUME | \
+     1u << XSEG_HISTORY_ASK)
 #define ALL   ((1u << XSEG_HISTORY_ACTIONS) - 1)
 #define NOTED ((uint64_t)ALL) /* of the settings, the actions that are noted */
 

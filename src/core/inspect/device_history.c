@@ -100,7 +100,8 @@ static void follow_stream(const struct xseg_history_end *of, struct xseg_history
                           size_t count)
 {
     for (size_t i = 0; of->has_stream && i < count; i++)
-        if (events[i].action > XSEG_HISTORY_FREE_COMPLETED && events[i].action != XSEG_HISTORY_OOM)
+        if (events[i].action > XSEG_HISTORY_FREE_COMPLETED &&
+            events[i].action != XSEG_HISTORY_OOM && events[i].action != XSEG_HISTORY_ASK)
             events[i].stream = of->stream;
 }
 

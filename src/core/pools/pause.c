@@ -414,9 +414,14 @@ static xseg_status supply(struct move *move)
 /* Ask other processes for memory, and try again until the time is over. */
 static xseg_status supply_from_others(struct move *move, xseg_status status)
 {
+    struct xseg_arena *arena =
+        atomic_load_explicit(&move->pool->body->arenas, memory_order_acquire);
     struct xseg_asking asking;
 
-    if (xseg_asking_begin(&asking, move->device, add_up(move, add_missing),
+    /* A pool that has had no memory misses none: it is a limit that is passed already. */
+    if (arena == NULL)
+        return status;
+    if (xseg_asking_begin(&asking, arena, add_up(move, add_missing),
                           xseg_allocator_config(move->device->allocator)))
         while (xseg_refusal_is_shortage(status) && xseg_asking_wait(&asking))
             if (asking.grows)

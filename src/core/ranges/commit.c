@@ -273,7 +273,7 @@ static xseg_status ask_others(struct commit *commit, xseg_status refused)
     refused = steal(commit);
     if (!xseg_refusal_is_shortage(refused))
         return refused;
-    if (xseg_asking_begin(&asking, device, commit->missing, commit->config))
+    if (xseg_asking_begin(&asking, commit->arena, commit->missing, commit->config))
         while (xseg_refusal_is_shortage(refused) && xseg_asking_wait(&asking))
             if (asking.grows)
                 refused = grow(commit);

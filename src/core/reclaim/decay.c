@@ -374,7 +374,7 @@ uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *c
     (void)empty_cache(device, &wanted, UINT64_MAX);
     if (wanted != 0) {
         xseg_idle_count(device, xseg_decay_now(device), span(config), NULL, &ages);
-        struct xseg_idle_wish wish = {.ages = &ages, .rounds_up = true};
+        struct xseg_idle_wish wish = {.ages = &ages, .rounds_up = true, .is_gift = true};
         xseg_idle_choose(&wish, wanted, 0, UINT64_MAX);
         (void)xseg_idle_take(device, &wish, &taken);
     }

@@ -394,7 +394,8 @@ static void take_arena(void *self, struct xseg_arena *arena)
 
         next = block->right;
         block->right = NULL;
-        const uint64_t given = xseg_trim_give(block, wish->keep, XSEG_HISTORY_DECAY);
+        const uint64_t given = xseg_trim_give(
+            block, wish->keep, wish->is_gift ? XSEG_HISTORY_GIVE : XSEG_HISTORY_DECAY);
         XSEG_ASSERT(given <= bytes);
         taking->taken->returned += given;
         taking->taken->refused += bytes - given;

@@ -60,6 +60,7 @@ struct xseg_idle_wish {
     uint64_t pages; /* no more than so many */
     bool wait;      /* for busy streams */
     bool keep;      /* pages stay idle; else the driver gets them */
+    bool is_gift;   /* other processes want it: the cause is GIVE, not DECAY */
 };
 
 /* Set the steps and pages of a wish: the oldest pages, `bytes` of them, none of a step before `youngest`, and no more

@@ -54,7 +54,7 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
  * Take the memory of one claimed block away; memory that the driver refuses is cached again.
  *
  * keep:    the pages become idle; else they go to the driver, as a classic segment always does
- * cause:   for the history: STEAL, DECAY, TRIM, or SEGMENT_UNMAP where it is none of these
+ * cause:   for the history: STEAL, DECAY, TRIM, GIVE, or SEGMENT_UNMAP where it is none of these
  * Returns: the bytes that went
  */
 uint64_t xseg_trim_give(struct xseg_block *block, bool keep, enum xseg_history_action cause);

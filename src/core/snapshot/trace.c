@@ -66,6 +66,8 @@ static unsigned word_of(uint8_t action)
         [XSEG_HISTORY_PAUSE] = XSEG_SNAPSHOT_SEGMENT_UNMAP,
         [XSEG_HISTORY_RESUME] = XSEG_SNAPSHOT_SEGMENT_MAP,
         [XSEG_HISTORY_ANNOTATION] = XSEG_SNAPSHOT_EMPTY,
+        [XSEG_HISTORY_ASK] = XSEG_SNAPSHOT_EMPTY,
+        [XSEG_HISTORY_GIVE] = XSEG_SNAPSHOT_EMPTY,
     };
 
     return action < XSEG_HISTORY_ACTIONS ? words[action] : XSEG_SNAPSHOT_EMPTY;
@@ -208,7 +210,7 @@ void xseg_snapshot_trace_write(struct xseg_snapshot_trace *trace,
     if (word_of(event->action) != XSEG_SNAPSHOT_EMPTY) {
         if (shows)
             write_event(trace, event);
-    } else if (event->action != XSEG_HISTORY_ANNOTATION) {
+    } else if (event->action != XSEG_HISTORY_ANNOTATION && event->action != XSEG_HISTORY_ASK) {
         trace->cause = event->action;
         trace->cause_base = event->base;
     }
@@ -223,6 +225,8 @@ static unsigned word_of_cause(uint8_t action)
         return XSEG_SNAPSHOT_DECAY;
     case XSEG_HISTORY_TRIM:
         return XSEG_SNAPSHOT_TRIM;
+    case XSEG_HISTORY_GIVE:
+        return XSEG_SNAPSHOT_GIVE;
     case XSEG_HISTORY_PAUSE:
         return XSEG_SNAPSHOT_PAUSE;
     default:

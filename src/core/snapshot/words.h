@@ -74,7 +74,8 @@
                                                 each(EXPORTED, "exported")                         \
                                                     each(REGISTERED, "registered")                 \
                                                         each(SINGLE_PAGE_REST, "single_page_rest") \
-                                                            each(BORROWED, "borrowed")
+                                                            each(BORROWED, "borrowed")             \
+                                                                each(GIVE, "give")
 
 #define XSEG_SNAPSHOT_WORD(name, text) XSEG_SNAPSHOT_##name,
 enum xseg_snapshot_word { XSEG_SNAPSHOT_WORDS(XSEG_SNAPSHOT_WORD) XSEG_SNAPSHOT_WORD_COUNT };

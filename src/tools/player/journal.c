@@ -159,6 +159,8 @@ static const char *action_text(enum xseg_history_action action)
         [XSEG_HISTORY_PAUSE] = "pause",
         [XSEG_HISTORY_RESUME] = "resume",
         [XSEG_HISTORY_ANNOTATION] = "annotation",
+        [XSEG_HISTORY_ASK] = "ask",
+        [XSEG_HISTORY_GIVE] = "give",
     };
 
     return action < XSEG_HISTORY_ACTIONS ? texts[action] : "unknown";

@@ -44,6 +44,7 @@ enum recording_cause {
     RECORDING_CAUSE_TRIM,
     RECORDING_CAUSE_PAUSE,
     RECORDING_CAUSE_RESUME,
+    RECORDING_CAUSE_GIVE,
     RECORDING_CAUSE_OTHER, /* a word of a later release */
     RECORDING_CAUSES
 };
@@ -88,7 +89,7 @@ struct recording_segment {
 struct recording_page {
     uint64_t address, bytes, live, cached;
     uint64_t registered; /* 0 in older files */
-    uint32_t reason; /* text */
+    uint32_t reason;     /* text */
 };
 
 struct recording_device {
@@ -100,7 +101,8 @@ struct recording_device {
     struct recording_page *pages; /* [page_count] */
     size_t page_count;
     uint64_t lost, left_out; /* events before the first, if the snapshot says so */
-    uint64_t single_page_rest; /* bytes of live blocks beyond what was asked for, because of single_page */
+    uint64_t
+        single_page_rest; /* bytes of live blocks beyond what was asked for, because of single_page */
 };
 
 struct recording {

@@ -236,8 +236,8 @@ static bool read_pages(struct reading *reading, const struct pickle_value *list,
     for (; device->page_count < count; device->page_count++) {
         const struct pickle_value *item = pickle_item(reading->pickle, list, device->page_count);
         struct recording_page *page = &device->pages[device->page_count];
-        uint64_t *const numbers[] = {&page->address, &page->bytes, NULL, &page->live,
-                                     &page->cached, &page->registered};
+        uint64_t *const numbers[] = {&page->address, &page->bytes,  NULL,
+                                     &page->live,    &page->cached, &page->registered};
         const char *reason;
         size_t there;
 
@@ -260,7 +260,7 @@ static enum recording_cause cause_of(const char *name)
     static const char *const names[] = {
         [RECORDING_CAUSE_STEAL] = "steal",   [RECORDING_CAUSE_DECAY] = "decay",
         [RECORDING_CAUSE_TRIM] = "trim",     [RECORDING_CAUSE_PAUSE] = "pause",
-        [RECORDING_CAUSE_RESUME] = "resume",
+        [RECORDING_CAUSE_RESUME] = "resume", [RECORDING_CAUSE_GIVE] = "give",
     };
 
     for (size_t i = RECORDING_CAUSE_NONE + 1; i < RECORDING_CAUSE_OTHER; i++)
