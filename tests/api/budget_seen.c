@@ -250,6 +250,51 @@ static void what_is_given_is_noted(void **state)
     leave(allocator);
 }
 
+/* --- Figures. --- */
+
+/* The value of a metric of device 0; -1 if there is none. */
+static double metric(struct xseg_allocator *allocator, const char *name)
+{
+    static char page[1 << 16];
+    char line[96];
+
+    assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_PROMETHEUS, page, sizeof(page), NULL),
+                     XSEG_OK);
+    (void)snprintf(line, sizeof(line), "\n%s{device=\"0\"} ", name);
+    const char *found = strstr(page, line);
+    return found == NULL ? -1 : strtod(found + strlen(line), NULL);
+}
+
+static void metrics_tell_of_the_budget(void **state)
+{
+    const unsigned other = member_start(PATIENT);
+
+    (void)state;
+    struct xseg_allocator *allocator = join("budget_share:0.25");
+    void *block = scene_alloc(allocator, 700 * MIB, NULL);
+    assert_int_equal(member_ask(other, 'a', 1, 2 * MIB).status, XSEG_OK);
+    COMES_TO(metric(allocator, "xseg_budget_others") == 1);
+    assert_true(metric(allocator, "xseg_budget_share_bytes") == 256.0 * (double)MIB);
+    assert_true(metric(allocator, "xseg_budget_borrowed_bytes") == 444.0 * (double)MIB);
+    assert_true(metric(allocator, "xseg_budget_wanted_bytes") == 0);
+    assert_true(metric(allocator, "xseg_budget_asks_total") == 0);
+    assert_true(metric(allocator, "xseg_budget_given_bytes_total") == 0);
+    scene_free(allocator, block);
+    assert_int_equal(member_ask(other, 'a', 0, 600 * MIB).status, XSEG_OK);
+    COMES_TO(metric(allocator, "xseg_budget_given_bytes_total") ==
+             (double)(700 * MIB - taken(allocator)));
+    assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
+    block = scene_alloc(allocator, 600 * MIB, NULL);
+    assert_true(metric(allocator, "xseg_budget_asks_total") == 1);
+    assert_true(metric(allocator, "xseg_budget_served_total") == 1);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_configure(allocator, "share_budget:none"), XSEG_OK);
+    assert_true(metric(allocator, "xseg_budget_share_bytes") < 0);
+    assert_true(metric(allocator, "xseg_budget_wanted_bytes") < 0);
+    assert_true(metric(allocator, "xseg_budget_asks_total") < 0);
+    leave(allocator);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
 
 int main(void)
@@ -260,6 +305,7 @@ int main(void)
         TEST(the_page_cache_counts_first),
         TEST(a_request_that_waits_is_noted),
         TEST(what_is_given_is_noted),
+        TEST(metrics_tell_of_the_budget),
     };
 
     (void)signal(SIGPIPE, SIG_IGN);

@@ -9,6 +9,7 @@ import pathlib
 import re
 import sys
 import tempfile
+import time
 import unittest
 
 import cases
@@ -26,8 +27,10 @@ except ImportError:
     cases.skip_all("there is no Python package prometheus-client (Debian: python3-prometheus-client)")
 
 # What the document has: name and type of each metric, without the _total of a counter.
-TYPES = {name.removesuffix("_total"): kind for name, kind in re.findall(
+ALL = {name.removesuffix("_total"): kind for name, kind in re.findall(
     r"^\| `(xseg_\w+)` \| (gauge|counter) \|", (cases.ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.MULTILINE)}
+BUDGET = {name: kind for name, kind in ALL.items() if name.startswith("xseg_budget_")}  # only with share_budget
+TYPES = {name: kind for name, kind in ALL.items() if name not in BUDGET}
 NAMES = ("kv cache", 'a "b" \\c\\', "one\nline", "} 7\n# EOF\n", "x" * 63, "caf\u00e9", "a,b={}", "")
 
 
@@ -114,10 +117,24 @@ class Pages(unittest.TestCase):
     def test_the_document_lists_each_metric_with_its_type_and_labels(self):
         text = (cases.ROOT / "docs/metrics.md").read_text(encoding="utf-8")
         listed = {name: (kind, labels.split(", "))
-                  for name, kind, labels in re.findall(r"^\| `(xseg_\w+)` \| (gauge|counter) \| ([\w, ]+) \|", text, re.M)}
+                  for name, kind, labels in re.findall(r"^\| `(xseg_\w+)` \| (gauge|counter) \| ([\w, ]+) \|", text, re.M)
+                  if name.removesuffix("_total") in TYPES}
         told = {sample.name: (family.type, list(sample.labels)) for family in families(self.allocator.metrics(), False).values()
                 for sample in family.samples}
         self.assertEqual(listed, told)
+
+    def test_a_budget_adds_its_own(self):
+        with tempfile.TemporaryDirectory() as folder, xseg.open(f"share_budget:{folder}/ledger") as allocator:
+            allocator.allocate(3 * MIB).free()
+            end = time.monotonic() + 20
+            while "xseg_budget_others" not in allocator.metrics() and time.monotonic() < end:
+                time.sleep(0.01)
+            for is_open in (False, True):
+                found = families(allocator.metrics(openmetrics=is_open), is_open)
+                self.assertEqual({name: family.type for name, family in found.items() if name not in TYPES}, BUDGET)
+                for name in BUDGET:
+                    self.assertEqual([list(sample.labels) for sample in found[name].samples], [["device"]], name)
+                self.assertEqual(list(values(found["xseg_budget_others"]).values()), [0])
 
     def test_a_page_may_be_larger_than_the_first_guess(self):
         pools = [self.allocator.pool(name="y" * 63) for _ in range(200)]

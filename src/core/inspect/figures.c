@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/core/budget/budget.h"
 
 /* Rows of a device, at most. */
 #define ROWS_MOST (XSEG_POOL_FIGURES_OWN + XSEG_POOL_FIGURES_COMMON)
@@ -70,6 +71,25 @@ static void read_dated(const struct xseg_dated *dated, uint64_t now, uint64_t *b
     (void)xseg_dated_read(dated, now, bytes, age);
 }
 
+static void read_budget(const struct xseg_device *device, struct xseg_figures_device *row)
+{
+    struct xseg_budget_device *budget = device->budget;
+
+    row->share = row->borrowed = row->wanted = row->others = XSEG_FIGURES_NONE;
+    row->asks = row->served = row->given = XSEG_FIGURES_NONE;
+    if (!atomic_load_explicit(&device->allocator->budget->is_open, memory_order_acquire))
+        return;
+    row->wanted = atomic_load_explicit(&budget->wanted, memory_order_relaxed);
+    row->asks = atomic_load_explicit(&budget->asks, memory_order_relaxed);
+    row->served = atomic_load_explicit(&budget->served, memory_order_relaxed);
+    row->given = atomic_load_explicit(&budget->returned, memory_order_relaxed);
+    row->share = atomic_load_explicit(&budget->share, memory_order_relaxed);
+    if (row->share == UINT64_MAX)
+        return;
+    row->borrowed = xseg_budget_borrowed(device);
+    row->others = atomic_load_explicit(&budget->others, memory_order_relaxed);
+}
+
 static void read_device(struct xseg_device *device, uint64_t now, struct xseg_figures_device *row)
 {
     row->device = device->context.ordinal;
@@ -85,6 +105,7 @@ static void read_device(struct xseg_device *device, uint64_t now, struct xseg_fi
     row->ooms = atomic_load_explicit(&device->ooms, memory_order_relaxed);
     row->rejections = atomic_load_explicit(&device->rejections, memory_order_relaxed);
     row->retries = atomic_load_explicit(&device->retries, memory_order_relaxed);
+    read_budget(device, row);
 }
 
 static void read_calls(struct xseg_driver *driver, struct xseg_figures *figures)

@@ -73,6 +73,20 @@ static const struct family of_devices[] = {
      "Allocations refused at once because of throw_on_cudamalloc_oom."},
     {"xseg_retries", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, retries),
      "Allocations tried again after all idle memory was given back."},
+    {"xseg_budget_share_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, share),
+     "Memory of the device that is this process's own; absent without share_budget."},
+    {"xseg_budget_borrowed_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, borrowed),
+     "Memory taken above the share."},
+    {"xseg_budget_wanted_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, wanted),
+     "Memory for which requests wait."},
+    {"xseg_budget_others", GAUGE, NO_UNIT, offsetof(struct xseg_figures_device, others),
+     "Other processes that share the device."},
+    {"xseg_budget_asks", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, asks),
+     "Requests that waited for memory of other processes."},
+    {"xseg_budget_served", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, served),
+     "Of these, those that got memory while they waited."},
+    {"xseg_budget_given_bytes", COUNTER, BYTES, offsetof(struct xseg_figures_device, given),
+     "Memory given back since other processes wanted it."},
 };
 
 static const struct family of_calls[] = {
