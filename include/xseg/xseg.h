@@ -4,6 +4,7 @@
 #define XSEG_XSEG_H
 
 #include "xseg/allocator.h"
+#include "xseg/budget.h"
 #include "xseg/capture.h"
 #include "xseg/explain.h"
 #include "xseg/history.h"

@@ -266,6 +266,18 @@ xseg_status xseg_ledger_read(struct xseg_ledger *ledger)
     return XSEG_OK;
 }
 
+xseg_status xseg_ledger_look(struct xseg_ledger *ledger, const char *path)
+{
+    memset(ledger, 0, sizeof(*ledger));
+    ledger->slot = XSEG_LEDGER_SLOTS; /* none of them */
+    const xseg_status opened = xseg_ledger_file_open_to_read(&ledger->file, path);
+    if (opened != XSEG_OK)
+        return opened;
+    const xseg_status status = xseg_ledger_read(ledger);
+    xseg_ledger_file_close(&ledger->file);
+    return status;
+}
+
 void xseg_ledger_close(struct xseg_ledger *ledger)
 {
     const struct image cleared = {0};

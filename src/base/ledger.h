@@ -160,6 +160,18 @@ xseg_status xseg_ledger_write(struct xseg_ledger *ledger, const struct xseg_ledg
 xseg_status xseg_ledger_read(struct xseg_ledger *ledger);
 
 /*
+ * Look at the ledger at a path without a slot in it: `seen` has what live processes say.  Nothing is made, locked or
+ * written.
+ *
+ * ledger: closed, or not initialised; closed afterwards.  `seen` has no state but FREE, FRESH and UNREADABLE
+ *
+ * Returns: ERR_FILE when there is no file, it cannot be read, or is none of ours; ERR_BUSY when no process has finished the
+ *          header yet; ERR_ARGUMENT, ERR_HOST_MEMORY as xseg_ledger_open().
+ * Cost:    ten system calls, and at most three for each slot that is held; more for records that cannot be read.
+ */
+xseg_status xseg_ledger_look(struct xseg_ledger *ledger, const char *path);
+
+/*
  * Give the slot back and close the file, which stays: another process may be opening it.  No effect on a closed ledger
  * and in a forked child.
  *

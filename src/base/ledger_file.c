@@ -86,6 +86,8 @@ static void add_handlers(void)
 static const char *advise(int error)
 {
     switch (error) {
+    case ENOENT:
+        return ": its folder is not there, or no process has made it yet";
     case ELOOP:
         return ", or it is a symbolic link: give the path that it leads to";
     case EACCES:
@@ -94,6 +96,12 @@ static const char *advise(int error)
     default:
         return ": give another path";
     }
+}
+
+/* A pipe would keep the reader waiting. */
+static int open_to_read(const char *path)
+{
+    return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
 }
 
 /* Open the file, made if there is none; -1 on failure.  O_CREAT is for new files alone: in a sticky folder of all
@@ -115,11 +123,12 @@ static int open_or_make(const char *path)
 }
 
 /* Open the file where a fork sees it.  Returns 0 or an errno. */
-static int open_listed(struct xseg_ledger_file *file) XSEG_REQUIRES(files_lock)
+static int open_listed(struct xseg_ledger_file *file, int (*opens)(const char *path))
+    XSEG_REQUIRES(files_lock)
 {
     struct stat status;
 
-    file->descriptor = open_or_make(file->path);
+    file->descriptor = opens(file->path);
     if (file->descriptor < 0)
         return errno;
     if (fstat(file->descriptor, &status) != 0) {
@@ -324,6 +333,22 @@ static xseg_status check_header(const struct xseg_ledger_file *file)
     return is_whole(&header, &status) ? XSEG_OK : finish(file);
 }
 
+/* As check_header(), where nothing may be written. */
+static xseg_status check_to_read(const struct xseg_ledger_file *file)
+{
+    struct header header;
+    struct stat status;
+
+    const xseg_status looked = look(file, &header, &status);
+    if (looked != XSEG_OK || is_whole(&header, &status))
+        return looked;
+    if (!is_blank(file, &status))
+        return refuse(file, &header, &status);
+    return xseg_fail(XSEG_ERR_BUSY,
+                     "the ledger %s has no header yet, since no process has finished it: try again",
+                     file->path);
+}
+
 /* Note which locks from `first` on, up to `end`, others have.  The kernel names one of those in the range, any; so the
  * rest is asked for on both sides of it. */
 static int find_held(const struct xseg_ledger_file *file, off_t base, off_t first, off_t end,
@@ -347,7 +372,9 @@ static int find_held(const struct xseg_ledger_file *file, off_t base, off_t firs
     return error != 0 ? error : find_held(file, base, to, end, held);
 }
 
-xseg_status xseg_ledger_file_open(struct xseg_ledger_file *file, const char *path)
+static xseg_status open_checked(struct xseg_ledger_file *file, const char *path,
+                                int (*opens)(const char *path),
+                                xseg_status (*check)(const struct xseg_ledger_file *file))
 {
     const size_t length = strlen(path);
 
@@ -361,15 +388,25 @@ xseg_status xseg_ledger_file_open(struct xseg_ledger_file *file, const char *pat
     if (handlers_error != 0)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory is left to watch forks");
     xseg_lock_take(&files_lock);
-    const int error = open_listed(file);
+    const int error = open_listed(file, opens);
     xseg_lock_give(&files_lock);
     if (error != 0)
         return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be opened: %s%s", file->path,
                          strerror(error), advise(error));
-    const xseg_status checked = check_header(file);
+    const xseg_status checked = check(file);
     if (checked != XSEG_OK)
         xseg_ledger_file_close(file);
     return checked;
+}
+
+xseg_status xseg_ledger_file_open(struct xseg_ledger_file *file, const char *path)
+{
+    return open_checked(file, path, open_or_make, check_header);
+}
+
+xseg_status xseg_ledger_file_open_to_read(struct xseg_ledger_file *file, const char *path)
+{
+    return open_checked(file, path, open_to_read, check_to_read);
 }
 
 void xseg_ledger_file_close(struct xseg_ledger_file *file)

@@ -40,6 +40,13 @@ struct xseg_ledger_file {
  */
 xseg_status xseg_ledger_file_open(struct xseg_ledger_file *file, const char *path);
 
+/*
+ * Open the file at a path to read it; it is not made, and nothing is written to it.
+ *
+ * Returns: ERR_ARGUMENT, ERR_FILE, ERR_BUSY or ERR_HOST_MEMORY, as xseg_ledger_look(); then it is closed.
+ */
+xseg_status xseg_ledger_file_open_to_read(struct xseg_ledger_file *file, const char *path);
+
 /* Close the file, and with it all its locks.  No effect on a closed one and in a forked child. */
 void xseg_ledger_file_close(struct xseg_ledger_file *file);
 

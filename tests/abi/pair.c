@@ -33,13 +33,20 @@
 /* How many of each were seen: the library hands them to a function, and says how long they are. */
 static struct {
     unsigned keys, blocks, reasons, mappings, entries, frames, shortages, traces, came, entered,
-        descriptors;
+        descriptors, shares;
 } seen;
 
 static bool see_key(void *context, const struct xseg_key *key)
 {
     (void)context;
     seen.keys += key->struct_bytes > sizeof(size_t) && key->name != NULL;
+    return true;
+}
+
+static bool see_share(void *context, const struct xseg_budget_entry *entry)
+{
+    (void)context;
+    seen.shares += entry->struct_bytes > sizeof(size_t) && entry->is_readable;
     return true;
 }
 
@@ -236,6 +243,22 @@ static void use_range(struct xseg_allocator *allocator)
     DONE(xseg_range_release(range));
 }
 
+/* A ledger that an allocator has open. */
+static void share_devices(const char *driver, const char *path)
+{
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_allocator *allocator = NULL;
+    char name[512], config[600];
+
+    snprintf(name, sizeof(name), "%s.ledger", path);
+    snprintf(config, sizeof(config), "share_budget:%s", name);
+    options.driver = driver;
+    DONE(xseg_open(config, &options, &allocator));
+    DONE(xseg_budget_look(name, see_share, NULL));
+    CHECK(seen.shares == 1);
+    DONE(xseg_close(allocator));
+}
+
 int main(int argc, char **argv)
 {
     FENCED(xseg_options, options, XSEG_OPTIONS_INIT);
@@ -276,5 +299,6 @@ int main(int argc, char **argv)
     CHECK(seen.keys != 0 && seen.shortages == 1 && seen.traces == 2 && seen.came != 0);
     DONE(xseg_unobserve(allocator, id));
     DONE(xseg_close(allocator));
+    share_devices(options.it.driver, argv[1]);
     return 0;
 }

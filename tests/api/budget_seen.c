@@ -295,6 +295,93 @@ static void metrics_tell_of_the_budget(void **state)
     leave(allocator);
 }
 
+/* --- The ledger. --- */
+
+struct seen {
+    struct xseg_budget_entry entry[8];
+    char program[8][32], uuid[8][64];
+    unsigned count, most;
+};
+
+static bool see(void *context, const struct xseg_budget_entry *entry)
+{
+    struct seen *seen = context;
+
+    assert_int_equal(entry->struct_bytes, sizeof(*entry));
+    assert_true(seen->count < COUNT_OF(seen->entry));
+    (void)snprintf(seen->program[seen->count], 32, "%s", entry->program ? entry->program : "");
+    (void)snprintf(seen->uuid[seen->count], 64, "%s", entry->uuid ? entry->uuid : "");
+    seen->entry[seen->count++] = *entry;
+    return seen->count < seen->most;
+}
+
+static struct seen look(void)
+{
+    struct seen seen = {.most = COUNT_OF(seen.entry)};
+
+    assert_int_equal(xseg_budget_look(members.ledger, see, &seen), XSEG_OK);
+    return seen;
+}
+
+static bool has_taken(uint64_t bytes)
+{
+    const struct seen seen = look();
+
+    return seen.count > 0 && seen.entry[0].taken == bytes;
+}
+
+/* Whoever may read the file sees what is there, and is not seen. */
+static void a_ledger_is_looked_at(void **state)
+{
+    struct stat before, after;
+
+    (void)state;
+    const unsigned one = member_start("budget_share:0.7,budget_min_mb:10");
+    assert_int_equal(member_ask(one, 'a', 0, 60 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(one, 'a', 1, 40 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    const unsigned other = member_start("");
+    /* The other one has opened no device. */
+    assert_int_equal(member_ask(other, ' ', 0, 0).status, XSEG_OK);
+    COMES_TO(has_taken(100 * MIB) && look().entry[0].idle == 60 * MIB);
+    assert_int_equal(stat(members.ledger, &before), 0);
+    struct seen seen = look();
+    assert_int_equal(seen.count, 2);
+    assert_int_equal(seen.entry[0].slot, 0);
+    assert_int_equal(seen.entry[1].slot, 1);
+    assert_int_equal(seen.entry[0].pid, members.process[one].pid);
+    assert_true(seen.entry[0].is_readable && seen.entry[1].is_readable);
+    assert_non_null(strstr(seen.program[0], "test-api"));
+    assert_int_equal(strlen(seen.uuid[0]), 36);
+    assert_int_equal(seen.uuid[0][8], '-');
+    assert_int_equal(seen.entry[0].share, 700000);
+    assert_int_equal(seen.entry[0].floor, 10 * MIB);
+    assert_int_equal(seen.entry[0].wanted, 0);
+    assert_int_equal(seen.entry[0].returned, 0);
+    seen = (struct seen){.most = 1};
+    assert_int_equal(xseg_budget_look(members.ledger, see, &seen), XSEG_OK);
+    assert_int_equal(seen.count, 1);
+    assert_int_equal(stat(members.ledger, &after), 0);
+    assert_int_equal(after.st_mtim.tv_sec, before.st_mtim.tv_sec);
+    member_end(one);
+    assert_int_equal(look().count, 1);
+    member_end(other);
+    assert_int_equal(look().count, 0);
+}
+
+static void what_cannot_be_looked_at_is_said(void **state)
+{
+    struct seen seen = {.most = 1};
+
+    (void)state;
+    scene_expect_error(xseg_budget_look(NULL, see, &seen), XSEG_ERR_ARGUMENT, "name is NULL");
+    scene_expect_error(xseg_budget_look("x", NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
+    scene_expect_error(xseg_budget_look("a b", see, &seen), XSEG_ERR_ARGUMENT, "no name for");
+    scene_expect_error(xseg_budget_look(members.ledger, see, &seen), XSEG_ERR_FILE, members.ledger);
+    assert_int_equal(access(members.ledger, F_OK), -1);
+    assert_int_equal(seen.count, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
 
 int main(void)
@@ -306,6 +393,8 @@ int main(void)
         TEST(a_request_that_waits_is_noted),
         TEST(what_is_given_is_noted),
         TEST(metrics_tell_of_the_budget),
+        TEST(a_ledger_is_looked_at),
+        TEST(what_cannot_be_looked_at_is_said),
     };
 
     (void)signal(SIGPIPE, SIG_IGN);

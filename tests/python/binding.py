@@ -136,6 +136,23 @@ class Allocators(Case):
         self.assertEqual((found["idle_ms"].value, found["idle_ms"].is_named), ("50", True))
         self.assertFalse(found["expandable_segments"].is_named)
 
+    def test_a_ledger_is_looked_at(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ledger = os.path.join(folder, "ledger")
+            with self.assertRaises(xseg.FileError):
+                xseg.budget(ledger)
+            with self.assertRaises(xseg.ArgumentError):
+                xseg.budget("")
+            allocator = self.open(f"share_budget:{ledger},budget_share:0.5,budget_min_mb:7")
+            (found,) = xseg.budget(ledger)
+            self.assertEqual((found.pid, found.is_readable, found.uuid, found.taken), (os.getpid(), True, None, 0))
+            allocator.allocate(20 * MIB).free()
+            (found,) = xseg.budget(ledger)
+            self.assertRegex(found.uuid, r"^[0-9a-f]{8}-[0-9a-f-]{27}$")
+            self.assertEqual((found.slot, found.share, found.floor, found.wanted), (0, 500000, 7 * MIB, 0))
+            allocator.close()
+            self.assertEqual(xseg.budget(ledger), [])
+
     def test_devices_are_looked_at_without_asking_the_driver(self):
         with unittest.mock.patch.dict(os.environ, XSEG_SIM_DEVICES="3"):
             machine.reset()

@@ -85,7 +85,8 @@ class Layout(unittest.TestCase):
                 (_records.BlockInfo, _structs.xseg_block_info, set()),
                 (_records.DriverCall, _structs.xseg_driver_call, set()),
                 (_records.DeviceFigures, _structs.xseg_device_figures, set()),
-                (_records.RangeInfo, _structs.xseg_range_info, set())):
+                (_records.RangeInfo, _structs.xseg_range_info, set()),
+                (_records.BudgetEntry, _structs.xseg_budget_entry, set())):
             members = {name for name, _ in kind._fields_} - {"struct_bytes"}
             self.assertEqual(set(record._fields) ^ members, others)
         self.assertEqual([f"XSEG_REASON_{one.name}" for one in _records.ReasonKind],

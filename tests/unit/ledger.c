@@ -355,6 +355,72 @@ static void namespaces_make_no_difference(void **state)
     assert_int_equal(ledger_count(&ledger), 1);
 }
 
+/* --- Looking without a slot. --- */
+
+static void who_looks_is_not_seen(void **state)
+{
+    (void)state;
+    const struct peer one = peer_start(), two = peer_start();
+    struct stat before, after;
+
+    assert_int_equal(peer_tell(&one, 'w', 7), 0);
+    assert_int_equal(chmod(ledger_path, 0440), 0);
+    assert_int_equal(stat(ledger_path, &before), 0);
+    assert_int_equal(xseg_ledger_look(&ledger, ledger_path), XSEG_OK);
+    assert_false(xseg_ledger_is_own(&ledger));
+    assert_int_equal(ledger_count(&ledger), 2);
+    assert_int_equal(ledger.seen[one.slot].state, XSEG_LEDGER_FRESH);
+    assert_true(ledger_says(&ledger.seen[one.slot].record, 7));
+    assert_int_equal(ledger.seen[two.slot].record.pid, two.pid);
+    assert_int_equal(peer_tell(&one, 'r', 0), 2);
+    assert_int_equal(stat(ledger_path, &after), 0);
+    assert_memory_equal(&after.st_mtim, &before.st_mtim, sizeof(after.st_mtim));
+    peer_kill(&two);
+    assert_int_equal(xseg_ledger_look(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(ledger_count(&ledger), 1);
+    peer_end(&one);
+    /* The own process's slot is seen as any other. */
+    assert_int_equal(chmod(ledger_path, 0660), 0);
+    assert_int_equal(xseg_ledger_open(&other, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_ledger_look(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(ledger_count(&ledger), 1);
+    assert_int_equal(ledger.seen[0].record.pid, getpid());
+}
+
+static void garbage_is_unreadable_to_who_looks(void **state)
+{
+    static const unsigned char garbage[LEDGER_SLOT] = {1, 2, 3};
+
+    (void)state;
+    const struct peer one = peer_start();
+    ledger_put(LEDGER_SLOTS_AT + (off_t)one.slot * LEDGER_SLOT, garbage, sizeof(garbage));
+    assert_int_equal(xseg_ledger_look(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(ledger.seen[one.slot].state, XSEG_LEDGER_UNREADABLE);
+    peer_end(&one);
+}
+
+static void what_is_no_ledger_is_not_looked_at(void **state)
+{
+    static const unsigned char zeros[LEDGER_SLOT];
+
+    (void)state;
+    assert_int_equal(xseg_ledger_look(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_said("cannot be opened");
+    assert_int_equal(access(ledger_path, F_OK), -1);
+    assert_int_equal(xseg_ledger_look(&ledger, ""), XSEG_ERR_ARGUMENT);
+    ledger_put(0, zeros, sizeof(zeros));
+    assert_int_equal(xseg_ledger_look(&ledger, ledger_path), XSEG_ERR_BUSY);
+    assert_said("no header yet");
+    ledger_put(0, "notes", 5);
+    assert_int_equal(xseg_ledger_look(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_said("is not a ledger");
+    assert_int_equal(unlink(ledger_path), 0);
+    assert_int_equal(mkfifo(ledger_path, 0600), 0);
+    assert_int_equal(xseg_ledger_look(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_said("not a regular file");
+    assert_false(xseg_ledger_is_own(&ledger));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +433,9 @@ int main(void)
         cmocka_unit_test_teardown(a_forked_child_keeps_nothing, without_a_file),
         cmocka_unit_test_teardown(a_fork_amid_open_and_close_keeps_nothing, without_a_file),
         cmocka_unit_test_teardown(namespaces_make_no_difference, without_a_file),
+        cmocka_unit_test_teardown(who_looks_is_not_seen, without_a_file),
+        cmocka_unit_test_teardown(garbage_is_unreadable_to_who_looks, without_a_file),
+        cmocka_unit_test_teardown(what_is_no_ledger_is_not_looked_at, without_a_file),
     };
 
     return cmocka_run_group_tests_name("ledger", tests, ledgers_begin, ledgers_end);

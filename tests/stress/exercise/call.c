@@ -75,6 +75,7 @@ static const unsigned documented[CALL_COUNT] = {
     [CALL_xseg_history_annotate] = DEVICE | HOST,
     [CALL_xseg_history_label] = HOST,
     [CALL_xseg_snapshot] = HOST | IN_FILE,
+    [CALL_xseg_budget_look] = HOST | IN_FILE | BUSY,
     [CALL_xseg_metrics] = HOST,
     [CALL_xseg_metrics_write] = HOST | IN_FILE,
     [CALL_xseg_pin] = HOST | LIVE | PAUSED | BUSY,

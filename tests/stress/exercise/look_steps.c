@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps that ask, and steps about allocators as a whole. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -165,6 +166,24 @@ static void log_nothing(void *context, enum xseg_log_level level, const char *li
     (void)line;
 }
 
+static bool see_share(void *context, const struct xseg_budget_entry *entry)
+{
+    (void)context;
+    CHECK(entry->idle <= entry->taken);
+    return true;
+}
+
+/* Have the second allocator share its devices with nobody, by a ledger of its own; its name, for the caller to remove. */
+static void name_ledger(const struct worker *worker, char *config, size_t bytes, char *name,
+                        size_t name_bytes)
+{
+    const size_t length = strlen(config);
+
+    (void)snprintf(name, name_bytes, "/dev/shm/xseg-exercise-%d-%u", (int)getpid(), worker->number);
+    (void)snprintf(config + length, bytes - length, "%sshare_budget:%s", length == 0 ? "" : ",",
+                   name);
+}
+
 /* Another one beside the first, which shares nothing with it but the machine. */
 void step_second(struct worker *worker)
 {
@@ -173,10 +192,11 @@ void step_second(struct worker *worker)
     struct xseg_allocator *second = NULL;
     const uint64_t epoch = fault_epoch();
     void *ptr = NULL;
-    char config[1024], driver[4096];
+    char config[1024], driver[4096], ledger[64];
 
     world->had_second = true;
     (void)world_configuration(world, below(worker, UINT64_C(1) << 40) | 1, config, sizeof(config));
+    name_ledger(worker, config, sizeof(config), ledger, sizeof(ledger));
     (void)strncpy(driver, scene_driver(), sizeof(driver) - 1);
     driver[sizeof(driver) - 1] = 0;
     how.driver = driver;
@@ -184,8 +204,11 @@ void step_second(struct worker *worker)
     xseg_status status = CALL(xseg_open, config, &how, &second);
     failure_note(worker->number, "second allocator with %s: %d", config, status);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
-    if (status != XSEG_OK)
+    if (status != XSEG_OK) {
+        (void)unlink(ledger);
         return;
+    }
+    (void)CALL(xseg_budget_look, ledger, see_share, NULL);
     status = CALL(xseg_alloc, second, any_device(worker), any_size(worker), NULL, &ptr);
     CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
           !fault_was_none(epoch));
@@ -199,6 +222,7 @@ void step_second(struct worker *worker)
     if (status != XSEG_OK && ptr != NULL)
         CHECK(CALL(xseg_free, second, ptr) == XSEG_OK);
     CHECK(CALL(xseg_close, second) == XSEG_OK);
+    (void)unlink(ledger);
 }
 
 /* With live blocks it does not close, and goes on as it was. */

@@ -14,7 +14,7 @@ headers, which xseg._library.include() has; names are the same.
 
 Hooks into other libraries are modules of their own: xseg.torch, xseg.numba, xseg.cupy, xseg.rmm.
 """
-from xseg._allocator import Allocator, keys, open  # pylint: disable=redefined-builtin
+from xseg._allocator import Allocator, budget, keys, open  # pylint: disable=redefined-builtin
 from xseg._block import Block
 from xseg._errors import (
     ArgumentError, BusyError, ConfigError, DeviceLostError, DriverError, Error, FileError, ForkedError, HostMemoryError,
@@ -23,7 +23,7 @@ from xseg._errors import (
 from xseg._pool import Pool
 from xseg._range import Range, RangeView
 from xseg._records import (
-    BlockInfo, BlockState, DeviceFigures, DriverCall, Explained, Groups, Key, Limits, RangeInfo, Reason, ReasonKind, Stat,
+    BlockInfo, BlockState, BudgetEntry, DeviceFigures, DriverCall, Explained, Groups, Key, Limits, RangeInfo, Reason, ReasonKind, Stat,
     Statistics, Trimmed,
 )
 from xseg._registration import Dmabuf, Registration
@@ -31,9 +31,9 @@ from xseg._structs import VERSION
 
 __version__ = VERSION
 __all__ = [
-    "Allocator", "ArgumentError", "Block", "BlockInfo", "BlockState", "BusyError", "ConfigError", "DeviceFigures",
+    "Allocator", "ArgumentError", "Block", "BlockInfo", "BlockState", "BudgetEntry", "BusyError", "ConfigError", "DeviceFigures",
     "DeviceLostError", "Dmabuf", "DriverCall", "DriverError", "Error", "Explained", "FileError", "ForkedError", "Groups",
     "HostMemoryError", "Key", "LimitError", "Limits", "NoAddressesError", "NoDriverError", "NoMemoryError", "NotLiveError",
     "PausedError", "Pool", "Range", "RangeInfo", "RangeView", "Reason", "ReasonKind", "Registration", "Stat", "Statistics",
-    "Trimmed", "UnsupportedError", "keys", "open",
+    "Trimmed", "UnsupportedError", "budget", "keys", "open",
 ]

@@ -356,3 +356,13 @@ def keys(config: Optional[str] = None) -> List[_records.Key]:
     found: List[_records.Key] = []
     _library.call("xseg_keys", _bytes(config), None, _visitor(_structs.xseg_key, _records.Key, found), None)
     return found
+
+
+def budget(name: str) -> List[_records.BudgetEntry]:
+    """What each process says of each device in a ledger, named as by the key share_budget; no part is taken in it.
+
+    FileError: there is none, or it may not be read.  Cost: no driver call.
+    """
+    found: List[_records.BudgetEntry] = []
+    _library.call("xseg_budget_look", _bytes(name), _visitor(_structs.xseg_budget_entry, _records.BudgetEntry, found), None)
+    return found

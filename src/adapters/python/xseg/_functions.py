@@ -7,11 +7,11 @@ from ctypes import (
     CFUNCTYPE, POINTER, c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p,
 )
 from xseg._structs import (
-    xseg_block_info, xseg_device_figures, xseg_dmabuf, xseg_driver_call, xseg_explained, xseg_history_entry,
-    xseg_history_frame, xseg_history_hook, xseg_history_summary, xseg_key, xseg_limit_values, xseg_mapping,
-    xseg_observer, xseg_options, xseg_pool_options, xseg_range_info, xseg_range_options, xseg_reason,
-    xseg_registrar, xseg_request, xseg_share, xseg_snapshot_options, xseg_statistics, xseg_trim_options,
-    xseg_trimmed, xseg_where,
+    xseg_block_info, xseg_budget_entry, xseg_device_figures, xseg_dmabuf, xseg_driver_call, xseg_explained,
+    xseg_history_entry, xseg_history_frame, xseg_history_hook, xseg_history_summary, xseg_key,
+    xseg_limit_values, xseg_mapping, xseg_observer, xseg_options, xseg_pool_options, xseg_range_info,
+    xseg_range_options, xseg_reason, xseg_registrar, xseg_request, xseg_share, xseg_snapshot_options,
+    xseg_statistics, xseg_trim_options, xseg_trimmed, xseg_where,
 )
 
 # Name: what it returns, what it takes.
@@ -20,6 +20,7 @@ FUNCTIONS = {
     "xseg_alloc_at": (c_int, [c_void_p, c_size_t, c_void_p, c_void_p, POINTER(c_void_p)]),
     "xseg_alloc_with": (c_int, [c_void_p, POINTER(xseg_request), POINTER(c_void_p)]),
     "xseg_block": (c_int, [c_void_p, c_void_p, POINTER(xseg_block_info)]),
+    "xseg_budget_look": (c_int, [c_char_p, CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_budget_entry)), c_void_p]),
     "xseg_capture_begin": (c_int, [c_void_p, c_void_p]),
     "xseg_capture_end": (c_int, [c_void_p]),
     "xseg_capture_mark": (c_int, [c_void_p, c_int]),

@@ -147,6 +147,22 @@ class Explained(NamedTuple):
     reasons: List[Reason]
 
 
+class BudgetEntry(NamedTuple):
+    """What a process says of a device in the ledger that it shares, see xseg/budget.h."""
+
+    slot: int
+    pid: int
+    program: Optional[str]
+    is_readable: bool
+    uuid: Optional[str]
+    taken: int
+    idle: int
+    wanted: int
+    share: int
+    floor: int
+    returned: int
+
+
 class Key(NamedTuple):
     """A key of the configuration string, see xseg/key.h."""
 

@@ -581,3 +581,20 @@ class xseg_snapshot_options(Structure):
         ("host_bytes", c_uint64),
         ("most_ms", c_uint32),
     ]
+
+
+class xseg_budget_entry(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("slot", c_uint),
+        ("pid", c_int),
+        ("program", c_char_p),
+        ("is_readable", c_bool),
+        ("uuid", c_char_p),
+        ("taken", c_uint64),
+        ("idle", c_uint64),
+        ("wanted", c_uint64),
+        ("share", c_uint64),
+        ("floor", c_uint64),
+        ("returned", c_uint64),
+    ]

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Processes that share devices by a ledger (key share_budget), as anybody sees them who may read its file.
+ *
+ * Looking takes no part: no slot is taken, and the file is neither made nor changed.  An allocator is not needed.
+ *
+ * Threads: any.  Fork: works in a forked child as well.  Errors: as in allocator.h.
+ */
+#ifndef XSEG_BUDGET_H
+#define XSEG_BUDGET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "xseg/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * What a process says of a device.  Bytes, unless a comment says otherwise.  The process is trusted with figures, so they
+ * are checked, but may be wrong.
+ */
+struct xseg_budget_entry {
+    size_t struct_bytes; /* sizeof(struct xseg_budget_entry), as the library knows it */
+    unsigned slot;       /* of the process in the ledger */
+    int pid;             /* as the process itself sees it, in its own namespace: information only */
+    const char *program; /* its name; any bytes: information only */
+    /* Whether its figures could be read.  If not, it lives all the same; all further members are 0 or NULL, and so are pid
+     * and program. */
+    bool is_readable;
+    const char *
+        uuid; /* of the device: "5d0ba3ff-...", without a prefix such as GPU-; NULL: it has none yet */
+    uint64_t taken;    /* of the device */
+    uint64_t idle;     /* of that, what could be given back */
+    uint64_t wanted;   /* for which its requests wait */
+    uint64_t share;    /* budget_share in parts of a million; 0: none is named */
+    uint64_t floor;    /* budget_min_mb */
+    uint64_t returned; /* given back so far, since others wanted it */
+};
+
+/**
+ * Look at a ledger: visit each device of each process that has it open.  A process without a device yet is visited once.
+ *
+ * @param name   as of share_budget: a name, for /dev/shm/xseg-UID-NAME of the calling user, or the path of a file
+ * @param visit  called for each, by slot, which is valid during the call; false ends the visits
+ *
+ * Returns: XSEG_OK, also when visit ended it
+ *          XSEG_ERR_ARGUMENT     a name that cannot be one, or no function
+ *          XSEG_ERR_FILE         there is no such file, it may not be read, is no ledger or of another version
+ *          XSEG_ERR_BUSY         a process is making the ledger: try again
+ *          XSEG_ERR_HOST_MEMORY
+ * Cost:    no driver call.  Some ten system calls, and three a process; 80 KiB of host memory meanwhile
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_budget_look(
+    const char *name, bool (*visit)(void *context, const struct xseg_budget_entry *entry),
+    void *context);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+#include "xseg/budget.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/base/ledger.h"
+#include "src/entry.h"
+
+/* "5d0ba3ff-1234-5678-9abc-def012345678", and its terminator. */
+#define UUID_TEXT 37
+
+static void print_uuid(const uint8_t *uuid, char text[UUID_TEXT])
+{
+    size_t at = 0;
+
+    for (unsigned i = 0; i < XSEG_LEDGER_UUID; i++) {
+        const bool has_dash = i == 4 || i == 6 || i == 8 || i == 10;
+
+        at += (size_t)snprintf(text + at, UUID_TEXT - at, "%s%02x", has_dash ? "-" : "", uuid[i]);
+    }
+}
+
+/* Visit the devices of a process.  Returns false if that was the end. */
+static bool visit_process(const struct xseg_ledger_record *record, struct xseg_budget_entry *entry,
+                          bool (*visit)(void *context, const struct xseg_budget_entry *entry),
+                          void *context)
+{
+    char uuid[UUID_TEXT];
+    bool goes_on = true;
+
+    entry->is_readable = true;
+    entry->pid = record->pid;
+    entry->program = record->name;
+    if (record->device_count == 0)
+        return visit(context, entry);
+    for (unsigned i = 0; goes_on && i < record->device_count; i++) {
+        const struct xseg_ledger_device *device = &record->devices[i];
+
+        print_uuid(device->uuid, uuid);
+        entry->uuid = uuid;
+        entry->taken = device->taken;
+        entry->idle = device->idle;
+        entry->wanted = device->wanted;
+        entry->share = device->share;
+        entry->floor = device->floor;
+        entry->returned = device->returned;
+        goes_on = visit(context, entry);
+    }
+    return goes_on;
+}
+
+static void visit_all(const struct xseg_ledger *ledger,
+                      bool (*visit)(void *context, const struct xseg_budget_entry *entry),
+                      void *context)
+{
+    bool goes_on = true;
+
+    for (unsigned slot = 0; goes_on && slot < XSEG_LEDGER_SLOTS; slot++) {
+        const struct xseg_ledger_entry *seen = &ledger->seen[slot];
+        struct xseg_budget_entry entry = {.struct_bytes = sizeof(entry), .slot = slot};
+
+        if (seen->state == XSEG_LEDGER_FRESH)
+            goes_on = visit_process(&seen->record, &entry, visit, context);
+        else if (seen->state != XSEG_LEDGER_FREE)
+            goes_on = visit(context, &entry);
+    }
+}
+
+xseg_status xseg_budget_look(const char *name,
+                             bool (*visit)(void *context, const struct xseg_budget_entry *entry),
+                             void *context)
+{
+    char path[XSEG_LEDGER_PATH];
+
+    XSEG_ENTRY_REQUIRE(name != NULL, "xseg_budget_look: the name is NULL");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_budget_look: visit is NULL: give a function");
+    xseg_status status = xseg_ledger_path(name, path);
+    if (status != XSEG_OK)
+        return status;
+    struct xseg_ledger *ledger = malloc(sizeof(*ledger));
+    if (ledger == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to look at a ledger");
+    status = xseg_ledger_look(ledger, path);
+    if (status == XSEG_OK)
+        visit_all(ledger, visit, context);
+    free(ledger);
+    return status;
+}
