@@ -54,7 +54,7 @@ static void show(struct publisher *publisher, enum top_by by)
         check_text(line, sizeof(line));
     }
     top_table_fini(&table);
-    json_t *object = top_table_json(&publishers);
+    json_t *object = top_table_json(&publishers, NULL);
     HOLDS(object != NULL);
     json_decref(object);
 }

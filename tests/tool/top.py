@@ -15,6 +15,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 import unittest
@@ -77,6 +78,12 @@ class Case(unittest.TestCase):
         one = Publisher(*arguments, **more)
         self.addCleanup(lambda: one.process.returncode is None and one.end(signal.SIGKILL))
         return one
+
+    def ledger(self):
+        """The path of one that nobody has made yet."""
+        folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
+        self.addCleanup(folder.cleanup)
+        return pathlib.Path(folder.name, "ledger")
 
 
 class Once(Case):
@@ -211,6 +218,52 @@ class Once(Case):
         self.assertEqual(look(child), [])
 
 
+class Budget(Case):
+    """Processes that share devices by a ledger; they need not publish."""
+
+    def rows(self, ledger, wanted):
+        """The rows, once they are as wanted: figures are written by a turn of each process."""
+        end, rows = time.monotonic() + 20, None
+        while time.monotonic() < end and (rows is None or not wanted(rows)):
+            rows = json.loads(top("--once", "--json", "--budget", ledger).stdout)["budget"]
+        return rows
+
+    def test_all_that_share_are_shown(self):
+        ledger = self.ledger()
+        one = self.publisher(f"share_budget:{ledger},budget_share:0.7,budget_min_mb:5")
+        two = self.publisher(f"publish:True,share_budget:{ledger}", devices=2)
+        one.do("alloc 0 40")
+        two.do("alloc 1 20")
+        first, second = self.rows(ledger, lambda rows: [row["taken"] for row in rows] == [40 * MIB, 20 * MIB])
+        self.assertEqual([first["slot"], second["slot"]], [0, 1])
+        self.assertEqual([first["pid"], second["pid"]], [one.pid, two.pid])
+        self.assertEqual([first["command"], first["share"], first["floor"]], ["test-publisher", 0.7, 5 * MIB])
+        self.assertEqual([second["share"], second["idle"], second["wanted"], second["returned"]], [0, 0, 0, 0])
+        self.assertRegex(first["uuid"], r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+        self.assertNotEqual(first["uuid"], second["uuid"])
+        self.assertNotIn("budget", json.loads(top("--once", "--json").stdout))
+        lines = top("--once", "--budget", ledger).stdout.splitlines()
+        self.assertEqual(lines[-3].split(), ["PID", "COMMAND", "UUID", "TAKEN", "IDLE", "WANTED", "SHARE", "RETURNED"])
+        self.assertRegex(lines[-2], rf"^ *{one.pid}  test-publisher +{first['uuid'][:8]} +40\.00 MiB +0 bytes +0 bytes +70 % +0 bytes$")
+        self.assertRegex(lines[-1], rf"^ *{two.pid}  .* rest +0 bytes$")
+        self.assertEqual({len(line) for line in lines[-3:]}, {len(lines[-1])})
+
+    def test_a_process_without_a_device(self):
+        ledger = self.ledger()
+        one = self.publisher(f"share_budget:{ledger}")
+        self.assertRegex(top("--once", "--budget", ledger).stdout, rf"(?m)^ *{one.pid}  test-publisher +no device is open$")
+        one.end(signal.SIGKILL)
+        self.assertIn("no process has this ledger open\n", top("--once", "--budget", ledger).stdout)
+
+    def test_what_is_no_ledger(self):
+        ledger = self.ledger()
+        for name in (ledger, "a b"):
+            done = top("--once", "--budget", name)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(str(name), done.stderr)
+        self.assertFalse(ledger.exists())
+
+
 class Hostile(Case):
     """This process has files that are named as published ones are."""
 
@@ -259,6 +312,9 @@ class Hostile(Case):
         one.do("alloc 0 40")
         self.file(b"")
         outputs = [json.loads(top("--once", "--json", "--pid", pid).stdout) for pid in (one.pid, os.getpid())]
+        ledger = self.ledger()
+        self.publisher(f"share_budget:{ledger}").do("alloc 0 40")
+        outputs.append(json.loads(top("--once", "--json", "--budget", ledger).stdout))
         self.assertEqual(json_keys.paths(outputs), json_keys.documented(ROOT / "docs/top.md", "JSON"))
 
     def test_any_bytes_do_no_harm(self):
@@ -522,6 +578,20 @@ class Live(Case):
         self.type(b"q")
         self.expect_end(0)
         self.assertFalse(self.screen.is_open)
+
+    def test_processes_that_share_stand_below(self):
+        ledger = self.ledger()
+        one = self.publisher(f"publish:True,share_budget:{ledger}")
+        one.do("alloc 0 40")
+        self.begin("--pid", one.pid, "--budget", ledger)
+        self.until(lambda lines: lines[21].split()[:3] == ["PID", "COMMAND", "UUID"] and str(one.pid) in lines[22]
+                   and "40.00 MiB" in lines[22] and lines[23].startswith("q quit"))
+        one.end(signal.SIGKILL)
+        self.until(lambda lines: lines[22] == "no process has this ledger open")
+        ledger.unlink()
+        self.until(lambda lines: "cannot be opened" in lines[22])
+        self.type(b"q")
+        self.expect_end(0)
 
     def test_keys_order_rows(self):
         one = self.publisher(devices=2)

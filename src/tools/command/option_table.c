@@ -341,6 +341,14 @@ const struct option_row option_table[OPTION_COUNT] = {
             .unit = "the number of a process",
             .meaning = "this process alone",
         },
+    [OPTION_BUDGET] =
+        {
+            .name = "budget",
+            .takes = OPTION_TAKES_TEXT,
+            .argument = "NAME",
+            .meaning = "show below which processes share devices by this ledger: a name or a path, "
+                       "as of the key `share_budget`",
+        },
     [OPTION_PYTORCH] =
         {
             .name = "pytorch",

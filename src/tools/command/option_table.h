@@ -55,6 +55,7 @@ enum option_id {
     OPTION_SORT,
     OPTION_INTERVAL,
     OPTION_PID,
+    OPTION_BUDGET,
     OPTION_PYTORCH,
     OPTION_COUNT
 };

@@ -43,28 +43,71 @@ static bool print_text(const struct publishers *publishers, enum top_by by)
     return true;
 }
 
-static int print_once(const struct option_values *arguments, pid_t pid)
+static void print_budget(const struct top_budget *budget)
 {
-    const enum top_by by = (enum top_by)arguments->of[OPTION_SORT].number;
-    struct publishers publishers;
-    const int error = publishers_find(&publishers, pid);
-    bool fine;
+    char line[TOP_LINE];
+
+    for (size_t i = 0; i < top_budget_lines(budget); i++) {
+        top_budget_line(budget, i, line);
+        if (i == 0)
+            style_heading(stdout, "%s", line);
+        else
+            (void)printf("%s\n", line);
+    }
+}
+
+/* Both tables, as text or as JSON; budget: NULL without the second one. */
+static bool print_all(const struct option_values *arguments, const struct publishers *publishers,
+                      const struct top_budget *budget)
+{
+    if (arguments->of[OPTION_JSON].given)
+        return output_json(stdout,
+                           top_table_json(publishers, budget ? top_budget_json(budget) : NULL));
+    if (!print_text(publishers, (enum top_by)arguments->of[OPTION_SORT].number))
+        return complain_of_memory();
+    if (budget)
+        print_budget(budget);
+    return true;
+}
+
+/* The processes that publish; complains where there are none that could be meant.  Returns an exit status. */
+static int find_publishers(struct publishers *publishers, pid_t pid)
+{
+    const int error = publishers_find(publishers, pid);
 
     if (error != 0) {
         complain_named("the processes cannot be listed in /proc: %s", strerror(error));
         return COMMAND_BAD;
     }
-    if (pid != 0 && publishers.count == 0) {
-        complain_named("process %ld publishes nothing that may be read: it needs the key "
-                       "publish:True, and to be of the same user",
-                       (long)pid);
-        publishers_fini(&publishers);
+    if (pid == 0 || publishers->count > 0)
+        return COMMAND_FINE;
+    complain_named("process %ld publishes nothing that may be read: it needs the key "
+                   "publish:True, and to be of the same user",
+                   (long)pid);
+    publishers_fini(publishers);
+    return COMMAND_MISMATCH;
+}
+
+static int print_once(const struct option_values *arguments, const struct top_wish *wish)
+{
+    struct top_budget budget = {NULL};
+    struct publishers publishers;
+    bool fine = false;
+
+    if (wish->budget)
+        top_budget_look(&budget, wish->budget);
+    if (budget.problem[0] != '\0') {
+        complain_named("%s", budget.problem);
+        top_budget_fini(&budget);
         return COMMAND_MISMATCH;
     }
-    fine = arguments->of[OPTION_JSON].given ? output_json(stdout, top_table_json(&publishers))
-                                            : print_text(&publishers, by) || complain_of_memory();
-    publishers_fini(&publishers);
-    return fine ? COMMAND_FINE : COMMAND_BAD;
+    const int found = find_publishers(&publishers, wish->pid);
+    if (found == COMMAND_FINE) {
+        fine = print_all(arguments, &publishers, wish->budget ? &budget : NULL);
+        publishers_fini(&publishers);
+    }
+    top_budget_fini(&budget);
+    return found != COMMAND_FINE || fine ? found : COMMAND_BAD;
 }
 
 static int run(const struct option_values *arguments)
@@ -73,13 +116,14 @@ static int run(const struct option_values *arguments)
         .by = (enum top_by)arguments->of[OPTION_SORT].number,
         .seconds = (unsigned)arguments->of[OPTION_INTERVAL].number,
         .pid = (pid_t)arguments->of[OPTION_PID].number,
+        .budget = arguments->of[OPTION_BUDGET].text,
     };
     const char *why;
 
     if (!agree(arguments))
         return COMMAND_BAD;
     if (arguments->of[OPTION_ONCE].given)
-        return print_once(arguments, wish.pid);
+        return print_once(arguments, &wish);
     why = !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)
               ? "standard input and output are no terminal: give --once"
               : top_screen_run(&wish);
@@ -94,13 +138,16 @@ const struct command command_top = {
     .run = run,
     .sentence = "show the memory of running processes",
     .usage = "",
-    .options = {OPTION_ONCE, OPTION_SORT, OPTION_INTERVAL, OPTION_PID, OPTION_JSON, OPTION_COLOR,
-                OPTION_HELP},
+    .options = {OPTION_ONCE, OPTION_SORT, OPTION_INTERVAL, OPTION_PID, OPTION_BUDGET, OPTION_JSON,
+                OPTION_COLOR, OPTION_HELP},
     .description =
         "Shows the memory of processes that have the key `publish:True`, by device and pool: "
         "what is live, pending, cached and reserved, the most that was reserved, requests "
         "refused for want of memory, and how old these figures are. The kernel lets a user see "
         "the processes of that user; others are counted.\n"
+        "\n"
+        "With `--budget`, also which processes share devices by a ledger, whether they publish or "
+        "not.\n"
         "\n"
         "On a terminal: `q` quits, `<` and `>` order by another column, `p` shows and hides "
         "pools, arrows scroll, the space bar looks at once.",
@@ -109,8 +156,12 @@ const struct command command_top = {
             {"XSEG_ALLOC_CONF=publish:True ./service &", "a process that publishes"},
             {"xseg top", "all of them, live"},
             {"xseg top --once --sort cached", "one look, as text"},
+            {"xseg top --once --budget rack7", "and who shares devices by the ledger rack7"},
             {"xseg top --once --json | jq '.publishers[].devices[].reserved'", "for a script"},
         },
-    .exits = {COMMAND_EXIT_FINE, "the process that is asked for publishes nothing that may be read",
-              "a bad argument, no terminal, or output that cannot be written"},
+    .exits =
+        {COMMAND_EXIT_FINE,
+         "the process that is asked for publishes nothing that may be read, or there is no such "
+         "ledger",
+         "a bad argument, no terminal, or output that cannot be written"},
 };

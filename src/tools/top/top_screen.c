@@ -23,6 +23,7 @@ struct screen {
     size_t first; /* row at the top */
     struct publishers publishers;
     struct top_table table;
+    struct top_budget budget;
     const char *why; /* the screen cannot be gone on with */
 };
 
@@ -51,6 +52,9 @@ static bool look(struct screen *screen)
 
     top_table_fini(&screen->table);
     publishers_fini(&screen->publishers);
+    top_budget_fini(&screen->budget);
+    if (screen->wish->budget)
+        top_budget_look(&screen->budget, screen->wish->budget);
     error = publishers_find(&screen->publishers, screen->wish->pid);
     if (error != 0) {
         screen->why = strerror(error);
@@ -59,9 +63,20 @@ static bool look(struct screen *screen)
     return order_rows(screen);
 }
 
-static size_t rows_that_fit(void)
+/* Lines of the second table, with an empty one above: no more than half of the screen. */
+static size_t budget_rows(const struct screen *screen)
 {
-    return LINES > ABOVE + BELOW ? (size_t)(LINES - ABOVE - BELOW) : 0;
+    const size_t most = LINES > 0 ? (size_t)LINES / 2 : 0;
+    const size_t wanted = screen->wish->budget ? top_budget_lines(&screen->budget) + 1 : 0;
+
+    return wanted < most ? wanted : most;
+}
+
+static size_t rows_that_fit(const struct screen *screen)
+{
+    const size_t taken = ABOVE + BELOW + budget_rows(screen);
+
+    return LINES > 0 && (size_t)LINES > taken ? (size_t)LINES - taken : 0;
 }
 
 static void put(int row, const char *line)
@@ -85,9 +100,22 @@ static void draw_head(const struct screen *screen)
         (void)mvchgat(ABOVE - 1, from, length, A_REVERSE | A_BOLD, 0, NULL);
 }
 
+static void draw_budget(const struct screen *screen)
+{
+    const int rows = (int)budget_rows(screen);
+    char line[TOP_LINE];
+
+    for (int i = 1; i < rows; i++) {
+        top_budget_line(&screen->budget, (size_t)i - 1, line);
+        (void)(i == 1 ? attron(A_BOLD) : attroff(A_BOLD));
+        put(LINES - BELOW - rows + i, line);
+    }
+    (void)attroff(A_BOLD);
+}
+
 static void draw(struct screen *screen)
 {
-    const size_t fit = rows_that_fit();
+    const size_t fit = rows_that_fit(screen);
     char line[TOP_LINE];
 
     if (screen->first + fit > screen->table.count)
@@ -100,6 +128,7 @@ static void draw(struct screen *screen)
         top_table_line(&screen->table.rows[screen->first + i], line);
         put(ABOVE + (int)i, line);
     }
+    draw_budget(screen);
     (void)attron(A_DIM);
     put(LINES - 1,
         "q quit   < > order by another column   p pools   arrows scroll   space look now");
@@ -125,7 +154,7 @@ static bool order_by(struct screen *screen, int step)
 /* Returns false if that was the end. */
 static bool take_key(struct screen *screen, int key, int64_t *due)
 {
-    const int64_t page = (int64_t)rows_that_fit();
+    const int64_t page = (int64_t)rows_that_fit(screen);
 
     switch (key) {
     case 'q':
@@ -221,6 +250,7 @@ const char *top_screen_run(const struct top_wish *wish)
     delscreen(terminal);
     top_table_fini(&screen.table);
     publishers_fini(&screen.publishers);
+    top_budget_fini(&screen.budget);
     return screen.why;
 }
 

@@ -7,12 +7,14 @@
 #ifndef TOOLS_TOP_SCREEN_H
 #define TOOLS_TOP_SCREEN_H
 
+#include "src/tools/top/top_budget.h"
 #include "src/tools/top/top_table.h"
 
 struct top_wish {
     enum top_by by;
-    unsigned seconds; /* between two looks */
-    pid_t pid;        /* 0: all processes */
+    unsigned seconds;   /* between two looks */
+    pid_t pid;          /* 0: all processes */
+    const char *budget; /* ledger of the second table; NULL: none */
 };
 
 /*

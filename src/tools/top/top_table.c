@@ -295,11 +295,12 @@ static json_t *publisher_json(const struct publisher *publisher)
                      devices);
 }
 
-json_t *top_table_json(const struct publishers *publishers)
+json_t *top_table_json(const struct publishers *publishers, json_t *more)
 {
     json_t *list = json_array();
 
     for (size_t i = 0; i < publishers->count; i++)
         output_json_add(&list, publisher_json(publishers->list[i]));
-    return json_pack("{s:o, s:I}", "publishers", list, "hidden", (json_int_t)publishers->hidden);
+    return json_pack("{s:o, s:I, s:o*}", "publishers", list, "hidden",
+                     (json_int_t)publishers->hidden, "budget", more);
 }

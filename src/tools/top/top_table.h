@@ -59,7 +59,7 @@ void top_table_head(char line[TOP_LINE], enum top_by by, int *from, int *length)
 
 void top_table_line(const struct top_row *row, char line[TOP_LINE]);
 
-/* All of it as JSON; NULL without host memory. */
-json_t *top_table_json(const struct publishers *publishers);
+/* All of it as JSON; NULL without host memory.  more: a value for the key "budget", which is given up; NULL: none */
+json_t *top_table_json(const struct publishers *publishers, json_t *more);
 
 #endif

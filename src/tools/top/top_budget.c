@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/top/top_budget.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/text/amount.h"
+#include "src/tools/text/output.h"
+#include "src/tools/text/printable.h"
+#include "xseg/allocator.h"
+#include "xseg/budget.h"
+
+#define ROOM 1024u /* a ledger has no more rows: 64 processes with 16 devices each */
+
+static bool add_row(void *context, const struct xseg_budget_entry *entry)
+{
+    struct top_budget *budget = context;
+
+    if (budget->count == ROOM)
+        return false;
+    struct top_share *row = &budget->rows[budget->count++];
+    *row = (struct top_share){
+        .slot = entry->slot,
+        .pid = entry->pid,
+        .is_readable = entry->is_readable,
+        .taken = entry->taken,
+        .idle = entry->idle,
+        .wanted = entry->wanted,
+        .share = entry->share,
+        .floor = entry->floor,
+        .returned = entry->returned,
+    };
+    (void)snprintf(row->program, sizeof(row->program), "%s", entry->program ? entry->program : "");
+    (void)snprintf(row->uuid, sizeof(row->uuid), "%s", entry->uuid ? entry->uuid : "");
+    return true;
+}
+
+void top_budget_look(struct top_budget *budget, const char *name)
+{
+    char said[400] = "";
+
+    *budget = (struct top_budget){.rows = calloc(ROOM, sizeof(*budget->rows))};
+    if (!budget->rows) {
+        (void)snprintf(budget->problem, sizeof(budget->problem), "no host memory is left");
+        return;
+    }
+    if (xseg_budget_look(name, add_row, budget) == XSEG_OK)
+        return;
+    (void)xseg_error_text(said, sizeof(said));
+    (void)printable_copy(said, budget->problem, sizeof(budget->problem));
+}
+
+void top_budget_fini(struct top_budget *budget)
+{
+    free(budget->rows);
+    budget->rows = NULL;
+}
+
+/* --- Lines. --- */
+
+size_t top_budget_lines(const struct top_budget *budget)
+{
+    return 1 + (budget->count > 0 ? budget->count : 1);
+}
+
+/* "70 %"; "rest" where none is named. */
+static void format_share(uint64_t share, char *text, size_t bytes)
+{
+    if (share == 0)
+        (void)snprintf(text, bytes, "rest");
+    else
+        (void)snprintf(text, bytes, "%.4g %%", (double)share / 10000);
+}
+
+static void format_row(const struct top_share *row, char line[TOP_LINE])
+{
+    char program[64], share[16];
+
+    if (!row->is_readable) {
+        (void)snprintf(line, TOP_LINE, "%8s  %-15s  its figures cannot be read", "?", "?");
+        return;
+    }
+    (void)printable_copy(row->program, program, sizeof(program));
+    if (row->uuid[0] == '\0') {
+        (void)snprintf(line, TOP_LINE, "%8d  %-15.15s  no device is open", row->pid, program);
+        return;
+    }
+    format_share(row->share, share, sizeof(share));
+    (void)snprintf(line, TOP_LINE, "%8d  %-15.15s  %-8.8s  %11s  %11s  %11s  %8s  %11s", row->pid,
+                   program, row->uuid, amount_bytes(row->taken).text, amount_bytes(row->idle).text,
+                   amount_bytes(row->wanted).text, share, amount_bytes(row->returned).text);
+}
+
+void top_budget_line(const struct top_budget *budget, size_t number, char line[TOP_LINE])
+{
+    if (number == 0)
+        (void)snprintf(line, TOP_LINE, "%8s  %-15s  %-8s  %11s  %11s  %11s  %8s  %11s", "PID",
+                       "COMMAND", "UUID", "TAKEN", "IDLE", "WANTED", "SHARE", "RETURNED");
+    else if (number <= budget->count)
+        format_row(&budget->rows[number - 1], line);
+    else
+        (void)snprintf(line, TOP_LINE, "%.255s",
+                       budget->problem[0] != '\0' ? budget->problem
+                                                  : "no process has this ledger open");
+}
+
+/* --- JSON. --- */
+
+static json_t *row_json(const struct top_share *row)
+{
+    if (!row->is_readable)
+        return json_pack("{s:i, s:b}", "slot", (int)row->slot, "readable", 0);
+    return json_pack(
+        "{s:i, s:b, s:i, s:o, s:o, s:I, s:I, s:I, s:f, s:I, s:o}", "slot", (int)row->slot,
+        "readable", 1, "pid", row->pid, "command", printable_json(row->program), "uuid",
+        row->uuid[0] != '\0' ? json_string(row->uuid) : json_null(), "taken",
+        (json_int_t)row->taken, "idle", (json_int_t)row->idle, "wanted", (json_int_t)row->wanted,
+        "share", (double)row->share / 1e6, "floor", (json_int_t)row->floor, "returned",
+        row->returned <= INT64_MAX ? json_integer((json_int_t)row->returned) : json_null());
+}
+
+json_t *top_budget_json(const struct top_budget *budget)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < budget->count; i++)
+        output_json_add(&list, row_json(&budget->rows[i]));
+    return list;
+}
