@@ -421,5 +421,7 @@ int main(int argc, char **argv)
         sort_delays(&outcome[i], week.count);
     print_delays(outcome, week.count);
     print_calls(outcome);
+    free(week.sessions);
+    free(week.happenings);
     return 0;
 }

@@ -90,7 +90,7 @@ static int find_publishers(struct publishers *publishers, pid_t pid)
 
 static int print_once(const struct option_values *arguments, const struct top_wish *wish)
 {
-    struct top_budget budget = {NULL};
+    struct top_budget budget = {.rows = NULL};
     struct publishers publishers;
     bool fine = false;
 
