@@ -21,6 +21,8 @@ struct noting {
     struct xseg_arena *arena;
     const struct xseg_history_context *context; /* the calling thread's */
     uint64_t settings;
+    /* Read once, since another stream may take over an arena's entry between two notes that belong together. */
+    xseg_stream stream;
     uint64_t time; /* 0: now */
 };
 
@@ -28,27 +30,29 @@ static inline struct noting begin(struct xseg_arena *arena)
 {
     return (struct noting){.arena = arena,
                            .context = xseg_history_context(),
-                           .settings = xseg_history_settings(arena->history)};
+                           .settings = xseg_history_settings(arena->history),
+                           .stream = xseg_arena_stream(arena)->handle};
 }
 
 /* --- Where a note goes. --- */
 
-static __attribute__((noinline)) void tell(const struct xseg_arena *arena, struct xseg_pool *pool,
+static __attribute__((noinline)) void tell(const struct noting *noting, struct xseg_pool *pool,
                                            enum xseg_history_action action, uint64_t base,
                                            uint64_t bytes)
 {
+    const struct xseg_history *history = noting->arena->history;
     const struct xseg_trace_entry entry = {
         .struct_bytes = sizeof(entry),
         .action = (enum xseg_trace_action)action,
-        .device = arena->history->device,
-        .stream = xseg_arena_stream(arena)->handle,
+        .device = history->device,
+        .stream = noting->stream,
         .pool = pool,
         .base = (void *)(uintptr_t)base, /* NOLINT(performance-no-int-to-ptr) */
         .bytes = bytes,
     };
 
     if (action <= XSEG_HISTORY_OOM)
-        xseg_observers_note(arena->history->observers, &entry);
+        xseg_observers_note(history->observers, &entry);
 }
 
 /* An event, without what xseg_history_note() fills in.
@@ -61,7 +65,7 @@ event_of(const struct noting *noting, enum xseg_history_action action,
         .time = noting->time,
         .base = block->base,
         .requested = block->requested,
-        .stream = (uint64_t)(uintptr_t)xseg_arena_stream(noting->arena)->handle,
+        .stream = (uint64_t)(uintptr_t)noting->stream,
         .size = xseg_history_event_size(block->bytes) & XSEG_HISTORY_SIZE_MASK,
         .order = order,
         .pool = pool,
@@ -126,8 +130,7 @@ static inline void tell_of(const struct noting *noting, enum xseg_history_action
                            const struct xseg_noted_block *block)
 {
     if (__builtin_expect((noting->settings & XSEG_HISTORY_TRACED) != 0, 0))
-        tell(noting->arena, holder(noting->arena, block->is_lent), action, block->base,
-             block->requested);
+        tell(noting, holder(noting->arena, block->is_lent), action, block->base, block->requested);
 }
 
 static inline void note_block(const struct noting *noting, enum xseg_history_action action,
@@ -246,26 +249,41 @@ static struct xseg_pool *maker(const struct xseg_extent *extent)
                : (struct xseg_pool *)(uintptr_t)extent->segment.owner;
 }
 
+static void note_segment(const struct noting *noting, const struct xseg_extent *extent,
+                         enum xseg_history_action action, uint64_t base, uint64_t bytes)
+{
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && bytes > 0);
+    if ((noting->settings & XSEG_HISTORY_TRACED) != 0)
+        tell(noting, maker(extent), action, base, bytes);
+    if (xseg_history_settings_note(noting->settings, action))
+        note_rare(noting, action, &(struct xseg_noted_block){base, bytes, bytes, false},
+                  xseg_history_draw(extent->arena->history), extent->pool_number);
+}
+
 void xseg_notes_segment(const struct xseg_extent *extent, enum xseg_history_action action,
                         uint64_t base, uint64_t bytes)
 {
     const struct noting noting = begin(extent->arena);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && bytes > 0);
-    if ((noting.settings & XSEG_HISTORY_TRACED) != 0)
-        tell(extent->arena, maker(extent), action, base, bytes);
-    if (xseg_history_settings_note(noting.settings, action))
-        note_rare(&noting, action, &(struct xseg_noted_block){base, bytes, bytes, false},
-                  xseg_history_draw(extent->arena->history), extent->pool_number);
+    note_segment(&noting, extent, action, base, bytes);
+}
+
+void xseg_notes_gone(const struct xseg_extent *extent, enum xseg_history_action cause,
+                     enum xseg_history_action action, uint64_t base, uint64_t bytes)
+{
+    const struct noting noting = begin(extent->arena);
+
+    note_segment(&noting, extent, cause, base, bytes);
+    note_segment(&noting, extent, action, base, bytes);
 }
 
 void xseg_notes_forgotten(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
 {
-    const struct xseg_arena *arena = extent->arena;
+    const struct noting noting = begin(extent->arena);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && bytes > 0);
-    if ((xseg_history_settings(arena->history) & XSEG_HISTORY_TRACED) != 0)
-        tell(arena, maker(extent), XSEG_HISTORY_SEGMENT_UNMAP, base, bytes);
+    if ((noting.settings & XSEG_HISTORY_TRACED) != 0)
+        tell(&noting, maker(extent), XSEG_HISTORY_SEGMENT_UNMAP, base, bytes);
 }
 
 void xseg_notes_ask(struct xseg_arena *arena, uint64_t bytes)

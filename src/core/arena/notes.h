@@ -52,6 +52,10 @@ static inline void xseg_notes_free_of(struct xseg_arena *arena, const struct xse
 void xseg_notes_segment(const struct xseg_extent *extent, enum xseg_history_action action,
                         uint64_t base, uint64_t bytes);
 
+/* Memory of a segment goes: its cause, then the action.  Both name one stream.  GROWTH is held, too. */
+void xseg_notes_gone(const struct xseg_extent *extent, enum xseg_history_action cause,
+                     enum xseg_history_action action, uint64_t base, uint64_t bytes);
+
 /* Evicted pages of a segment end.  The history had a PAUSE of them; observers with `trace`, who know of no pauses, hear
  * that they are unmapped.  GROWTH is held, too. */
 void xseg_notes_forgotten(const struct xseg_extent *extent, uint64_t base, uint64_t bytes);

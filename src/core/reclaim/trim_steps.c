@@ -178,8 +178,9 @@ static void note(const struct xseg_block *block, enum xseg_history_action cause,
     if (!xseg_notes_are_kept(block->extent->arena))
         return;
     if (cause != XSEG_HISTORY_SEGMENT_UNMAP)
-        xseg_notes_segment(block->extent, cause, block->base, bytes);
-    xseg_notes_segment(block->extent, action, block->base, bytes);
+        xseg_notes_gone(block->extent, cause, action, block->base, bytes);
+    else
+        xseg_notes_segment(block->extent, action, block->base, bytes);
 }
 
 /* Free the classic segment of a claimed block; returns its bytes. */
