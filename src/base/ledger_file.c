@@ -280,17 +280,27 @@ static int make(const struct xseg_ledger_file *file, const struct stat *status)
                                                                                            : errno;
 }
 
+/* Whether the file is still to become a ledger.  Returns XSEG_OK only if it is one, or can become one. */
+static xseg_status judge(const struct xseg_ledger_file *file, struct stat *status, bool *is_unmade)
+{
+    struct header header;
+
+    const xseg_status looked = look(file, &header, status);
+    if (looked != XSEG_OK)
+        return looked;
+    *is_unmade = !is_whole(&header, status);
+    return !*is_unmade || is_blank(file, status) ? XSEG_OK : refuse(file, &header, status);
+}
+
 /* Look again at a file without a valid header, now under the header lock, and make a ledger of it if nobody has. */
 static xseg_status make_or_refuse(const struct xseg_ledger_file *file)
 {
-    struct header header;
     struct stat status;
+    bool is_unmade = false;
 
-    const xseg_status looked = look(file, &header, &status);
-    if (looked != XSEG_OK || is_whole(&header, &status))
-        return looked;
-    if (!is_blank(file, &status))
-        return refuse(file, &header, &status);
+    const xseg_status judged = judge(file, &status, &is_unmade);
+    if (judged != XSEG_OK || !is_unmade)
+        return judged;
     const int error = make(file, &status);
     if (error == 0)
         return XSEG_OK;
@@ -336,14 +346,12 @@ static xseg_status check_header(const struct xseg_ledger_file *file)
 /* As check_header(), where nothing may be written. */
 static xseg_status check_to_read(const struct xseg_ledger_file *file)
 {
-    struct header header;
     struct stat status;
+    bool is_unmade = false;
 
-    const xseg_status looked = look(file, &header, &status);
-    if (looked != XSEG_OK || is_whole(&header, &status))
-        return looked;
-    if (!is_blank(file, &status))
-        return refuse(file, &header, &status);
+    const xseg_status judged = judge(file, &status, &is_unmade);
+    if (judged != XSEG_OK || !is_unmade)
+        return judged;
     return xseg_fail(XSEG_ERR_BUSY,
                      "the ledger %s has no header yet, since no process has finished it: try again",
                      file->path);

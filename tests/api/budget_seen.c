@@ -158,22 +158,6 @@ static void the_page_cache_counts_first(void **state)
 
 /* --- What happened. --- */
 
-/* The one event of an action that there is. */
-static struct xseg_history_entry only(const struct recorded *recorded,
-                                      enum xseg_history_action action)
-{
-    struct xseg_history_entry found = {.struct_bytes = 0};
-    unsigned count = 0;
-
-    for (size_t i = 0; i < recorded->count; i++)
-        if (recorded->entry[i].action == action) {
-            found = recorded->entry[i];
-            count++;
-        }
-    assert_int_equal(count, 1);
-    return found;
-}
-
 /* Who asks notes it before what it gets. */
 static void a_request_that_waits_is_noted(void **state)
 {
@@ -186,8 +170,8 @@ static void a_request_that_waits_is_noted(void **state)
     assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
     void *block = scene_alloc(allocator, 400 * MIB, stream);
     struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry ask = only(&recorded, XSEG_HISTORY_ASK);
-    const struct xseg_history_entry alloc = only(&recorded, XSEG_HISTORY_ALLOC);
+    const struct xseg_history_entry ask = recorded_only(&recorded, XSEG_HISTORY_ASK);
+    const struct xseg_history_entry alloc = recorded_only(&recorded, XSEG_HISTORY_ALLOC);
     assert_null(ask.base);
     assert_int_equal(ask.order, 0);
     /* A growth may end with a page of 20 MiB of which it needs 2. */

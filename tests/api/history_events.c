@@ -15,22 +15,6 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
     return scene_open_with_clock(&settings, config);
 }
 
-/* The one event of an action that there is. */
-static struct xseg_history_entry only(const struct recorded *recorded,
-                                      enum xseg_history_action action)
-{
-    struct xseg_history_entry found = {.struct_bytes = 0};
-    unsigned count = 0;
-
-    for (size_t i = 0; i < recorded->count; i++)
-        if (recorded->entry[i].action == action) {
-            found = recorded->entry[i];
-            count++;
-        }
-    assert_int_equal(count, 1);
-    return found;
-}
-
 static uint64_t monotonic_ns(void)
 {
     struct timespec now = {0};
@@ -81,7 +65,7 @@ static void events_say_what_the_block_was(void **state)
             assert_int_equal(recorded.count, round == 0 ? 4 : 3);
             for (enum xseg_history_action action = XSEG_HISTORY_ALLOC;
                  action <= XSEG_HISTORY_FREE_COMPLETED; action++) {
-                const struct xseg_history_entry entry = only(&recorded, action);
+                const struct xseg_history_entry entry = recorded_only(&recorded, action);
 
                 expect_block(&entry, &block, began, ended);
             }
@@ -100,7 +84,7 @@ static void segments_come_and_go(void **state)
     (void)state;
     void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
     struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry map = only(&recorded, XSEG_HISTORY_SEGMENT_MAP);
+    const struct xseg_history_entry map = recorded_only(&recorded, XSEG_HISTORY_SEGMENT_MAP);
     assert_ptr_equal(map.base, ptr);
     assert_int_equal(map.bytes, 40 * MIB);
     assert_int_equal(map.requested, 40 * MIB);
@@ -110,8 +94,8 @@ static void segments_come_and_go(void **state)
     scene_free(allocator, ptr);
     scene_empty_cache(allocator);
     recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry trim = only(&recorded, XSEG_HISTORY_TRIM);
-    const struct xseg_history_entry unmap = only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
+    const struct xseg_history_entry trim = recorded_only(&recorded, XSEG_HISTORY_TRIM);
+    const struct xseg_history_entry unmap = recorded_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
     assert_ptr_equal(trim.base, ptr);
     assert_ptr_equal(unmap.base, ptr);
     assert_int_equal(trim.bytes, 40 * MIB);
@@ -157,8 +141,8 @@ static void a_steal_is_followed_by_what_it_takes(void **state)
     recorded_expect(allocator, "map alloc free done");
     void *ptr = scene_alloc(allocator, 40 * MIB, side);
     struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry steal = only(&recorded, XSEG_HISTORY_STEAL);
-    const struct xseg_history_entry unmap = only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
+    const struct xseg_history_entry steal = recorded_only(&recorded, XSEG_HISTORY_STEAL);
+    const struct xseg_history_entry unmap = recorded_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
     assert_null(steal.stream);
     assert_null(unmap.stream);
     assert_ptr_equal(steal.base, unmap.base);
@@ -180,7 +164,7 @@ static void a_refusal_says_what_was_asked_for(void **state)
     (void)state;
     assert_int_equal(xseg_alloc(allocator, 0, 120 * MIB + 1, side, &ptr), XSEG_ERR_NO_MEMORY);
     struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry oom = only(&recorded, XSEG_HISTORY_OOM);
+    const struct xseg_history_entry oom = recorded_only(&recorded, XSEG_HISTORY_OOM);
     assert_null(oom.base);
     assert_int_equal(oom.bytes, 100 * MIB);
     assert_int_equal(oom.requested, 120 * MIB + 1);
@@ -258,7 +242,7 @@ static void a_paused_pool_has_no_memory(void **state)
         if (status == XSEG_OK) {
             assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
             struct recorded recorded = recorded_walk(allocator, 0);
-            const struct xseg_history_entry resume = only(&recorded, XSEG_HISTORY_RESUME);
+            const struct xseg_history_entry resume = recorded_only(&recorded, XSEG_HISTORY_RESUME);
             assert_ptr_equal(resume.base, ptr);
             assert_int_equal(resume.bytes, 40 * MIB);
             assert_int_equal(resume.pool, 1);
@@ -317,7 +301,7 @@ static void a_restore_frees_and_revives(void **state)
         recorded_expect(allocator, "map alloc");
         assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
         struct recorded recorded = recorded_walk(allocator, 0);
-        const struct xseg_history_entry again = only(&recorded, XSEG_HISTORY_ALLOC);
+        const struct xseg_history_entry again = recorded_only(&recorded, XSEG_HISTORY_ALLOC);
         assert_ptr_equal(again.base, kept);
         assert_int_equal(again.requested, sizes[i]);
         assert_int_equal(again.bytes, scene_block(allocator, kept).bytes);

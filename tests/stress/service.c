@@ -17,6 +17,7 @@
 
 #include "src/core/device/allocator.h"
 #include "src/core/front/device_audit.h"
+#include "tests/support/check.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
@@ -63,17 +64,6 @@ struct worker {
     } share[SHARES];
     xseg_stream brief; /* a stream of its own that comes and goes; NULL: none */
 };
-
-/* Which thread has no cmocka around it, so failures end the process. */
-#define CHECK(cond)                                                                     \
-    do {                                                                                \
-        if (!(cond)) {                                                                  \
-            char text_[512] = "";                                                       \
-            (void)xseg_error_text(text_, sizeof(text_));                                \
-            (void)fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #cond, text_); \
-            abort();                                                                    \
-        }                                                                               \
-    } while (0)
 
 static uint64_t next_random(struct worker *worker)
 {

@@ -42,6 +42,22 @@ static inline struct recorded recorded_walk(struct xseg_allocator *allocator, in
     return recorded;
 }
 
+/* The one event of an action that there is. */
+static inline struct xseg_history_entry recorded_only(const struct recorded *recorded,
+                                                      enum xseg_history_action action)
+{
+    struct xseg_history_entry found = {.struct_bytes = 0};
+    unsigned count = 0;
+
+    for (size_t i = 0; i < recorded->count; i++)
+        if (recorded->entry[i].action == action) {
+            found = recorded->entry[i];
+            count++;
+        }
+    assert_int_equal(count, 1);
+    return found;
+}
+
 static inline const char *recorded_word(enum xseg_history_action action)
 {
     static const char *const words[XSEG_HISTORY_ACTIONS] = {

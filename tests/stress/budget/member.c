@@ -13,6 +13,7 @@
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
 #include "src/core/front/device_audit.h"
+#include "tests/support/check.h"
 #include "tests/support/draw.h"
 #include "xseg/capture.h"
 #include "xseg/pool.h"
@@ -22,17 +23,6 @@
 #define THREADS  2u
 #define SLOTS    24u
 #define GRANULES 16u
-
-/* Threads have no cmocka around them, so failures end the process; the parent notices. */
-#define CHECK(cond)                                                                     \
-    do {                                                                                \
-        if (!(cond)) {                                                                  \
-            char text_[512] = "";                                                       \
-            (void)xseg_error_text(text_, sizeof(text_));                                \
-            (void)fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #cond, text_); \
-            abort();                                                                    \
-        }                                                                               \
-    } while (0)
 
 struct thread {
     pthread_t thread;
