@@ -261,12 +261,11 @@ static void print_served(const struct outcome *outcome)
         const struct tally *one = outcome[i].tally;
 
         printf("| %s | %" PRIu64 " of %" PRIu64 " | %" PRIu64 " of %" PRIu64
-               " | %.1f %% | %.1f %% | %.0f | %.1f %% | %" PRIu64 " | %" PRIu64 " | %" PRIu64
-               " |\n",
+               " | %.1f %% | %.1f %% | %.0f | %.1f %% | %zu | %" PRIu64 " | %" PRIu64 " |\n",
                way[i].name, one[0].served, one[0].came, one[1].served, one[1].came,
                percent((double)sum.served, (double)sum.came),
                percent((double)sum.served, (double)yard.served), sum.load / (double)GIB / 3600e9,
-               percent(sum.load, yard.load), sum.came - sum.served, sum.needless, sum.lent);
+               percent(sum.load, yard.load), outcome[i].refused, sum.needless, sum.lent);
     }
     printf("\nGiB hours: bytes of the served sessions times their time\n"
            "needlessly: as many bytes as the session needs were in no block, wherever\n"

@@ -20,8 +20,8 @@ extern "C" {
 #endif
 
 /**
- * What a process says of a device.  Bytes, unless a comment says otherwise.  The process is trusted with figures, so they
- * are checked, but may be wrong.
+ * What a process says of a device.  Bytes, unless a comment says otherwise.  Figures are checked to be possible; whether
+ * they are true only the process knows.
  */
 struct xseg_budget_entry {
     size_t struct_bytes; /* sizeof(struct xseg_budget_entry), as the library knows it */
@@ -49,8 +49,10 @@ struct xseg_budget_entry {
  *
  * Returns: XSEG_OK, also when visit ended it
  *          XSEG_ERR_ARGUMENT     a name that cannot be one, or no function
- *          XSEG_ERR_FILE         there is no such file, it may not be read, is no ledger or of another version
- *          XSEG_ERR_BUSY         a process is making the ledger: try again
+ *          XSEG_ERR_FILE         there is no such file, it may not be read, is no ledger, of another version or cut;
+ *                                everybody may write to it, it has several names, or its file system has no locks
+ *                                of open file descriptions
+ *          XSEG_ERR_BUSY         an empty file, which a process is making a ledger, or never will: try again
  *          XSEG_ERR_HOST_MEMORY
  * Cost:    no driver call.  Some ten system calls, and three a process; 80 KiB of host memory meanwhile
  */

@@ -75,7 +75,7 @@ struct xseg_reason {
     /* How long no block on it has been freed and nothing mapped, in milliseconds: the age of idle
      * memory.  A live block that has its pages for itself is at most that old; one that shares a
      * page may be older, if others come and go beside it.  UINT64_MAX where ages are not known:
-     * nothing decays (docs/services.md), or has not looked yet. */
+     * nothing decays (docs/services.md) and no share_budget is named, or nobody has looked yet. */
     uint64_t age_ms;
     /* LIVE, PENDING: the age of `block` itself, as struct xseg_block_info has it, and xseg_walk() tells
      * it of every block; UINT64_MAX where it is not known, as without the key block_ages. */

@@ -87,7 +87,7 @@ static const char *advise(int error)
 {
     switch (error) {
     case ENOENT:
-        return ": its folder is not there, or no process has made it yet";
+        return ": make its folder, or give another path";
     case ELOOP:
         return ", or it is a symbolic link: give the path that it leads to";
     case EACCES:
@@ -95,6 +95,20 @@ static const char *advise(int error)
         return ": let this process read and write it, or give another path";
     default:
         return ": give another path";
+    }
+}
+
+/* As advise(), for a process that only looks. */
+static const char *advise_reader(int error)
+{
+    switch (error) {
+    case ENOENT:
+        return ": no process has made it yet, or it has another name";
+    case EACCES:
+    case EPERM:
+        return ": let this process read it";
+    default:
+        return advise(error);
     }
 }
 
@@ -280,7 +294,8 @@ static int make(const struct xseg_ledger_file *file, const struct stat *status)
                                                                                            : errno;
 }
 
-/* Whether the file is still to become a ledger.  Returns XSEG_OK only if it is one, or can become one. */
+/* Whether the file is still to become a ledger.  Returns XSEG_OK only if it is one, or can become one.  Without the header
+ * lock a file may be refused in the moment in which another process makes it a ledger. */
 static xseg_status judge(const struct xseg_ledger_file *file, struct stat *status, bool *is_unmade)
 {
     struct header header;
@@ -349,7 +364,10 @@ static xseg_status check_to_read(const struct xseg_ledger_file *file)
     struct stat status;
     bool is_unmade = false;
 
-    const xseg_status judged = judge(file, &status, &is_unmade);
+    xseg_status judged = judge(file, &status, &is_unmade);
+    /* Where a header came between the two reads, it is there now. */
+    if (judged != XSEG_OK)
+        judged = judge(file, &status, &is_unmade);
     if (judged != XSEG_OK || !is_unmade)
         return judged;
     return xseg_fail(XSEG_ERR_BUSY,
@@ -380,9 +398,15 @@ static int find_held(const struct xseg_ledger_file *file, off_t base, off_t firs
     return error != 0 ? error : find_held(file, base, to, end, held);
 }
 
+/* What a file is opened for decides how: an errno of open() is followed by advice, a file by a check. */
+struct purpose {
+    int (*open)(const char *path);
+    const char *(*advise)(int error);
+    xseg_status (*check)(const struct xseg_ledger_file *file);
+};
+
 static xseg_status open_checked(struct xseg_ledger_file *file, const char *path,
-                                int (*opens)(const char *path),
-                                xseg_status (*check)(const struct xseg_ledger_file *file))
+                                const struct purpose *purpose)
 {
     const size_t length = strlen(path);
 
@@ -396,12 +420,12 @@ static xseg_status open_checked(struct xseg_ledger_file *file, const char *path,
     if (handlers_error != 0)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory is left to watch forks");
     xseg_lock_take(&files_lock);
-    const int error = open_listed(file, opens);
+    const int error = open_listed(file, purpose->open);
     xseg_lock_give(&files_lock);
     if (error != 0)
         return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be opened: %s%s", file->path,
-                         strerror(error), advise(error));
-    const xseg_status checked = check(file);
+                         strerror(error), purpose->advise(error));
+    const xseg_status checked = purpose->check(file);
     if (checked != XSEG_OK)
         xseg_ledger_file_close(file);
     return checked;
@@ -409,12 +433,16 @@ static xseg_status open_checked(struct xseg_ledger_file *file, const char *path,
 
 xseg_status xseg_ledger_file_open(struct xseg_ledger_file *file, const char *path)
 {
-    return open_checked(file, path, open_or_make, check_header);
+    static const struct purpose to_share = {open_or_make, advise, check_header};
+
+    return open_checked(file, path, &to_share);
 }
 
 xseg_status xseg_ledger_file_open_to_read(struct xseg_ledger_file *file, const char *path)
 {
-    return open_checked(file, path, open_to_read, check_to_read);
+    static const struct purpose to_look = {open_to_read, advise_reader, check_to_read};
+
+    return open_checked(file, path, &to_look);
 }
 
 void xseg_ledger_file_close(struct xseg_ledger_file *file)

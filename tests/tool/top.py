@@ -257,9 +257,9 @@ class Budget(Case):
 
     def test_what_is_no_ledger(self):
         ledger = self.ledger()
-        for name in (ledger, "a b"):
+        for name, status in ((ledger, 1), ("a b", 2)):
             done = top("--once", "--budget", name)
-            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertEqual((done.returncode, done.stdout), (status, ""))
             self.assertIn(str(name), done.stderr)
         self.assertFalse(ledger.exists())
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/budget/budget.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,9 +23,6 @@
 /* How many times budget_return_ms a want may be old, and what was found out about idle memory. */
 #define PATIENCE 4u
 
-/* A device that no turn has looked at has as many others. */
-#define UNKNOWN UINT_MAX
-
 /* The processes of a device, as one turn sees them. */
 struct parties {
     struct xseg_budget_party party[XSEG_LEDGER_SLOTS];
@@ -45,7 +41,7 @@ void xseg_budget_device_init(struct xseg_budget_device *device)
 {
     memset(device, 0, sizeof(*device));
     atomic_init(&device->share, UINT64_MAX);
-    atomic_init(&device->others, UNKNOWN);
+    atomic_init(&device->others, XSEG_BUDGET_UNKNOWN);
 }
 
 uint64_t xseg_budget_interval(struct xseg_allocator *allocator)
@@ -124,7 +120,7 @@ static void forget_shares(struct xseg_allocator *allocator)
         if (device == NULL)
             continue;
         atomic_store_explicit(&device->budget->share, UINT64_MAX, memory_order_relaxed);
-        atomic_store_explicit(&device->budget->others, UNKNOWN, memory_order_relaxed);
+        atomic_store_explicit(&device->budget->others, XSEG_BUDGET_UNKNOWN, memory_order_relaxed);
         atomic_store_explicit(&device->allowance, UINT64_MAX, memory_order_relaxed);
     }
 }
@@ -309,7 +305,7 @@ static bool collect(struct xseg_budget_book *book, const struct xseg_device *dev
     const uint64_t now = xseg_clock_system();
 
     parties->count = 0;
-    parties->own = UNKNOWN;
+    parties->own = XSEG_BUDGET_UNKNOWN;
     parties->is_wanted = false;
     for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++) {
         const struct xseg_ledger_entry *entry = &book->ledger.seen[slot];
@@ -324,7 +320,7 @@ static bool collect(struct xseg_budget_book *book, const struct xseg_device *dev
                           is_fresh(&book->seen[slot][i], figures->wanted_since, now, patience));
         }
     }
-    return parties->own != UNKNOWN;
+    return parties->own != XSEG_BUDGET_UNKNOWN;
 }
 
 /* --- Giving. --- */

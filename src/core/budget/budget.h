@@ -24,6 +24,8 @@
 #ifndef XSEG_CORE_BUDGET_H
 #define XSEG_CORE_BUDGET_H
 
+#include <limits.h>
+
 #include "src/base/ledger.h"
 #include "src/base/lock.h"
 #include "src/core/config/config.h"
@@ -52,6 +54,9 @@ struct xseg_budget {
     bool has_said_share;           /* and that the shares exceed the whole; guarded by BUDGET */
 };
 
+/* In place of a number that is not known, such as that of the other processes before the first turn. */
+#define XSEG_BUDGET_UNKNOWN UINT_MAX
+
 /* The budget of a device.  Figures may be read without a lock. */
 struct xseg_budget_device {
     uint8_t uuid[XSEG_LEDGER_UUID];
@@ -63,9 +68,9 @@ struct xseg_budget_device {
     /* Bytes that look idle and could not be given, such as those of pools that are held; and the clock up to which that is
      * taken for true. */
     atomic_uint_fast64_t kept, kept_until;
-    atomic_uint_fast64_t asks;   /* requests that have asked */
-    atomic_uint_fast64_t served; /* of these, how many got memory while they waited */
-    atomic_uint others;          /* other processes on the device; UINT_MAX before the first turn */
+    atomic_uint_fast64_t asks;        /* requests that have asked */
+    atomic_uint_fast64_t served;      /* of these, how many got memory while they waited */
+    atomic_uint others;               /* other processes on the device; or XSEG_BUDGET_UNKNOWN */
     atomic_uint_fast64_t others_idle; /* bytes that they could give */
 };
 

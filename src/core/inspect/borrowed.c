@@ -52,8 +52,9 @@ static const struct xseg_segment *segment_of(const struct xseg_explaining *look,
 static uint64_t last_pages(const struct xseg_explaining *look, const struct xseg_reason *run,
                            uint64_t bytes)
 {
-    const struct xseg_segment *segment = run->is_expandable ? segment_of(look, run) : NULL;
-
+    if (!run->is_expandable || run->bytes <= bytes)
+        return run->bytes;
+    const struct xseg_segment *segment = segment_of(look, run);
     if (segment == NULL)
         return run->bytes;
     const uint64_t first = (uint64_t)(uintptr_t)run->base - segment->base;

@@ -433,7 +433,9 @@ xseg_status xseg_explain_begin(struct xseg_explaining *look)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(look->reasons->count <= look->reasons->capacity);
     look->first = look->reasons->count;
-    look->now = look->config->decays ? xseg_decay_now(look->device) : 0;
+    look->now = look->config->decays || look->config->share_budget[0] != '\0'
+                    ? xseg_decay_now(look->device)
+                    : 0;
     return make_room(look);
 }
 

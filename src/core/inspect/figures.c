@@ -87,7 +87,8 @@ static void read_budget(const struct xseg_device *device, struct xseg_figures_de
     if (row->share == UINT64_MAX)
         return;
     row->borrowed = xseg_budget_borrowed(device);
-    row->others = atomic_load_explicit(&budget->others, memory_order_relaxed);
+    const unsigned others = atomic_load_explicit(&budget->others, memory_order_relaxed);
+    row->others = others == XSEG_BUDGET_UNKNOWN ? XSEG_FIGURES_NONE : others;
 }
 
 static void read_device(struct xseg_device *device, uint64_t now, struct xseg_figures_device *row)

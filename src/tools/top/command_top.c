@@ -60,9 +60,13 @@ static void print_budget(const struct top_budget *budget)
 static bool print_all(const struct option_values *arguments, const struct publishers *publishers,
                       const struct top_budget *budget)
 {
-    if (arguments->of[OPTION_JSON].given)
-        return output_json(stdout,
-                           top_table_json(publishers, budget ? top_budget_json(budget) : NULL));
+    if (arguments->of[OPTION_JSON].given) {
+        json_t *shared = budget ? top_budget_json(budget) : NULL;
+
+        if (budget && !shared)
+            return complain_of_memory();
+        return output_json(stdout, top_table_json(publishers, shared));
+    }
     if (!print_text(publishers, (enum top_by)arguments->of[OPTION_SORT].number))
         return complain_of_memory();
     if (budget)
@@ -90,16 +94,17 @@ static int find_publishers(struct publishers *publishers, pid_t pid)
 
 static int print_once(const struct option_values *arguments, const struct top_wish *wish)
 {
-    struct top_budget budget = {.rows = NULL};
+    struct top_budget budget = {.status = XSEG_OK};
     struct publishers publishers;
     bool fine = false;
 
     if (wish->budget)
         top_budget_look(&budget, wish->budget);
-    if (budget.problem[0] != '\0') {
+    if (budget.status != XSEG_OK) {
         complain_named("%s", budget.problem);
         top_budget_fini(&budget);
-        return COMMAND_MISMATCH;
+        return budget.status == XSEG_ERR_FILE || budget.status == XSEG_ERR_BUSY ? COMMAND_MISMATCH
+                                                                                : COMMAND_BAD;
     }
     const int found = find_publishers(&publishers, wish->pid);
     if (found == COMMAND_FINE) {

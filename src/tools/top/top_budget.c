@@ -42,10 +42,12 @@ void top_budget_look(struct top_budget *budget, const char *name)
 
     *budget = (struct top_budget){.rows = calloc(ROOM, sizeof(*budget->rows))};
     if (!budget->rows) {
+        budget->status = XSEG_ERR_HOST_MEMORY;
         (void)snprintf(budget->problem, sizeof(budget->problem), "no host memory is left");
         return;
     }
-    if (xseg_budget_look(name, add_row, budget) == XSEG_OK)
+    budget->status = xseg_budget_look(name, add_row, budget);
+    if (budget->status == XSEG_OK)
         return;
     (void)xseg_error_text(said, sizeof(said));
     (void)printable_copy(said, budget->problem, sizeof(budget->problem));

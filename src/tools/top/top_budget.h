@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "src/tools/top/top_table.h"
+#include "xseg/status.h"
 
 /* A process and one of its devices. */
 struct top_share {
@@ -26,6 +27,7 @@ struct top_share {
 struct top_budget {
     struct top_share *rows;
     size_t count;
+    xseg_status status;
     char problem[512]; /* why there are none; empty: nothing is wrong */
 };
 

@@ -10,7 +10,7 @@
 
 #define SEATS 8u
 
-/* What a member does until the next order; 'r', 'l' and 'a' leave figures in its seat. */
+/* What a member does until the next order; all but 'p' and 'e' leave figures in its seat. */
 enum budget_order {
     ORDER_PLAY = 'p',
     ORDER_REST = 'r',      /* stop playing, follow the configuration in `text`, audit */
