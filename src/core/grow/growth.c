@@ -55,7 +55,7 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
     if (status != XSEG_OK)
         return status;
     if (physical > limit || more > limit - physical)
-        return xseg_refusal_fail(pool, xseg_refusal_of_limits(device), more);
+        return xseg_refusal_fail(pool, xseg_refusal_of_limit(device, limit), more);
     device->refuser = XSEG_REFUSER_DRIVER;
     return XSEG_OK;
 }

@@ -5,9 +5,9 @@
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
 
-enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device)
+enum xseg_refuser xseg_refusal_of_limit(const struct xseg_device *device, uint64_t limit)
 {
-    if (xseg_device_allowance(device) < xseg_device_limit(device))
+    if (limit < xseg_device_limit(device))
         return XSEG_REFUSER_BUDGET;
     return xseg_device_limit(device) < xseg_bounds_hard(&device->bounds) ? XSEG_REFUSER_FRACTION
                                                                          : XSEG_REFUSER_HARD_LIMIT;

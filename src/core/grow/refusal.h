@@ -32,8 +32,9 @@ static inline bool xseg_refusal_is_shortage(xseg_status status)
            status == XSEG_ERR_NO_ADDRESSES;
 }
 
-/* Which limit of the device is the lowest and so refuses first: of the budget, the fraction, and the hard limit. */
-enum xseg_refuser xseg_refusal_of_limits(const struct xseg_device *device);
+/* Whose limit of the device `limit` was, an xseg_device_allowance(): the budget's, which other threads change at any time,
+ * that of the fraction, or the hard limit. */
+enum xseg_refuser xseg_refusal_of_limit(const struct xseg_device *device, uint64_t limit);
 
 /*
  * Note the refuser of a growth of a pool by `more` bytes, and write the error text.

@@ -80,7 +80,7 @@ static xseg_status make_pages(struct theft *theft, uint64_t page)
         if (xseg_device_physical(device) + device->promised + page > limit)
             return xseg_refusal_fail(theft->plan->arena->pool,
                                      limit < device->context.total_bytes
-                                         ? xseg_refusal_of_limits(device)
+                                         ? xseg_refusal_of_limit(device, limit)
                                          : XSEG_REFUSER_DEVICE,
                                      page);
         device->refuser = XSEG_REFUSER_DRIVER;
