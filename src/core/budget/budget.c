@@ -98,7 +98,8 @@ static bool note_failure(struct xseg_budget *budget, char *said, size_t bytes)
 {
     const bool is_first = !budget->has_said;
 
-    (void)snprintf(said, bytes, "%s", xseg_fail_text()->buffer);
+    (void)snprintf(said, bytes, "%s%s", xseg_fail_text()->buffer,
+                   budget->path[0] != '\0' ? "; it tries again each second" : "");
     budget->has_said = true;
     budget->again = xseg_clock_system() + SECOND;
     leave(budget);
@@ -154,14 +155,22 @@ static void note_kept(struct xseg_device *device, uint64_t patience)
                           memory_order_relaxed);
 }
 
+/* What others are to give.  While all requests make pages that is nothing; the byte that is left keeps those behind that
+ * have their shares. */
+static uint64_t wanted_of(const struct xseg_budget_device *budget)
+{
+    const uint64_t growing = atomic_load(&budget->growing), wanted = atomic_load(&budget->wanted);
+
+    return wanted == 0 ? 0 : xseg_max(wanted - xseg_min(wanted, growing), 1);
+}
+
 static struct xseg_ledger_device figures_of(struct xseg_device *device,
                                             const struct xseg_config *config)
 {
     const struct xseg_budget_device *budget = device->budget;
     struct xseg_ledger_device figures = {
         .taken = xseg_device_physical(device),
-        .wanted = xseg_min(atomic_load_explicit(&budget->wanted, memory_order_relaxed),
-                           XSEG_LEDGER_BYTES_BOUND - 1),
+        .wanted = xseg_min(wanted_of(budget), XSEG_LEDGER_BYTES_BOUND - 1),
         .share = (uint64_t)(config->budget_share * XSEG_LEDGER_WHOLE_SHARE + 0.5),
         .floor = xseg_min(config->budget_min_bytes, XSEG_LEDGER_BYTES_BOUND - 1),
         .returned = atomic_load_explicit(&budget->returned, memory_order_relaxed),
@@ -529,6 +538,18 @@ bool xseg_budget_want(struct xseg_device *device, uint64_t bytes)
 void xseg_budget_want_no_more(struct xseg_device *device, uint64_t bytes)
 {
     atomic_fetch_sub(&device->budget->wanted, bytes);
+    publish(device->allocator);
+}
+
+void xseg_budget_grow(struct xseg_device *device, uint64_t bytes)
+{
+    atomic_fetch_add(&device->budget->growing, bytes);
+    publish(device->allocator);
+}
+
+void xseg_budget_grow_no_more(struct xseg_device *device, uint64_t bytes)
+{
+    atomic_fetch_sub(&device->budget->growing, bytes);
     publish(device->allocator);
 }
 

@@ -62,6 +62,7 @@ struct xseg_budget_device {
     uint8_t uuid[XSEG_LEDGER_UUID];
     atomic_bool has_uuid;          /* set once */
     atomic_uint_fast64_t wanted;   /* bytes for which requests wait */
+    atomic_uint_fast64_t growing;  /* of these, bytes for which requests make pages now */
     atomic_uint_fast64_t since;    /* clock at which the last of them began */
     atomic_uint_fast64_t share;    /* bytes; UINT64_MAX: there is no budget */
     atomic_uint_fast64_t returned; /* bytes given back since others wanted some */
@@ -108,6 +109,13 @@ bool xseg_budget_is_open(const struct xseg_device *device);
  */
 bool xseg_budget_want(struct xseg_device *device, uint64_t bytes);
 void xseg_budget_want_no_more(struct xseg_device *device, uint64_t bytes);
+
+/*
+ * Say that a request for wanted bytes makes pages now, or waits again.  The pages that it makes are no longer free, so
+ * others would give as much once more.  No lock is held.  Cost: a write of the ledger
+ */
+void xseg_budget_grow(struct xseg_device *device, uint64_t bytes);
+void xseg_budget_grow_no_more(struct xseg_device *device, uint64_t bytes);
 
 /* Bytes of a device that are taken above the share; 0 without a budget. */
 uint64_t xseg_budget_borrowed(const struct xseg_device *device);

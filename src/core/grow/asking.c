@@ -83,9 +83,16 @@ bool xseg_asking_wait(struct xseg_asking *asking) XSEG_UNCHECKED
     if (asking->grows)
         asking->by_limit = device->refuser != XSEG_REFUSER_DRIVER;
     xseg_lock_give(&device->growth_lock);
+    if (asking->grows)
+        xseg_budget_grow_no_more(device, asking->bytes);
     (void)nanosleep(&moment, NULL);
     xseg_lock_take(&device->growth_lock);
     look(asking);
+    if (!asking->grows)
+        return true;
+    xseg_lock_give(&device->growth_lock);
+    xseg_budget_grow(device, asking->bytes);
+    xseg_lock_take(&device->growth_lock);
     return true;
 }
 
@@ -98,6 +105,8 @@ void xseg_asking_end(struct xseg_asking *asking, bool served) XSEG_UNCHECKED
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     xseg_lock_give(&device->growth_lock);
     xseg_budget_want_no_more(device, asking->bytes);
+    if (asking->grows)
+        xseg_budget_grow_no_more(device, asking->bytes);
     xseg_lock_take(&device->growth_lock);
     if (served)
         atomic_fetch_add_explicit(&device->budget->served, 1, memory_order_relaxed);

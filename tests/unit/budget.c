@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/* What a process says in a ledger of the memory that it wants, and which limit refuses it. */
+#include "src/core/budget/budget.h"
+#include "src/core/device/allocator.h"
+#include "src/core/grow/refusal.h"
+#include "tests/support/ledgers.h"
+#include "tests/support/scene.h"
+
+static struct xseg_ledger seen;
+
+/* What the only process says that it wants, in MiB, or in bytes where that is less. */
+static uint64_t said(void)
+{
+    assert_int_equal(xseg_ledger_look(&seen, ledger_path), XSEG_OK);
+    assert_int_equal(seen.seen[0].state, XSEG_LEDGER_FRESH);
+    assert_int_equal(seen.seen[0].record.device_count, 1);
+    const uint64_t wanted = seen.seen[0].record.devices[0].wanted;
+    return wanted < MIB ? wanted : wanted / MIB;
+}
+
+/* Others would give the pages that a request makes once more.  It keeps its turn. */
+static void what_makes_pages_is_given_nothing(void **state)
+{
+    char config[256];
+
+    (void)state;
+    (void)snprintf(config, sizeof(config), "share_budget:%s,budget_return_ms:60000", ledger_path);
+    struct xseg_allocator *allocator = scene_open(config);
+    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
+    assert_int_equal(said(), 0);
+    assert_false(xseg_budget_want(device, 100 * MIB));
+    assert_int_equal(said(), 100);
+    xseg_budget_grow(device, 100 * MIB);
+    assert_int_equal(said(), 1);
+    (void)xseg_budget_want(device, 30 * MIB);
+    assert_int_equal(said(), 30);
+    xseg_budget_grow_no_more(device, 100 * MIB);
+    assert_int_equal(said(), 130);
+    xseg_budget_grow(device, 30 * MIB);
+    assert_int_equal(said(), 100);
+    xseg_budget_want_no_more(device, 30 * MIB);
+    xseg_budget_grow_no_more(device, 30 * MIB);
+    assert_int_equal(said(), 100);
+    xseg_budget_want_no_more(device, 100 * MIB);
+    assert_int_equal(said(), 0);
+    scene_close(allocator);
+}
+
+/* The allowance may have been lifted since it refused. */
+static void a_limit_is_known_by_its_value(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("hard_limit_mb:500");
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
+    assert_int_equal(xseg_device_allowance(device), 500 * MIB);
+    assert_int_equal(xseg_refusal_of_limit(device, 500 * MIB), XSEG_REFUSER_HARD_LIMIT);
+    assert_int_equal(xseg_refusal_of_limit(device, 400 * MIB), XSEG_REFUSER_BUDGET);
+    scene_close(allocator);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_makes_pages_is_given_nothing),
+        cmocka_unit_test(a_limit_is_known_by_its_value),
+    };
+
+    return cmocka_run_group_tests_name("budget", tests, ledgers_begin, ledgers_end);
+}
