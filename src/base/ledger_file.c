@@ -463,15 +463,14 @@ xseg_status xseg_ledger_file_check(const struct xseg_ledger_file *file)
     if (fstat(file->descriptor, &status) != 0 || !is_same(file, &status))
         return xseg_fail(XSEG_ERR_FILE,
                          "the program has closed descriptor %d, which was that of the ledger %s: "
-                         "open it again",
+                         "let it close no descriptors that it has not opened",
                          file->descriptor, file->path);
     if (status.st_nlink == 0)
-        return xseg_fail(XSEG_ERR_FILE, "the ledger %s was removed: open it again", file->path);
+        return xseg_fail(XSEG_ERR_FILE, "the ledger %s was removed", file->path);
     if (status.st_size != XSEG_LEDGER_FILE_BYTES)
         return xseg_fail(XSEG_ERR_FILE,
-                         "the ledger %s was cut or extended to %lld bytes: remove it, and open it "
-                         "again",
-                         file->path, (long long)status.st_size);
+                         "the ledger %s was cut or extended to %lld bytes: remove it", file->path,
+                         (long long)status.st_size);
     return XSEG_OK;
 }
 

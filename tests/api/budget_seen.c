@@ -216,6 +216,24 @@ static void a_request_that_waits_is_noted(void **state)
     member_end(other);
 }
 
+/* Where there are no others, nobody is asked. */
+static void who_is_alone_asks_nobody(void **state)
+{
+    struct xseg_allocator *allocator = join("history:all");
+    void *ptr = NULL;
+
+    (void)state;
+    void *block = scene_alloc(allocator, 700 * MIB, NULL);
+    assert_int_equal(xseg_alloc(allocator, 0, 600 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    struct recorded recorded = recorded_walk(allocator, 0);
+    for (size_t i = 0; i < recorded.count; i++)
+        assert_int_not_equal(recorded.entry[i].action, XSEG_HISTORY_ASK);
+    (void)recorded_only(&recorded, XSEG_HISTORY_OOM);
+    free(recorded.entry);
+    scene_free(allocator, block);
+    leave(allocator);
+}
+
 /* What was given by the history, in bytes; each piece is followed by its unmap. */
 static uint64_t noted_as_given(struct xseg_allocator *allocator)
 {
@@ -400,6 +418,7 @@ int main(void)
         TEST(the_oldest_are_borrowed_without_decay),
         TEST(the_page_cache_counts_first),
         TEST(a_request_that_waits_is_noted),
+        TEST(who_is_alone_asks_nobody),
         TEST(what_is_given_is_noted),
         TEST(metrics_tell_of_the_budget),
         TEST(a_ledger_is_looked_at),

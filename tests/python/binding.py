@@ -143,6 +143,9 @@ class Allocators(Case):
                 xseg.budget(ledger)
             with self.assertRaises(xseg.ArgumentError):
                 xseg.budget("")
+            self.assertRaisesRegex(ValueError, "NUL", xseg.budget, "a\0b")
+            for no_text in (5, b"rack7"):
+                self.assertRaises(TypeError, xseg.budget, no_text)
             allocator = self.open(f"share_budget:{ledger},budget_share:0.5,budget_min_mb:7")
             (found,) = xseg.budget(ledger)
             self.assertEqual((found.pid, found.is_readable, found.uuid, found.taken), (os.getpid(), True, None, 0))

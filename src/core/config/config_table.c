@@ -463,9 +463,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "share_budget",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(share_budget),
-            .accepts =
-                "a name, or the path of a file, of up to 255 characters, without blanks, commas, "
-                "colons and brackets; or none",
+            .accepts = "a name of up to 64 letters, digits, '-', '_' and '.', or the path of a "
+                       "file, of up "
+                       "to 255 characters, without blanks, commas, colons and brackets; or none",
             .unset = "none",
             .sentence = "Ledger by which processes share devices: a name stands for the file "
                         "`/dev/shm/xseg-UID-NAME`. Idle memory is lent and asked back; see "

@@ -4,7 +4,8 @@
  * to other processes when they want some.
  *
  * Giving takes the page cache first, then idle pages, the oldest first (xseg_decay_give()).  What is said here follows
- * that, for as much as is borrowed above budget_min_mb.
+ * that, for as much as is borrowed above budget_min_mb.  Of pages that have been idle equally long others may go than are
+ * named here.
  */
 #ifndef XSEG_CORE_BORROWED_H
 #define XSEG_CORE_BORROWED_H

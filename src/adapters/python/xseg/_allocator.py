@@ -22,8 +22,12 @@ _stacks_are_slow = False
 
 
 def _bytes(text: Optional[str]) -> Optional[bytes]:
-    """A text as C has it."""
-    return None if text is None else text.encode()
+    """A text as C has it, which ends with its first NUL."""
+    if text is None:
+        return None
+    if "\0" in text:
+        raise ValueError(f"{text!r} has a character NUL: leave it out")
+    return text.encode()
 
 
 def _where(device: int, stream: Optional[Handle], pool: Optional[Pool]) -> Any:
