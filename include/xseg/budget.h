@@ -44,7 +44,7 @@ struct xseg_budget_entry {
 /**
  * Look at a ledger: visit each device of each process that has it open.  A process without a device yet is visited once.
  *
- * @param name   as of share_budget: a name, for /dev/shm/xseg-UID-NAME of the calling user, or the path of a file
+ * @param name   as of share_budget: a name, for /dev/shm/xseg-UID-NAME of the calling user, or a path
  * @param visit  called for each, by slot, which is valid during the call; false ends the visits
  *
  * Returns: XSEG_OK, also when visit ended it
