@@ -25,8 +25,8 @@ struct image {
     struct xseg_ledger_record record;
 };
 
-_Static_assert(sizeof(struct xseg_ledger_device) == 72, "a device has no padding");
-_Static_assert(sizeof(struct image) == 40 + XSEG_LEDGER_DEVICES * 72, "a record has no padding");
+_Static_assert(sizeof(struct xseg_ledger_device) == 80, "a device has no padding");
+_Static_assert(sizeof(struct image) == 40 + XSEG_LEDGER_DEVICES * 80, "a record has no padding");
 _Static_assert(sizeof(struct image) <= SLOT_BYTES, "a record fits into a slot");
 _Static_assert(XSEG_LEDGER_FILE_HEADER + XSEG_LEDGER_SLOTS * SLOT_BYTES == XSEG_LEDGER_FILE_BYTES,
                "the file has room for all slots, and no more");
@@ -150,7 +150,7 @@ static bool device_holds(const struct xseg_ledger_device *device)
 {
     return device->taken < XSEG_LEDGER_BYTES_BOUND && device->idle <= device->taken &&
            device->wanted < XSEG_LEDGER_BYTES_BOUND && device->floor < XSEG_LEDGER_BYTES_BOUND &&
-           device->share <= XSEG_LEDGER_WHOLE_SHARE;
+           device->growing <= device->wanted && device->share <= XSEG_LEDGER_WHOLE_SHARE;
 }
 
 static bool record_holds(const struct xseg_ledger_record *record)

@@ -70,6 +70,7 @@ struct xseg_ledger_device {
     uint64_t taken; /* of the device */
     uint64_t idle;  /* of that, what could be given back: idle <= taken */
     uint64_t wanted;
+    uint64_t growing;      /* of that, bytes for which pages are being made: growing <= wanted */
     uint64_t wanted_since; /* ns of CLOCK_MONOTONIC */
     uint64_t share;        /* parts of XSEG_LEDGER_WHOLE_SHARE */
     uint64_t floor;

@@ -13,7 +13,7 @@
 #include "src/base/lock.h"
 
 #define MAGIC   "xseg ledger"
-#define VERSION 1u /* another version has another layout */
+#define VERSION 2u /* another version has another layout */
 
 #define HEADER_LOCK 0 /* the byte that stands for it */
 

@@ -179,6 +179,32 @@ static void who_has_its_share_waits_behind(void **state)
     assert_true(served.ns < BOUND && refused.ns < BOUND);
 }
 
+/* Two that are below their shares and want more than these wait for a third one, not for each other. */
+static void who_cross_their_shares_do_not_block_each_other(void **state)
+{
+    const unsigned one = member_start("page_mb:small"), two = member_start("page_mb:small"),
+                   third = member_start("page_mb:small");
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 250 * MIB).status, XSEG_OK);
+    assert_int_equal(member_ask(two, 'a', 0, 250 * MIB).status, XSEG_OK);
+    for (unsigned i = 0; i < 6; i++) {
+        assert_int_equal(member_ask(third, 'a', 0, 500 * MIB).status, XSEG_OK);
+        assert_int_equal(member_ask(third, 'f', 0, 0).status, XSEG_OK);
+        /* Turns that saw the last round's wants are over. */
+        (void)usleep(50000);
+        member_send(one, 'a', 1, 120 * MIB);
+        member_send(two, 'a', 1, 120 * MIB);
+        const struct member_answer first = member_receive(one), second = member_receive(two);
+        EXPECT_OK(first);
+        EXPECT_OK(second);
+        assert_int_equal(member_ask(one, 'f', 1, 0).status, XSEG_OK);
+        assert_int_equal(member_ask(two, 'f', 1, 0).status, XSEG_OK);
+        assert_int_equal(member_ask(one, 't', 0, 0).status, XSEG_OK);
+        assert_int_equal(member_ask(two, 't', 0, 0).status, XSEG_OK);
+    }
+}
+
 /* --- What is no ledger. --- */
 
 static void write_file(const char *text, mode_t mode)
@@ -288,6 +314,7 @@ int main(void)
         TEST(captures_ask_nobody),
         TEST(processes_die_and_stop),
         TEST(who_has_its_share_waits_behind),
+        TEST(who_cross_their_shares_do_not_block_each_other),
         TEST(what_is_no_ledger_is_said_once),
         TEST(a_ledger_that_was_removed_comes_again),
         TEST(shares_of_more_than_all_are_said_once),

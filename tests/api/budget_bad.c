@@ -110,8 +110,8 @@ static void a_newer_version_is_left_alone(void **state)
     (void)state;
     assert_int_equal(xseg_ledger_open(&ledger, members.ledger), XSEG_OK);
     xseg_ledger_close(&ledger);
-    put(16, "\x02", 1);
-    expect_alone(member_start(""), "version 2");
+    put(16, "\x63", 1);
+    expect_alone(member_start(""), "version 99");
 }
 
 /* --- What becomes of the file under way. --- */

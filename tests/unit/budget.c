@@ -8,18 +8,17 @@
 
 static struct xseg_ledger seen;
 
-/* What the only process says that it wants, in MiB, or in bytes where that is less. */
-static uint64_t said(void)
+/* Expect what the only process says that it wants, and of that, for what it makes pages; MiB. */
+static void expect_said(uint64_t wanted, uint64_t growing)
 {
     assert_int_equal(xseg_ledger_look(&seen, ledger_path), XSEG_OK);
     assert_int_equal(seen.seen[0].state, XSEG_LEDGER_FRESH);
     assert_int_equal(seen.seen[0].record.device_count, 1);
-    const uint64_t wanted = seen.seen[0].record.devices[0].wanted;
-    return wanted < MIB ? wanted : wanted / MIB;
+    assert_int_equal(seen.seen[0].record.devices[0].wanted, wanted * MIB);
+    assert_int_equal(seen.seen[0].record.devices[0].growing, growing * MIB);
 }
 
-/* Others would give the pages that a request makes once more.  It keeps its turn. */
-static void what_makes_pages_is_given_nothing(void **state)
+static void wants_are_written_at_once(void **state)
 {
     char config[256];
 
@@ -28,22 +27,22 @@ static void what_makes_pages_is_given_nothing(void **state)
     struct xseg_allocator *allocator = scene_open(config);
     scene_free(allocator, scene_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    assert_int_equal(said(), 0);
+    expect_said(0, 0);
     assert_false(xseg_budget_want(device, 100 * MIB));
-    assert_int_equal(said(), 100);
+    expect_said(100, 0);
     xseg_budget_grow(device, 100 * MIB);
-    assert_int_equal(said(), 1);
+    expect_said(100, 100);
     (void)xseg_budget_want(device, 30 * MIB);
-    assert_int_equal(said(), 30);
+    expect_said(130, 100);
     xseg_budget_grow_no_more(device, 100 * MIB);
-    assert_int_equal(said(), 130);
+    expect_said(130, 0);
     xseg_budget_grow(device, 30 * MIB);
-    assert_int_equal(said(), 100);
     xseg_budget_want_no_more(device, 30 * MIB);
+    expect_said(100, 30);
     xseg_budget_grow_no_more(device, 30 * MIB);
-    assert_int_equal(said(), 100);
+    expect_said(100, 0);
     xseg_budget_want_no_more(device, 100 * MIB);
-    assert_int_equal(said(), 0);
+    expect_said(0, 0);
     scene_close(allocator);
 }
 
@@ -64,7 +63,7 @@ static void a_limit_is_known_by_its_value(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_makes_pages_is_given_nothing),
+        cmocka_unit_test(wants_are_written_at_once),
         cmocka_unit_test(a_limit_is_known_by_its_value),
     };
 

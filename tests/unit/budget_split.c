@@ -12,7 +12,11 @@
 static struct xseg_budget_party party(uint64_t taken, uint64_t idle, uint64_t wanted,
                                       uint64_t share, uint64_t floor)
 {
-    return (struct xseg_budget_party){taken * GIB, idle * GIB, wanted * GIB, share, floor * GIB};
+    return (struct xseg_budget_party){.taken = taken * GIB,
+                                      .idle = idle * GIB,
+                                      .wanted = wanted * GIB,
+                                      .named_share = share,
+                                      .floor = floor * GIB};
 }
 
 static uint64_t give(const struct xseg_budget_party *parties, unsigned count, unsigned own,
@@ -57,8 +61,9 @@ static void borrowed_memory_goes_first(void **state)
     /* What is free need not be given. */
     assert_int_equal(give(parties, 4, 1, 4 * GIB), 0);
     assert_in_range(give(parties, 4, 1, 3 * GIB), GIB * 12 / 20, GIB * 12 / 20 + 2);
-    assert_true(xseg_budget_split(parties, 4, 1, TOTAL, 0).others_want_own);
-    assert_false(xseg_budget_split(parties, 4, 0, TOTAL, 0).others_want_own);
+    assert_int_equal(xseg_budget_split(parties, 4, 1, TOTAL, 0).spare, 0);
+    assert_int_equal(xseg_budget_split(parties, 4, 1, TOTAL, 7 * GIB).spare, 3 * GIB);
+    assert_int_equal(xseg_budget_split(parties, 4, 0, TOTAL, 0).spare, UINT64_MAX);
     assert_int_equal(xseg_budget_split(parties, 4, 0, TOTAL, 0).others_idle, 36 * GIB);
 }
 
@@ -71,10 +76,41 @@ static void idle_memory_is_lent_down_to_the_floor(void **state)
     (void)state;
     assert_int_equal(give(parties, 3, 1, 0), 5 * GIB);
     assert_int_equal(give(parties, 3, 2, 0), 4 * GIB);
-    assert_false(xseg_budget_split(parties, 3, 1, TOTAL, 0).others_want_own);
+    assert_int_equal(xseg_budget_split(parties, 3, 1, TOTAL, 0).spare, UINT64_MAX);
     parties[2].wanted = GIB;
     assert_int_equal(give(parties, 3, 2, 0), 0);
     assert_int_equal(give(parties, 3, 1, 0), 5 * GIB);
+}
+
+/* Pages that are being made are not given once more; they are kept for the one that makes them. */
+static void what_makes_pages_is_given_nothing(void **state)
+{
+    struct xseg_budget_party parties[] = {party(10, 0, 12, 0, 0), party(40, 30, 0, 0, 0)};
+
+    (void)state;
+    assert_in_range(give(parties, 2, 1, 2 * GIB), 10 * GIB, 10 * GIB + 2);
+    parties[0].growing = 12 * GIB;
+    assert_int_equal(give(parties, 2, 1, 2 * GIB), 0);
+    assert_int_equal(xseg_budget_split(parties, 2, 1, TOTAL, 13 * GIB).spare, GIB);
+    /* One request makes pages, another one waits. */
+    parties[0].growing = 5 * GIB;
+    assert_in_range(give(parties, 2, 1, 2 * GIB), 5 * GIB, 5 * GIB + 2);
+}
+
+/* Two that want memory beyond their shares do not hold each other up where there is enough for both. */
+static void who_crosses_its_share_takes_what_is_spare(void **state)
+{
+    const struct xseg_budget_party parties[] = {party(20, 0, 10, 0, 0), party(20, 0, 10, 0, 0),
+                                                party(4, 0, 0, 0, 0)};
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        const struct xseg_budget_split split = xseg_budget_split(parties, 3, i, TOTAL, 20 * GIB);
+
+        assert_true(parties[i].taken + split.spare >= 30 * GIB);
+        assert_true(split.share < 30 * GIB);
+    }
+    assert_int_equal(xseg_budget_split(parties, 3, 0, TOTAL, GIB).spare, 0);
 }
 
 static void nobody_gives_without_need(void **state)
@@ -140,6 +176,8 @@ int main(void)
         cmocka_unit_test(shares_that_are_named_are_kept),
         cmocka_unit_test(borrowed_memory_goes_first),
         cmocka_unit_test(idle_memory_is_lent_down_to_the_floor),
+        cmocka_unit_test(what_makes_pages_is_given_nothing),
+        cmocka_unit_test(who_crosses_its_share_takes_what_is_spare),
         cmocka_unit_test(nobody_gives_without_need),
         cmocka_unit_test(needs_are_met_in_some_turns),
     };

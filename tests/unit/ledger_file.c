@@ -139,8 +139,8 @@ static void files_of_other_contents_are_refused(void **state)
     ledger_put(3, "x", 1);
     assert_refused("not a ledger");
     leave_a_ledger();
-    ledger_put(16, "\x02", 1);
-    assert_refused("version 2");
+    ledger_put(16, "\x63", 1);
+    assert_refused("version 99");
     leave_a_ledger();
     ledger_put(24, "\x01", 1);
     assert_refused("instead of 135168");

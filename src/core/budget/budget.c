@@ -155,28 +155,22 @@ static void note_kept(struct xseg_device *device, uint64_t patience)
                           memory_order_relaxed);
 }
 
-/* What others are to give.  While all requests make pages that is nothing; the byte that is left keeps those behind that
- * have their shares. */
-static uint64_t wanted_of(const struct xseg_budget_device *budget)
-{
-    const uint64_t growing = atomic_load(&budget->growing), wanted = atomic_load(&budget->wanted);
-
-    return wanted == 0 ? 0 : xseg_max(wanted - xseg_min(wanted, growing), 1);
-}
-
 static struct xseg_ledger_device figures_of(struct xseg_device *device,
                                             const struct xseg_config *config)
 {
     const struct xseg_budget_device *budget = device->budget;
     struct xseg_ledger_device figures = {
         .taken = xseg_device_physical(device),
-        .wanted = xseg_min(wanted_of(budget), XSEG_LEDGER_BYTES_BOUND - 1),
+        .wanted = xseg_min(atomic_load_explicit(&budget->wanted, memory_order_relaxed),
+                           XSEG_LEDGER_BYTES_BOUND - 1),
         .share = (uint64_t)(config->budget_share * XSEG_LEDGER_WHOLE_SHARE + 0.5),
         .floor = xseg_min(config->budget_min_bytes, XSEG_LEDGER_BYTES_BOUND - 1),
         .returned = atomic_load_explicit(&budget->returned, memory_order_relaxed),
     };
 
     figures.idle = idle_of(device, figures.taken);
+    figures.growing =
+        xseg_min(atomic_load_explicit(&budget->growing, memory_order_relaxed), figures.wanted);
     if (figures.wanted != 0)
         figures.wanted_since = atomic_load_explicit(&budget->since, memory_order_relaxed);
     memcpy(figures.uuid, budget->uuid, sizeof(figures.uuid));
@@ -296,6 +290,7 @@ static void add_party(struct parties *parties, const struct xseg_ledger_device *
         .taken = figures->taken,
         .idle = figures->idle,
         .wanted = is_own || is_fresh_want ? figures->wanted : 0,
+        .growing = is_own || is_fresh_want ? figures->growing : 0,
         .named_share = figures->share,
         .floor = figures->floor,
     };
@@ -334,24 +329,33 @@ static bool collect(struct xseg_budget_book *book, const struct xseg_device *dev
 
 /* --- Giving. --- */
 
-/* Keep to the share while others want what is their own. */
+/* While others want what is their own, keep to the share and to what they leave of the free memory. */
 static void set_allowance(struct xseg_device *device, const struct xseg_budget_split *split)
 {
+    const uint64_t taken = xseg_device_physical(device);
     const uint64_t allowance =
-        split->others_want_own ? xseg_max(split->share, xseg_device_physical(device)) : UINT64_MAX;
+        split->spare == UINT64_MAX ? UINT64_MAX : xseg_max(split->share, taken + split->spare);
 
     atomic_store_explicit(&device->allowance, allowance, memory_order_relaxed);
 }
 
-/* How many idle bytes others want of this process; 0 also where nothing can be given now.  GROWTH is held. */
-static uint64_t find_part(struct xseg_device *device, const struct parties *parties)
+/* What the driver has free; 0 where it does not say. */
+static uint64_t ask_free(struct xseg_device *device)
 {
     uint64_t free = 0, total = 0;
 
-    if (xseg_context_is_lost(&device->context) || xseg_pending_captures(device->pending) ||
+    xseg_lock_take(&device->growth_lock);
+    if (xseg_context_is_lost(&device->context) ||
         xseg_device_memory(device, &free, &total) != XSEG_OK)
-        return 0;
-    return xseg_budget_split(parties->party, parties->count, parties->own, total, free).give;
+        free = 0;
+    xseg_lock_give(&device->growth_lock);
+    return free;
+}
+
+/* Whether idle memory can be given back now.  GROWTH is held. */
+static bool can_give(const struct xseg_device *device)
+{
+    return !xseg_context_is_lost(&device->context) && !xseg_pending_captures(device->pending);
 }
 
 /* Give a slice of idle memory back.  Returns 0 where nothing can be given. */
@@ -361,20 +365,20 @@ static uint64_t give_slice(struct xseg_device *device, const struct xseg_config 
     uint64_t given = 0;
 
     xseg_lock_take(&device->growth_lock);
-    if (!xseg_context_is_lost(&device->context) && !xseg_pending_captures(device->pending))
+    if (can_give(device))
         given = xseg_decay_give(device, config, bytes);
     xseg_lock_give(&device->growth_lock);
     return given;
 }
 
-/* Give idle memory back that others want; returns the bytes. */
-static uint64_t give(struct xseg_device *device, const struct xseg_config *config,
-                     const struct parties *parties, uint64_t patience)
+/* Give so much idle memory back; returns the bytes that went. */
+static uint64_t give(struct xseg_device *device, const struct xseg_config *config, uint64_t part,
+                     uint64_t patience)
 {
     uint64_t given = 0, slice = 1;
 
     xseg_lock_take(&device->growth_lock);
-    const uint64_t part = find_part(device, parties);
+    part = can_give(device) ? part : 0;
     xseg_lock_give(&device->growth_lock);
     while (given < part && slice != 0) {
         slice = give_slice(device, config, xseg_min(part - given, SLICE));
@@ -386,34 +390,35 @@ static uint64_t give(struct xseg_device *device, const struct xseg_config *confi
     return given;
 }
 
-/* Note what a turn finds of a device; returns whether some of its idle memory is wanted.  BUDGET is held. */
-static bool note(struct xseg_device *device, const struct parties *parties, bool *exceeds)
+/* Note what a turn finds of a device; returns the idle bytes that others want of this process.  BUDGET is held. */
+static uint64_t note(struct xseg_device *device, const struct parties *parties, bool *exceeds)
 {
     struct xseg_budget_device *budget = device->budget;
+    const uint64_t free = parties->is_wanted ? ask_free(device) : 0;
     const struct xseg_budget_split split = xseg_budget_split(
-        parties->party, parties->count, parties->own, device->context.total_bytes, 0);
+        parties->party, parties->count, parties->own, device->context.total_bytes, free);
 
     atomic_store_explicit(&budget->share, split.share, memory_order_relaxed);
     atomic_store_explicit(&budget->others, parties->count - 1, memory_order_relaxed);
     atomic_store_explicit(&budget->others_idle, split.others_idle, memory_order_relaxed);
     *exceeds = *exceeds || split.exceeds;
     set_allowance(device, &split);
-    return parties->is_wanted && split.give != 0;
+    return parties->is_wanted ? split.give : 0;
 }
 
-/* Look at what the ledger says of a device, if there still is one that has the device in the own slot; returns whether
- * some of its idle memory is wanted. */
-static bool look_at(struct xseg_device *device, uint64_t patience, struct parties *parties,
-                    bool *exceeds)
+/* Look at what the ledger says of a device, if there still is one that has the device in the own slot; returns the idle
+ * bytes that others want. */
+static uint64_t look_at(struct xseg_device *device, uint64_t patience, struct parties *parties,
+                        bool *exceeds)
 {
     struct xseg_budget *budget = device->allocator->budget;
-    bool is_wanted = false;
+    uint64_t part = 0;
 
     xseg_lock_take(&budget->lock);
     if (budget->book != NULL && collect(budget->book, device, patience, parties))
-        is_wanted = note(device, parties, exceeds);
+        part = note(device, parties, exceeds);
     xseg_lock_give(&budget->lock);
-    return is_wanted;
+    return part;
 }
 
 /* Write and read the ledger, which is open.  BUDGET is held. */
@@ -484,8 +489,8 @@ void xseg_budget_turn(struct xseg_allocator *allocator)
         if (device == NULL || !atomic_load(&device->budget->has_uuid))
             continue;
         parties.is_wanted = false;
-        if (look_at(device, patience, &parties, &exceeds))
-            given += give(device, config, &parties, patience);
+        const uint64_t part = look_at(device, patience, &parties, &exceeds);
+        given += part != 0 ? give(device, config, part, patience) : 0;
         is_wanted |= parties.is_wanted;
     }
     if (is_wanted)

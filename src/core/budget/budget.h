@@ -12,14 +12,15 @@
  * Nobody is told to do anything: each process finds its own part from the figures of all.  A process writes into its own
  * slot only, a record at a time, so no step has two halves that a death could part.
  *
- * While others wait for what is their own, a process that has its share takes no new memory: its *allowance* is what it
- * has.  A want that is older than PATIENCE times budget_return_ms counts no more, so that one who stopped in the midst of
+ * While others wait for what is their own, a process that has its share takes no memory that they need: its *allowance* is
+ * what it has and what they leave of the free memory.  A want that is older than PATIENCE times budget_return_ms counts no more, so that one who stopped in the midst of
  * asking holds nobody up.  How old it is goes by the reader's own clock, from when the want was first seen.
  *
  * Where the ledger cannot be had, or is lost, the allocator goes on without, and says so once; it tries again once a
  * second.
  *
- * Locking: BUDGET guards the ledger.  It is held across system calls on its file, and taken with no other lock.
+ * Locking: BUDGET guards the ledger.  It is held across system calls on its file, and taken with no other lock.  Within
+ * it GROWTH is taken to ask the driver what is free.
  */
 #ifndef XSEG_CORE_BUDGET_H
 #define XSEG_CORE_BUDGET_H

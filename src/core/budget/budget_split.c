@@ -50,6 +50,12 @@ static uint64_t wants_own(const struct xseg_budget_party *party, uint64_t share)
     return xseg_min(party->wanted, above(share, party->taken));
 }
 
+/* Of what a party wants, that for which it makes no pages yet. */
+static uint64_t misses(const struct xseg_budget_party *party)
+{
+    return above(party->wanted, party->growing);
+}
+
 /* What a party could give of borrowed memory, and of all memory above its floor. */
 static uint64_t gives_borrowed(const struct xseg_budget_party *party, uint64_t share)
 {
@@ -97,10 +103,11 @@ static struct needs find_needs(const struct xseg_budget_party *party, unsigned c
     struct needs needs = {0};
 
     for (unsigned i = 0; i < count; i++) {
-        const uint64_t share = share_of(&party[i], sums, total), own = wants_own(&party[i], share);
+        const uint64_t share = share_of(&party[i], sums, total), missed = misses(&party[i]);
+        const uint64_t own = xseg_min(missed, wants_own(&party[i], share));
 
         needs.own += own;
-        needs.more += party[i].wanted - own;
+        needs.more += missed - own;
         needs.borrowed += gives_borrowed(&party[i], share);
     }
     needs.more = above(needs.more, above(free, needs.own));
@@ -119,15 +126,18 @@ struct xseg_budget_split xseg_budget_split(const struct xseg_budget_party *party
     struct xseg_budget_split split = {
         .share = share, .borrowed = above(party[own].taken, share), .exceeds = sums.named > WHOLE};
 
+    uint64_t theirs_wanted = 0;
+
     XSEG_ASSERT(own < count);
     for (unsigned i = 0; i < count; i++) {
         const uint64_t theirs = share_of(&party[i], &sums, total);
 
         if (i == own)
             continue;
-        split.others_want_own |= wants_own(&party[i], theirs) != 0;
+        theirs_wanted += wants_own(&party[i], theirs);
         split.others_idle += xseg_max(gives_borrowed(&party[i], theirs), gives_any(&party[i]));
     }
+    split.spare = theirs_wanted == 0 ? UINT64_MAX : above(free, theirs_wanted);
     split.give = first_part(&needs, &party[own], share) +
                  part_to_give(above(needs.own, needs.borrowed) + needs.more,
                               second_room(&needs, &party[own], share), needs.rest);

@@ -5,13 +5,17 @@
  * Each process has a *share* of the device.  What it has above its share is *borrowed*.  A process that waits for memory
  * says how much it *wants*; up to its share it wants what is its own, beyond that what others leave idle.
  *
- * What is wanted is taken off what the driver has free.  The rest is asked of others, of idle memory:
+ * What is wanted is taken off what the driver has free, but for that of which pages are being made, since they are no longer
+ * free.  The rest is asked of others, of idle memory:
  *
  *   1. of borrowed memory, for what processes want up to their shares
  *   2. of all memory above the floors, for the rest.  A process that wants some itself gives none here.
  *
  * Each is asked in proportion to what it could give, so each finds its own part by itself, from the same figures.
  * Figures that are old make it give too little, or too much, for a turn.
+ *
+ * Of free memory, what others want up to their shares is kept for them.  A process takes the rest of it, and memory up to
+ * its own share.
  *
  * Only numbers are read here, and nothing is changed.
  */
@@ -23,10 +27,10 @@
 
 /* A process, as far as one device goes; in bytes. */
 struct xseg_budget_party {
-    uint64_t taken, idle; /* idle <= taken */
-    uint64_t wanted;
-    uint64_t named_share; /* parts of a million; 0: it has named none */
-    uint64_t floor;       /* idle memory stays as long as no more than this is taken */
+    uint64_t taken, idle;     /* idle <= taken */
+    uint64_t wanted, growing; /* growing <= wanted: pages are being made */
+    uint64_t named_share;     /* parts of a million; 0: it has named none */
+    uint64_t floor;           /* idle memory stays as long as no more than this is taken */
 };
 
 /* What a process finds for itself. */
@@ -35,8 +39,9 @@ struct xseg_budget_split {
     uint64_t borrowed;    /* taken above the share */
     uint64_t give;        /* idle bytes to be given back now */
     uint64_t others_idle; /* that others could give it */
-    bool others_want_own; /* another one wants what is its own */
-    bool exceeds;         /* the shares that were named come to more than the whole */
+    uint64_t
+        spare;    /* free beyond what others want up to their shares; UINT64_MAX: they want none */
+    bool exceeds; /* the shares that were named come to more than the whole */
 };
 
 /*
