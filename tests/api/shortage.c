@@ -272,7 +272,7 @@ static void a_resume_names_what_refuses(void **state)
     ptr = scene_alloc(allocator, 120 * MIB, NULL);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
                        "pool 1 is still paused: device 0 has no room for 100.00 MiB more: "
-                       "120.00 MiB of 200.00 MiB are taken");
+                       "120.00 MiB of 200.00 MiB are taken: free memory, and resume it again");
     assert_int_equal(xseg_configure(allocator, "hard_limit_mb:180"), XSEG_OK);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "device 0 has no room");
     assert_int_equal(xseg_configure(allocator, "hard_limit_mb:199"), XSEG_OK);

@@ -6,21 +6,22 @@
  * The background thread makes a *turn* from time to time: some eight in budget_return_ms, and one a millisecond for so long
  * after others wanted memory, since a request that asks is seldom the only one.  In a turn the process writes its figures
  * into its slot of the ledger: what is taken, idle and wanted of each device.  Then it reads what the others say, and gives
- * idle memory back if they want some (budget_split.h).  A request that the device cannot serve *asks*: what it wants is written at
- * once, and it tries again until the time is over (asking.h).
+ * idle memory back if they want some (budget_split.h).  A request that the device cannot serve *asks*: what it wants is
+ * written at once, and it tries again until the time is over (asking.h).
  *
  * Nobody is told to do anything: each process finds its own part from the figures of all.  A process writes into its own
  * slot only, a record at a time, so no step has two halves that a death could part.
  *
  * While others wait for what is their own, a process that has its share takes no memory that they need: its *allowance* is
- * what it has and what they leave of the free memory.  A want that is older than PATIENCE times budget_return_ms counts no more, so that one who stopped in the midst of
- * asking holds nobody up.  How old it is goes by the reader's own clock, from when the want was first seen.
+ * what it has and what they leave of the free memory.  A want that is older than PATIENCE times budget_return_ms counts no
+ * more, so that one who stopped in the midst of asking holds nobody up.  How old it is goes by the reader's own clock, from
+ * when the want was first seen.
  *
  * Where the ledger cannot be had, or is lost, the allocator goes on without, and says so once; it tries again once a
  * second.
  *
- * Locking: BUDGET guards the ledger.  It is held across system calls on its file, and taken with no other lock.  Within
- * it GROWTH is taken to ask the driver what is free.
+ * Locking: BUDGET guards the ledger.  It is held across system calls on its file, and taken with no other lock.  Below it
+ * GROWTH is taken, to ask the driver what is free.
  */
 #ifndef XSEG_CORE_BUDGET_H
 #define XSEG_CORE_BUDGET_H

@@ -125,7 +125,6 @@ struct xseg_budget_split xseg_budget_split(const struct xseg_budget_party *party
     const uint64_t share = share_of(&party[own], &sums, total);
     struct xseg_budget_split split = {
         .share = share, .borrowed = above(party[own].taken, share), .exceeds = sums.named > WHOLE};
-
     uint64_t theirs_wanted = 0;
 
     XSEG_ASSERT(own < count);

@@ -5,8 +5,8 @@
  * Each process has a *share* of the device.  What it has above its share is *borrowed*.  A process that waits for memory
  * says how much it *wants*; up to its share it wants what is its own, beyond that what others leave idle.
  *
- * What is wanted is taken off what the driver has free, but for that of which pages are being made, since they are no longer
- * free.  The rest is asked of others, of idle memory:
+ * What is wanted is taken off what the driver has free, but for what pages are being made of, which is no longer free.  The
+ * rest is asked of others, of idle memory:
  *
  *   1. of borrowed memory, for what processes want up to their shares
  *   2. of all memory above the floors, for the rest.  A process that wants some itself gives none here.
@@ -39,8 +39,8 @@ struct xseg_budget_split {
     uint64_t borrowed;    /* taken above the share */
     uint64_t give;        /* idle bytes to be given back now */
     uint64_t others_idle; /* that others could give it */
-    uint64_t
-        spare;    /* free beyond what others want up to their shares; UINT64_MAX: they want none */
+    /* Free beyond what others want up to their shares; UINT64_MAX: they want none. */
+    uint64_t spare;
     bool exceeds; /* the shares that were named come to more than the whole */
 };
 
