@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What a process says in a ledger of the memory that it wants, and which limit refuses it. */
+#include <pthread.h>
+
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/refusal.h"
@@ -46,6 +48,52 @@ static void wants_are_written_at_once(void **state)
     scene_close(allocator);
 }
 
+static struct xseg_device *added;
+static pthread_t thread;
+static unsigned questions;
+static bool has_thread;
+
+static void *add(void *self)
+{
+    xseg_budget_add(self);
+    return NULL;
+}
+
+xseg_status __real_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid);
+xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid);
+
+/* Another thread adds the device while this one is told its UUID. */
+xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
+{
+    questions++;
+    if (added != NULL && !has_thread) {
+        has_thread = true;
+        assert_int_equal(pthread_create(&thread, NULL, add, added), 0);
+        (void)usleep(50000);
+    }
+    return __real_xseg_driver_uuid(context, uuid);
+}
+
+/* Who has seen that the UUID is there reads it without a lock, so it is written once. */
+static void a_device_is_named_once(void **state)
+{
+    char config[256];
+
+    (void)state;
+    (void)snprintf(config, sizeof(config), "share_budget:%s,budget_return_ms:60000", ledger_path);
+    struct xseg_allocator *allocator = scene_open(config);
+    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    added = xseg_allocator_open_device(allocator, 0);
+    atomic_store(&added->budget->has_uuid, false);
+    questions = 0;
+    xseg_budget_add(added);
+    assert_true(has_thread);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(questions, 1);
+    added = NULL;
+    scene_close(allocator);
+}
+
 /* The allowance may have been lifted since it refused. */
 static void a_limit_is_known_by_its_value(void **state)
 {
@@ -64,6 +112,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wants_are_written_at_once),
+        cmocka_unit_test(a_device_is_named_once),
         cmocka_unit_test(a_limit_is_known_by_its_value),
     };
 

@@ -193,13 +193,14 @@ static xseg_status write_figures(struct xseg_allocator *allocator)
     return xseg_ledger_write(&allocator->budget->book->ledger, devices, count);
 }
 
-/* Find out the UUID of a device, once. */
+/* Find out the UUID of a device, once: whoever sees has_uuid reads it without a lock. */
 static void name_device(struct xseg_device *device)
 {
     if (atomic_load_explicit(&device->budget->has_uuid, memory_order_acquire))
         return;
     xseg_lock_take(&device->growth_lock);
-    if (xseg_driver_uuid(&device->context, device->budget->uuid) == XSEG_OK)
+    if (!atomic_load(&device->budget->has_uuid) &&
+        xseg_driver_uuid(&device->context, device->budget->uuid) == XSEG_OK)
         atomic_store_explicit(&device->budget->has_uuid, true, memory_order_release);
     xseg_lock_give(&device->growth_lock);
 }
