@@ -193,7 +193,7 @@ static xseg_status write_figures(struct xseg_allocator *allocator)
     return xseg_ledger_write(&allocator->budget->book->ledger, devices, count);
 }
 
-/* Find out the UUID of a device, once: whoever sees has_uuid reads it without a lock. */
+/* Find out the UUID of a device, once: threads that see has_uuid read it without a lock. */
 static void name_device(struct xseg_device *device)
 {
     if (atomic_load_explicit(&device->budget->has_uuid, memory_order_acquire))
