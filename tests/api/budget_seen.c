@@ -363,7 +363,6 @@ static bool has_taken(uint64_t bytes)
 /* Whoever may read the file sees what is there, and is not seen. */
 static void a_ledger_is_looked_at(void **state)
 {
-
     (void)state;
     const unsigned one = member_start("budget_share:0.7,budget_min_mb:10");
     assert_int_equal(member_ask(one, 'a', 0, 60 * MIB).status, XSEG_OK);
@@ -395,6 +394,37 @@ static void a_ledger_is_looked_at(void **state)
     assert_int_equal(look().count, 0);
 }
 
+/* One that has written nonsense is there all the same, and nothing more is told of it. */
+static void figures_that_cannot_be_read_are_told_of(void **state)
+{
+    static const unsigned char nonsense[] = {1, 2, 3};
+    const unsigned one = member_start("");
+    int status = 0;
+
+    (void)state;
+    assert_int_equal(member_ask(one, 'a', 0, 60 * MIB).status, XSEG_OK);
+    COMES_TO(has_taken(60 * MIB));
+    /* Else it would write its figures again. */
+    assert_int_equal(kill(members.process[one].pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(members.process[one].pid, &status, WUNTRACED),
+                     members.process[one].pid);
+    const int file = open(members.ledger, O_WRONLY | O_CLOEXEC);
+    assert_true(file >= 0);
+    assert_int_equal(pwrite(file, nonsense, sizeof(nonsense), 4096), sizeof(nonsense));
+    (void)close(file);
+    const struct seen seen = look();
+    assert_int_equal(kill(members.process[one].pid, SIGCONT), 0);
+    assert_int_equal(seen.count, 1);
+    assert_false(seen.entry[0].is_readable);
+    assert_int_equal(seen.entry[0].slot, 0);
+    assert_int_equal(seen.entry[0].pid, 0);
+    assert_int_equal(seen.entry[0].taken, 0);
+    assert_null(seen.entry[0].program);
+    assert_null(seen.entry[0].uuid);
+    COMES_TO(has_taken(60 * MIB));
+    member_end(one);
+}
+
 static void what_cannot_be_looked_at_is_said(void **state)
 {
     struct seen seen = {.most = 1};
@@ -422,6 +452,7 @@ int main(void)
         TEST(what_is_given_is_noted),
         TEST(metrics_tell_of_the_budget),
         TEST(a_ledger_is_looked_at),
+        TEST(figures_that_cannot_be_read_are_told_of),
         TEST(what_cannot_be_looked_at_is_said),
     };
 
