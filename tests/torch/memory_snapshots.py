@@ -5,6 +5,7 @@ The programmes are the post's, with a model of this file's for torchvision's.
 """
 import contextlib
 import io
+import json
 import os
 import pathlib
 import pickle
@@ -54,6 +55,21 @@ def programme(folder):
     print("then", torch.cuda.memory_stats()["reserved_bytes.all.current"])
     observed_shortage(torch, folder / "oom_snapshot.pickle")
     del output
+
+
+def training(path):
+    """Two steps of a training whose history has C++ frames, PyTorch's default."""
+    import torch  # pylint: disable=import-outside-toplevel
+    from torch import nn  # pylint: disable=import-outside-toplevel
+
+    torch.cuda.memory._record_memory_history(stacks="all")
+    model = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.LayerNorm(1024), nn.Linear(1024, 256)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.ones(64, 256, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.cuda.memory._dump_snapshot(path)
 
 
 class Example(unittest.TestCase):
@@ -166,10 +182,29 @@ class Example(unittest.TestCase):
                 self.tool("view", folder / name, "-o", folder / "page.html")
                 self.assertIn('id="facts-0"', (folder / "page.html").read_text(encoding="utf-8"))
 
+    def test_allocations_of_a_backward_pass_are_named_by_its_nodes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for backend in self.folders:
+                path = pathlib.Path(folder) / f"{backend}.pickle"
+                backends.finish(backends.start(sys.argv[1], backend, HERE, "training", str(path)), backend)
+                for depth in "1", "3":
+                    sites = {site["site"]: site["blocks"]
+                             for site in json.loads(self.tool("blame", "--json", "--depth", depth, path))["sites"]}
+                    native = {name: blocks for name, blocks in sites.items() if ".py:" not in name and not name.startswith("(")}
+                    nodes = {name: blocks for name, blocks in native.items() if name.startswith("backward pass: ")}
+                    self.assertIn("backward pass: GeluBackward0", nodes)
+                    self.assertGreaterEqual(sum(nodes.values()), 0.7 * sum(native.values()), native)
+                    for name in sites:
+                        self.assertNotRegex(name, r"_PyEval|\?\?|unwind|execute_native|no stack")
+                self.assertTrue(any(" < " in name for name in sites), sites)
+
 
 if __name__ == "__main__":
     if sys.argv[1] == "programme":
         programme(pathlib.Path(sys.argv[2]))
+        sys.exit()
+    if sys.argv[1] == "training":
+        training(sys.argv[2])
         sys.exit()
     backends.require(sys.argv[1])
     if "xseg" not in backends.BACKENDS:

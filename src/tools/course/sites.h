@@ -2,13 +2,20 @@
 /*
  * The sites of a recording: who allocated a block, as one line of a report.
  *
- * A site is a frame of the call stack with some of its callers, a whole stack, or a label.  The frame is the first of
- * these that the stack has, so it does not depend on the way through a library:
+ * A site is one frame of the call stack with some of its callers, a whole stack, or a label.  The frame is the first of
+ * these that the stack has:
  *
- *   1. the innermost frame of Python outside of PyTorch and of Python's own library
- *   2. the innermost frame of Python
- *   3. the innermost frame outside of libraries that serve others (PyTorch, CUDA, libc, xseg)
- *   4. the innermost frame
+ *   1. the innermost Python frame outside of PyTorch and of Python's own library
+ *   2. the innermost Python frame
+ *   3. the innermost apply() of a node of PyTorch's backward graph, which runs in threads without a Python frame
+ *   4. the innermost frame with source outside of libraries that serve others (PyTorch, CUDA, libc, xseg)
+ *   5. the innermost frame outside of such libraries
+ *   6. the outermost named function of such a library
+ *
+ * Frames that start threads, interpret Python, schedule the backward graph or capture the stack are never sites, nor
+ * callers.  A stack without any other frame counts as no stack.  Callers of a Python frame are Python frames; callers of a
+ * frame of kind 1 are of kind 1.  C++ functions are recognized by their qualified name, without return type and
+ * parameters.  All calls within one function of a library are one site.
  *
  * Locking: none; what is made does not change any more.
  */
@@ -52,13 +59,16 @@ void sites_fini(struct sites *sites);
 /* The site of a block; `sites` is a struct sites. */
 uint32_t sites_of(const void *sites, const struct course_block *block);
 
-/* "model.py:212 forward"; frames are joined by " < ".  The caller frees it; NULL without host memory. */
+/*
+ * "model.py:212 forward", "backward pass: MmBackward0"; frames are joined by " < ".  The caller frees it; NULL without host
+ * memory.
+ */
 char *sites_name(const struct sites *sites, uint32_t number);
 
 /* Whether the file of a frame is a module, such as a shared library, and its line an offset in it. */
 bool sites_is_module(const struct recording *recording, uint32_t frame);
 
-/* Name a frame of a recording as sites_name() does.  The caller frees it; NULL without host memory. */
+/* "model.py:212 forward", "decode (libdecode.so+0x200)".  The caller frees it; NULL without host memory. */
 char *sites_frame_name(const struct recording *recording, uint32_t frame);
 
 #endif

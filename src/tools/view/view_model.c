@@ -58,19 +58,6 @@ static void add_times(struct model *model)
     }
 }
 
-/* The frame of each stack that is its site; 0: none, n + 1: frame n. */
-static void add_sites(struct model *model)
-{
-    const struct sites *sites = &model->sites;
-
-    for (size_t i = 0; i < model->recording->stack_count; i++) {
-        const struct site *site = &sites->sites[sites->of_stack[i]];
-
-        view_columns_add(&model->columns,
-                         site->count > 0 ? sites->frames[site->first] + (uint64_t)1 : 0);
-    }
-}
-
 static void add_names(struct model *model)
 {
     const struct recording *recording = model->recording;
@@ -91,7 +78,8 @@ static void add_names(struct model *model)
         for (uint32_t k = 0; k < stack->count; k++)
             view_columns_add(columns, recording->stack_frames[stack->first + k]);
     }
-    add_sites(model);
+    for (size_t i = 0; i < recording->stack_count; i++)
+        view_columns_add(columns, model->sites.of_stack[i]);
     for (size_t i = 0; i < recording->pool_count; i++) {
         view_columns_add(columns, recording->pools[i][0]);
         view_columns_add(columns, recording->pools[i][1]);
@@ -218,6 +206,20 @@ static json_t *texts_of(const struct recording *recording)
     return texts;
 }
 
+/* The names of sites, in the order of their numbers. */
+static json_t *site_names(const struct sites *sites)
+{
+    json_t *names = json_array();
+
+    for (uint32_t i = 0; i < sites->count; i++) {
+        char *name = sites_name(sites, i);
+
+        output_json_add(&names, name ? printable_json(name) : NULL);
+        free(name);
+    }
+    return names;
+}
+
 static json_t *streams_of(const struct model *model)
 {
     json_t *streams = json_array();
@@ -249,7 +251,7 @@ static bool write_facts(FILE *out, const struct model *model)
     const struct recording_device *device = model->device;
     json_t *facts = json_pack(
         "{s:o, s:i, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:o, s:o}",
+        "s:o, s:o, s:o}",
         "name", printable_json(recording->name), "device", device->number, "config",
         printable_json(recording_text(recording, recording->config)), "own", (int)recording->is_own,
         "events", (json_int_t)model->lives.event_count, "frames",
@@ -259,7 +261,7 @@ static bool write_facts(FILE *out, const struct model *model)
         (json_int_t)device->page_count, "lost", (json_int_t)device->lost, "left_out",
         (json_int_t)device->left_out, "unmatched", (json_int_t)model->lives.unmatched, "recorded",
         (json_int_t)device->event_count, "summed", (json_int_t)model->lives.summed_count, "texts",
-        texts_of(recording), "streams", streams_of(model));
+        texts_of(recording), "sites", site_names(&model->sites), "streams", streams_of(model));
     const bool fine = facts && write_json(out, facts);
 
     json_decref(facts);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Call sites: the frame of a stack that people would call the place of an allocation, which the tool has chosen as for
-// `xseg blame` (src/tools/course/sites.h).  A block without a stack belongs to its label.
+// Call sites, which the tool has chosen and named as for `xseg blame` (src/tools/course/sites.h).  The site of a block
+// without a stack is its label.
 const Sites = (() => {
   const BANDS = 14; // sites with a band of their own
   const REST = BANDS;
@@ -32,8 +32,8 @@ const Sites = (() => {
     };
     const ofStack = new Int32Array(model.facts.stacks).fill(-1);
     for (let stack = 1; stack < ofStack.length; stack++) {
-      const frame = model.stacks.site[stack];
-      if (frame > 0) ofStack[stack] = number(frameText(model, frame - 1));
+      const site = model.stacks.site[stack];
+      if (site > 0) ofStack[stack] = number(model.facts.sites[site]);
     }
     const nowhere = number("(no stack)");
     const lives = model.lives;
