@@ -645,6 +645,31 @@ static void what_ended_with_its_context_is_refused(void **state)
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
 }
 
+/* After the reset another stream has the handle that the per-thread default stream had. */
+static void a_per_thread_stream_ends_with_its_context(void **state)
+{
+    struct xseg_sim_settings settings = small_machine();
+    CUcontext second, of = NULL;
+    unsigned long long before;
+    CUstream other;
+
+    (void)state;
+    settings.recycles = true;
+    start(&settings);
+    (void)enter(1);
+    before = id_of(CU_STREAM_PER_THREAD);
+    ASSERT_OK(cuDevicePrimaryCtxReset(1));
+    (void)enter(0);
+    other = new_stream();
+    launch(other, OPEN);
+    second = enter(1);
+    assert_true(id_of(CU_STREAM_PER_THREAD) != before);
+    assert_true(id_of(CU_STREAM_PER_THREAD) != id_of(other));
+    ASSERT_OK(cuStreamGetCtx(CU_STREAM_PER_THREAD, &of));
+    assert_ptr_equal(of, second);
+    ASSERT_OK(cuStreamQuery(CU_STREAM_PER_THREAD));
+}
+
 static void bad_arguments_are_refused(void **state)
 {
     CUstream stream = new_stream();
@@ -957,6 +982,7 @@ int main(void)
         cmocka_unit_test(destroyed_objects_are_recognised),
         cmocka_unit_test(destroyed_objects_end_in_a_report),
         cmocka_unit_test_setup(what_ended_with_its_context_is_refused, fresh),
+        cmocka_unit_test_setup(a_per_thread_stream_ends_with_its_context, fresh),
         cmocka_unit_test_setup(bad_arguments_are_refused, fresh),
         cmocka_unit_test_setup(streams_and_events_of_another_context, fresh),
         cmocka_unit_test_setup(destroyed_streams_are_forgotten_in_time, fresh),

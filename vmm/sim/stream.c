@@ -82,11 +82,13 @@ static struct sim_stream *per_thread_of(unsigned device)
     struct sim_thread *thread = sim_thread();
     struct sim_stream *stream = sim_handles_find(&sim_machine.streams, thread->per_thread[device]);
 
-    if (stream == NULL) {
+    /* After a reset of the device another stream may have the handle. */
+    if (stream == NULL || stream->device != device || stream->thread != thread->number) {
         stream = make(device, CU_STREAM_DEFAULT);
         if (stream == NULL)
             return NULL;
         stream->is_made_here = true;
+        stream->thread = thread->number;
         thread->per_thread[device] = stream->handle;
     }
     return stream;

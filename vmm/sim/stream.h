@@ -33,6 +33,7 @@ struct sim_stream {
     unsigned device, flags;
     bool is_legacy;    /* the legacy default stream */
     bool is_made_here; /* a default stream, which no program created */
+    uint64_t thread;   /* number of the thread whose per-thread default stream this is; else 0 */
     struct sim_queue queue;
     uint64_t passed_on;          /* number of its last piece that the legacy stream waits for */
     uint64_t heeded;             /* number of the legacy stream's last piece that it waits for */
