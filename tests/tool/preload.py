@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A program with a CUDA runtime that is a shared library has its memory from xseg, by LD_PRELOAD, and nothing else changes.
 
-preload.py PROGRAM LIBRARY SANITIZER; PROGRAM is preloaded.c, whose runtime is tests/support/runtime.c.
+preload.py PROGRAM RANDOM LIBRARY SANITIZER; PROGRAM is preloaded.c and RANDOM preloaded_random.c, whose runtime is
+tests/support/runtime.c.
 """
 import os
 import pathlib
@@ -11,32 +12,50 @@ import sys
 import unittest
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/preload.md"
+# Two devices that keep contents, and handles of streams that are reused.
+TWO = {"XSEG_SIM_DEVICES": "2", "XSEG_SIM_BYTES": "1", "XSEG_SIM_RECYCLE": "1"}
+SEGMENTS = ("expandable_segments:True", "expandable_segments:False")
 
 
-def start(case, **variables):
+def start(*command, **variables):
     """What the program prints, on both streams, and its status."""
-    done = subprocess.run([PROGRAM, case], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                          timeout=120, env={**os.environ, **variables})
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                          timeout=240, env={**os.environ, **variables})
     return done.returncode, done.stdout, done.stderr
+
+
+def sanitizers():
+    """The sanitizer's libraries, which have to be loaded before the preloaded one; none if the program contains them."""
+    done = subprocess.run(["ldd", PROGRAM], check=True, capture_output=True, text=True)
+    return re.findall(r"=> (\S*/lib[atu]\w*san\.so\S*)", done.stdout)
 
 
 class Preload(unittest.TestCase):
     def expect(self, case, without, with_it, **variables):
-        self.assertEqual(start(case, **variables), (0, without, ""))
-        status, said, complaint = start(case, LD_PRELOAD=LIBRARY, **variables)
+        self.assertEqual(start(PROGRAM, case, **variables), (0, without, ""))
+        status, said, complaint = start(PROGRAM, case, LD_PRELOAD=PRELOADED, **variables)
         self.assertEqual((status, said), (0, with_it), complaint)
         return complaint
+
+    def expect_same(self, case, said, alone=True):
+        """The program sees no difference, on two devices, whichever segments xseg has.  alone: it runs without xseg, too."""
+        if alone:
+            self.assertEqual(start(PROGRAM, case, **TWO)[:2], (0, said))
+        for segments in SEGMENTS:
+            with self.subTest(segments=segments):
+                status, printed, complaint = start(PROGRAM, case, LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF=segments, **TWO)
+                self.assertEqual((status, printed), (0, said), complaint)
 
     def test_freed_memory_is_there_for_the_next_and_nobody_uses_it(self):
         self.expect("again", "other memory\ncuMemAlloc 2, cuMemCreate none\n",
                     "the same memory\ncuMemAlloc 0, cuMemCreate some\n")
 
     def test_memory_of_streams_is_ordered_by_them(self):
-        self.expect("async", "refused with 801, last error 801\n",
-                    "waited for the other stream\ncuMemAlloc 0, cuMemCreate some\n")
+        self.expect("async", "other memory after the wait\ncuMemAlloc 3, cuMemCreate none\n",
+                    "the same memory after the wait\ncuMemAlloc 0, cuMemCreate some\n")
 
     def test_a_capture_goes_to_the_runtime(self):
-        self.expect("capture", "freeing within the capture: 801\n", "freeing within the capture: 900\n")
+        self.expect("capture", *["freeing within the capture: 1, last error 1\n"] * 2)
 
     def test_what_xseg_refuses_the_runtime_refuses(self):
         self.expect("much", *["too much: 2, last error 2\nnot mine: 1\n"] * 2)
@@ -49,17 +68,52 @@ class Preload(unittest.TestCase):
                     "the same memory\ncuMemAlloc 1, cuMemCreate some\n")
 
     def test_a_free_by_the_driver_waits_for_the_device(self):
-        self.assertEqual(start("busy", LD_PRELOAD=LIBRARY)[:2], (0, "the same memory\n"))
+        self.assertEqual(start(PROGRAM, "busy", LD_PRELOAD=PRELOADED)[:2], (0, "the same memory\n"))
+
+    def test_a_free_waits_for_the_device_of_the_memory(self):
+        self.expect_same("other_device", "the work has finished\n", alone=False)  # the simulated cuMemFree does not wait
+
+    def test_a_reset_frees_the_memory_of_its_device(self):
+        self.expect_same("reset", "nothing in use was handed out\n")
+
+    def test_a_reset_repairs_a_device_after_a_sticky_error(self):
+        self.expect_same("sticky", "the device is usable again\n")
+
+    def test_every_function_frees_the_memory_of_every_other(self):
+        self.expect_same("mixed", "every function has freed the memory of every other\n")
+
+    def test_threads_keep_their_memory_during_resets_of_another_device(self):
+        self.expect_same("threads", "free memory was at most the total\n")
+
+    def test_a_child_of_busy_threads_goes_to_the_runtime(self):
+        self.expect_same("forks", "no child was stopped\n")
+
+    def test_a_child_that_is_forked_while_the_allocator_opens_goes_to_the_runtime(self):
+        # A key without effect is a warning, on which the opening thread waits.
+        status, said, complaint = start(PROGRAM, "opening", LD_PRELOAD=PRELOADED,
+                                        XSEG_ALLOC_CONF="expandable_segments:True,pinned_num_register_threads:2", **TWO)
+        self.assertEqual((status, said), (0, "no child was stopped\n"), complaint)
 
     def test_a_child_goes_to_the_runtime(self):
         self.expect("child", *["the child went on\n"] * 2)
 
+    def test_random_calls_keep_the_promises_of_cuda(self):
+        machine = {**TWO, "XSEG_SIM_MEMORY_MB": "2048"}
+        for seed in range(1, 13):
+            with self.subTest(seed=seed, preloaded=False):
+                self.assertEqual(start(RANDOM, str(seed), "1500", **machine)[:2], (0, ""))
+            for segments in SEGMENTS:
+                with self.subTest(seed=seed, segments=segments):
+                    status, said, complaint = start(RANDOM, str(seed), "1500", LD_PRELOAD=PRELOADED,
+                                                    XSEG_ALLOC_CONF=segments, **machine)
+                    self.assertEqual((status, said), (0, ""), complaint)
+
     def test_the_classic_path_serves_as_well(self):
-        said = start("again", LD_PRELOAD=LIBRARY, XSEG_ALLOC_CONF="expandable_segments:False")[1]
+        said = start(PROGRAM, "again", LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF="expandable_segments:False")[1]
         self.assertEqual(said, "the same memory\ncuMemAlloc 1, cuMemCreate none\n")
 
     def test_without_an_allocator_everything_is_as_before(self):
-        status, said, complaint = start("again", LD_PRELOAD=LIBRARY, XSEG_ALLOC_CONF="nonsense")
+        status, said, complaint = start(PROGRAM, "again", LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF="nonsense")
         self.assertEqual((status, said), (0, "other memory\ncuMemAlloc 2, cuMemCreate none\n"))
         self.assertIn("xseg: memory comes from CUDA itself", complaint)
         self.assertIn("'nonsense' at column 1", complaint)
@@ -70,18 +124,18 @@ class Preload(unittest.TestCase):
         self.assertEqual(len(lines), 2)
         for line in lines:
             self.assertIn("libxseg-preload.so ./program", line)
-            command = line.replace("libxseg-preload.so", LIBRARY).replace("./program", f"{PROGRAM} again")
+            command = line.replace("libxseg-preload.so", f"'{PRELOADED}'").replace("./program", f"{PROGRAM} again")
             done = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True, timeout=120)
             self.assertEqual((done.returncode, done.stdout), (0, "the same memory\ncuMemAlloc 0, cuMemCreate some\n"), done.stderr)
 
     def test_a_program_without_cuda_notices_nothing(self):
-        done = subprocess.run(["true"], env={**os.environ, "LD_PRELOAD": LIBRARY}, check=False, capture_output=True)
+        if SANITIZER not in ("none", "coverage") and not sanitizers():
+            self.skipTest(f"the program lacks {SANITIZER}, which the preloaded library needs")
+        done = subprocess.run(["true"], env={**os.environ, "LD_PRELOAD": PRELOADED}, check=False, capture_output=True)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
 
 
 if __name__ == "__main__":
-    PROGRAM, LIBRARY, SANITIZER = sys.argv[1:]
-    if SANITIZER not in ("none", "coverage"):
-        print(f"preload.py: skipped: built with {SANITIZER}, whose library has to be the first that is loaded")
-        sys.exit(77)
+    PROGRAM, RANDOM, LIBRARY, SANITIZER = sys.argv[1:]
+    PRELOADED = " ".join([*sanitizers(), LIBRARY])
     unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -4,10 +4,15 @@
  *
  * preloaded CASE; prints what the case saw.  Fails where CUDA itself would not do the same.
  */
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,14 +32,20 @@ int cuStreamEndCapture(struct CUstream_st *stream, void **graph);
 int cuGraphDestroy(void *graph);
 int cuStreamDestroy_v2(struct CUstream_st *stream);
 int cuStreamQuery(struct CUstream_st *stream);
+int cuCtxGetCurrent(void **out);
+int cuDevicePrimaryCtxReset_v2(int device);
+int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
+                        int *status);
+int cuMemsetD8_v2(uint64_t address, unsigned char value, size_t bytes);
 
-static bool is_good = true;
+static atomic_bool is_good = true;
 
 static void check(bool holds, const char *what)
 {
-    if (!holds)
-        printf("wrong: %s\n", what);
-    is_good = is_good && holds;
+    if (holds)
+        return;
+    printf("wrong: %s\n", what);
+    atomic_store(&is_good, false);
 }
 #define CHECK(what) check(what, #what)
 
@@ -76,37 +87,34 @@ static void async(void)
 {
     struct CUstream_st *one = new_stream(), *other = new_stream();
     void *first = NULL, *second = NULL, *third = NULL;
-    int result = cudaMallocAsync(&first, 300 * MIB, one);
 
-    if (result != 0) {
-        printf("refused with %d, last error %d\n", result, cudaGetLastError());
-        return;
-    }
+    CHECK(cudaMallocAsync(&first, 300 * MIB, one) == 0);
     CHECK(xseg_sim_launch_on(other, FOREVER, (uintptr_t)first, 300 * MIB) == XSEG_OK);
     CHECK(cudaFreeAsync(first, other) == 0);
     CHECK(cudaMallocAsync(&second, 300 * MIB, one) == 0);
     CHECK(second != first);
     CHECK(xseg_sim_finish(other) == XSEG_OK);
     CHECK(cudaMallocAsync(&third, 300 * MIB, one) == 0);
-    CHECK(third == first);
     CHECK(cudaFreeAsync(second, one) == 0);
     CHECK(cudaFree(third) == 0);
     CHECK(cudaStreamDestroy(one) == 0);
     CHECK(cuStreamDestroy_v2(other) == 0);
-    printf("waited for the other stream\n");
+    printf("%s after the wait\n", third == first ? "the same memory" : "other memory");
     calls();
 }
 
-/* A capture gets its memory of the runtime. */
+/* A capture gets its memory from the runtime. */
 static void capture(void)
 {
     struct CUstream_st *stream = new_stream();
     void *graph = NULL, *held = NULL, *wanted = NULL;
+    int result;
 
     CHECK(cudaMalloc(&held, MIB) == 0);
     CHECK(cuStreamBeginCapture_v2(stream, 2) == 0);
     CHECK(cudaMallocAsync(&wanted, MIB, stream) == 801);
-    printf("freeing within the capture: %d\n", cudaFreeAsync(held, stream));
+    result = cudaFreeAsync(held, stream);
+    printf("freeing within the capture: %d, last error %d\n", result, cudaGetLastError());
     CHECK(cuStreamEndCapture(stream, &graph) == 0);
     CHECK(cuGraphDestroy(graph) == 0);
     CHECK(cudaFree(held) == 0);
@@ -166,6 +174,412 @@ static void busy(void)
     printf("%s\n", first == second ? "the same memory" : "other memory");
 }
 
+/* A free waits for the device that has the memory, whichever is current, and the current device stays. */
+static void other_device(void)
+{
+    for (int way = 0; way < 4; way++) {
+        void *ptr = NULL, *context = NULL, *after = NULL;
+        struct CUstream_st *stream;
+        int device = -1;
+
+        CHECK(cudaSetDevice(0) == 0);
+        stream = new_stream();
+        CHECK(cudaMalloc(&ptr, 8 * MIB) == 0);
+        CHECK(xseg_sim_launch_on(stream, FOREVER, (uintptr_t)ptr, 8 * MIB) == XSEG_OK);
+        CHECK(cudaSetDevice(way % 2) == 0);
+        CHECK(cuCtxGetCurrent(&context) == 0);
+        if (way < 2)
+            CHECK(cudaFree(ptr) == 0);
+        else
+            CHECK(cuMemFree_v2((uintptr_t)ptr) == 0);
+        CHECK(cudaGetDevice(&device) == 0 && device == way % 2);
+        CHECK(cuCtxGetCurrent(&after) == 0 && after == context);
+        CHECK(cudaSetDevice(0) == 0);
+        CHECK(cudaStreamQuery(stream) == 0);
+        CHECK(cudaStreamDestroy(stream) == 0);
+    }
+    printf("the work has finished\n");
+}
+
+/* The driver's function, past every library that interposes it. */
+static void driver_function(const char *name, void *function, size_t bytes)
+{
+    void *library = dlopen(getenv("XSEG_DRIVER"), RTLD_NOW), *symbol = NULL;
+
+    CHECK(library != NULL && (symbol = dlsym(library, name)) != NULL);
+    memcpy(function, &symbol, bytes);
+}
+
+/* A reset frees the memory of the device, and that of no other; streams that get the handles of destroyed streams have no
+ * memory that is in use.  The third reset is one that no library can interpose. */
+static void reset(void)
+{
+    for (int way = 0; way < 3; way++) {
+        int (*driver_reset)(int) = NULL;
+        struct CUstream_st *stream[4];
+        void *old = NULL, *other = NULL, *used[4], *next = NULL;
+        size_t free_bytes = 0, total = 0;
+
+        CHECK(cudaSetDevice(1) == 0 && cudaMalloc(&other, MIB) == 0);
+        CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&old, MIB) == 0);
+        CHECK(cudaMalloc(&next, 40 * MIB) == 0 && cudaFree(next) == 0);
+        if (way == 0)
+            CHECK(cudaDeviceReset() == 0);
+        if (way == 1)
+            CHECK(cuDevicePrimaryCtxReset_v2(0) == 0);
+        if (way == 2) {
+            driver_function("cuDevicePrimaryCtxReset_v2", &driver_reset, sizeof(driver_reset));
+            CHECK(driver_reset(0) == 0);
+        }
+        CHECK(cudaMemGetInfo(&free_bytes, &total) == 0);
+        CHECK(way == 2 || free_bytes == total);
+        CHECK(cudaFree(old) == 1 && cudaGetLastError() == 1);
+        for (int i = 0; i < 4; i++) {
+            stream[i] = new_stream();
+            CHECK(cudaMallocAsync(&used[i], 8 * MIB, stream[i]) == 0);
+            CHECK(xseg_sim_launch_on(stream[i], FOREVER, (uintptr_t)used[i], 8 * MIB) == XSEG_OK);
+        }
+        for (int i = 0; i < 4; i++) {
+            CHECK(cudaMalloc(&next, 8 * MIB) == 0);
+            CHECK(cuMemsetD8_v2((uintptr_t)next, 0, 8 * MIB) == 0);
+            for (int k = 0; k < 4; k++)
+                CHECK(next != used[k] || cudaStreamQuery(stream[k]) == 0);
+        }
+        CHECK(cudaDeviceReset() == 0);
+        CHECK(cudaSetDevice(1) == 0);
+        CHECK(cuMemsetD8_v2((uintptr_t)other, 0, MIB) == 0);
+        CHECK(cudaFree(other) == 0);
+    }
+    printf("nothing in use was handed out\n");
+}
+
+/* After an error from which a device does not recover, a reset makes it usable again. */
+static void sticky(void)
+{
+    void *ptr = NULL, *other = NULL;
+    int result;
+
+    CHECK(cudaSetDevice(1) == 0 && cudaMalloc(&other, MIB) == 0);
+    CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&ptr, MIB) == 0);
+    CHECK(xseg_sim_fail(NULL, 1, 700) == XSEG_OK);
+    result = cudaFree(ptr);
+    CHECK(result == cudaGetLastError());
+    CHECK(xseg_sim_fail("cuMemCreate", 1, 700) == XSEG_OK);
+    result = cudaMalloc(&ptr, 100 * MIB);
+    CHECK(result == cudaGetLastError());
+    CHECK(xseg_sim_fail(NULL, 0, 0) == XSEG_OK);
+    CHECK(cudaDeviceReset() == 0);
+    CHECK(cudaMalloc(&ptr, 100 * MIB) == 0 && cudaFree(ptr) == 0);
+    CHECK(cudaSetDevice(1) == 0 && cudaFree(other) == 0 && cudaGetLastError() == 0);
+    printf("the device is usable again\n");
+}
+
+/* A block that one function allocated is freed by every other one. */
+static void mixed(void)
+{
+    enum { ALLOCATE = 8, FREE = 9 };
+    int (*alloc_async)(uint64_t *, size_t, struct CUstream_st *) = NULL;
+    int (*free_async)(uint64_t, struct CUstream_st *) = NULL;
+    int (*found_alloc)(uint64_t *, size_t) = NULL, (*found_free)(uint64_t) = NULL;
+    struct CUstream_st *stream[2];
+    void *symbol;
+    int status;
+
+    for (int device = 1; device >= 0; device--) {
+        CHECK(cudaSetDevice(device) == 0);
+        stream[device] = new_stream();
+    }
+    CHECK(cudaGetDriverEntryPointByVersion("cuMemAlloc", &symbol, 12000, 0, &status) == 0);
+    memcpy(&found_alloc, &symbol, sizeof(symbol));
+    CHECK(cuGetProcAddress_v2("cuMemFree", &symbol, 12000, 0, &status) == 0);
+    memcpy(&found_free, &symbol, sizeof(symbol));
+    /* The simulated driver has neither. */
+    symbol = dlsym(RTLD_DEFAULT, "cuMemAllocAsync");
+    memcpy(&alloc_async, &symbol, sizeof(symbol));
+    symbol = dlsym(RTLD_DEFAULT, "cuMemFreeAsync");
+    memcpy(&free_async, &symbol, sizeof(symbol));
+    for (int way = 0; way < ALLOCATE * FREE; way++) {
+        uint64_t address = 0;
+        size_t pitch = 0;
+        void *ptr = NULL;
+
+        CHECK(cudaSetDevice(0) == 0);
+        switch (way % ALLOCATE) {
+        case 0:
+            CHECK(cudaMalloc(&ptr, MIB) == 0);
+            break;
+        case 1:
+            CHECK(cuMemAlloc_v2(&address, MIB) == 0);
+            break;
+        case 2:
+            CHECK(cudaMallocAsync(&ptr, MIB, stream[0]) == 0);
+            break;
+        case 3:
+            CHECK(cudaMallocAsync_ptsz(&ptr, MIB, NULL) == 0);
+            break;
+        case 4:
+            CHECK(found_alloc(&address, MIB) == 0);
+            break;
+        case 5:
+            CHECK(alloc_async ? alloc_async(&address, MIB, stream[0]) == 0
+                              : cudaMalloc(&ptr, MIB) == 0);
+            break;
+        case 6: /* the stream's device counts */
+            CHECK(cudaSetDevice(1) == 0);
+            CHECK(cudaMallocAsync(&ptr, MIB, stream[0]) == 0);
+            CHECK(cudaSetDevice(0) == 0);
+            break;
+        default:
+            CHECK(cudaMallocPitch(&ptr, &pitch, MIB, 1) == 0);
+        }
+        if (ptr)
+            address = (uintptr_t)ptr;
+        ptr = (void *)(uintptr_t)address;
+        CHECK(xseg_sim_launch_on(stream[0], 1000, address, MIB) == XSEG_OK);
+        CHECK(xseg_sim_finish(stream[0]) == XSEG_OK);
+        switch (way / ALLOCATE) {
+        case 0:
+            CHECK(cudaFree(ptr) == 0);
+            break;
+        case 1:
+            CHECK(cuMemFree_v2(address) == 0);
+            break;
+        case 2:
+            CHECK(cudaFreeAsync(ptr, stream[0]) == 0);
+            break;
+        case 3:
+            CHECK(cudaFreeAsync_ptsz(ptr, NULL) == 0);
+            break;
+        case 4:
+            CHECK(found_free(address) == 0);
+            break;
+        case 5: /* memory that xseg did not give goes to the driver, which has no such function */
+            CHECK(free_async && way % ALLOCATE != 7 ? free_async(address, stream[0]) == 0
+                                                    : cudaFree(ptr) == 0);
+            break;
+        case 6:
+            CHECK(cudaFreeAsync(ptr, stream[1]) == 0);
+            break;
+        case 7:
+            CHECK(cudaSetDevice(1) == 0);
+            CHECK(cudaFreeAsync_ptsz(ptr, NULL) == 0);
+            break;
+        default:
+            CHECK(cudaSetDevice(1) == 0);
+            CHECK(cudaFreeAsync(ptr, NULL) == 0);
+        }
+        CHECK(cudaGetLastError() == 0);
+        CHECK(cudaFree(ptr) == 1 && cudaGetLastError() == 1);
+        CHECK(cudaFreeAsync(ptr, stream[0]) == 1 && cudaGetLastError() == 1);
+        CHECK(cuMemFree_v2(address) == 1);
+    }
+    printf("every function has freed the memory of every other\n");
+}
+
+/* --- Threads and processes. --- */
+
+#define THREADS 4
+
+static atomic_bool is_over;
+
+/* End a thread. */
+static void *fail(const char *what)
+{
+    check(false, what);
+    return NULL;
+}
+
+/* What one thread allocates another frees. */
+static _Atomic(void *) passed_on;
+
+static size_t churned_bytes(uint64_t tag)
+{
+    return 300 * 1024 * (size_t)(tag & 0xff);
+}
+
+static bool has_tag(const void *ptr, uint64_t *tag)
+{
+    uint64_t last;
+
+    memcpy(tag, ptr, sizeof(*tag));
+    memcpy(&last, (const char *)ptr + churned_bytes(*tag) - sizeof(last), sizeof(last));
+    return *tag == last;
+}
+
+/* Allocate and free until the end; contents stay. */
+static void *churn(void *argument)
+{
+    const uint64_t number = (uintptr_t)argument + 1;
+    struct CUstream_st *stream = NULL;
+
+    if (cudaSetDevice(0) != 0)
+        return fail("cudaSetDevice");
+    if (cudaStreamCreateWithFlags(&stream, 1) != 0)
+        return fail("cudaStreamCreateWithFlags");
+    for (uint64_t i = 0; !atomic_load(&is_over); i++) {
+        const uint64_t tag = i << 8 | number;
+        const size_t bytes = churned_bytes(tag);
+        uint64_t found;
+        void *ptr = NULL;
+
+        if ((i % 4 == 1   ? cudaMallocAsync(&ptr, bytes, stream)
+             : i % 4 == 2 ? cudaMallocAsync_ptsz(&ptr, bytes, NULL)
+                          : cudaMalloc(&ptr, bytes)) != 0)
+            return fail("cudaMalloc");
+        memcpy(ptr, &tag, sizeof(tag));
+        memcpy((char *)ptr + bytes - sizeof(tag), &tag, sizeof(tag));
+        ptr = atomic_exchange(&passed_on, ptr);
+        if (!ptr)
+            continue;
+        if (!has_tag(ptr, &found))
+            return fail("contents");
+        if ((i % 3 == 1   ? cudaFreeAsync(ptr, stream)
+             : i % 3 == 2 ? cudaFreeAsync_ptsz(ptr, NULL)
+                          : cudaFree(ptr)) != 0 ||
+            cudaGetLastError() != 0)
+            return fail("cudaFree");
+    }
+    return cudaStreamDestroy(stream) == 0 ? NULL : fail("cudaStreamDestroy");
+}
+
+/* Allocate on the other device and reset it. */
+static void *reset_often(void *unused)
+{
+    (void)unused;
+    if (cudaSetDevice(1) != 0)
+        return fail("cudaSetDevice");
+    while (!atomic_load(&is_over)) {
+        void *ptr = NULL, *next = NULL;
+
+        if (cudaMalloc(&ptr, 3 * MIB) != 0 || cudaMalloc(&next, 30 * MIB) != 0)
+            return fail("cudaMalloc");
+        if (cudaFree(ptr) != 0 || cudaDeviceReset() != 0)
+            return fail("cudaDeviceReset");
+        if (cudaFree(next) != 1 || cudaGetLastError() != 1)
+            return fail("memory of before the reset");
+    }
+    return NULL;
+}
+
+/* Allocate what cannot be allocated: much of the time is spent outside the allocator. */
+static void *ask_for_too_much(void *unused)
+{
+    void *ptr = NULL;
+
+    (void)unused;
+    while (!atomic_load(&is_over))
+        if (cudaMalloc(&ptr, (size_t)1 << 50) != 2)
+            return fail("too much");
+    return NULL;
+}
+
+static void start_threads(pthread_t *thread, void *(*first)(void *), void *(*others)(void *))
+{
+    atomic_store(&is_over, false);
+    for (uintptr_t i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&thread[i], NULL, i == 0 ? first : others, (void *)i) == 0);
+}
+
+static void join_threads(const pthread_t *thread)
+{
+    atomic_store(&is_over, true);
+    for (unsigned i = 0; i < THREADS; i++)
+        CHECK(pthread_join(thread[i], NULL) == 0);
+}
+
+static void threads(void)
+{
+    pthread_t thread[THREADS];
+    void *held = NULL;
+
+    CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&held, 64 * MIB) == 0);
+    start_threads(thread, reset_often, churn);
+    for (unsigned i = 0; i < 2000; i++) {
+        size_t free_bytes = 0, total = 0;
+
+        CHECK((i % 2 == 0 ? cudaMemGetInfo(&free_bytes, &total)
+                          : cuMemGetInfo_v2(&free_bytes, &total)) == 0);
+        CHECK(free_bytes + 64 * MIB <= total);
+    }
+    join_threads(thread);
+    CHECK(cudaFree(held) == 0);
+    printf("free memory was at most the total\n");
+}
+
+/* Fork a child, in which no call succeeds and none hangs. */
+static void fork_once(void *of_parent)
+{
+    int status = 0;
+    const pid_t pid = fork();
+
+    if (pid == 0) {
+        size_t free_bytes, total;
+        bool is_denied;
+        void *ptr;
+
+        (void)alarm(60);
+        (void)dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+        is_denied = cudaMalloc(&ptr, MIB) != 0 && cudaGetLastError() != 0;
+        is_denied = is_denied && cudaMallocAsync(&ptr, MIB, NULL) != 0;
+        is_denied = is_denied && cudaFree(of_parent) != 0 && cudaGetLastError() != 0;
+        is_denied = is_denied && cudaMemGetInfo(&free_bytes, &total) != 0;
+        is_denied = is_denied && cudaDeviceReset() != 0;
+        _exit(is_denied ? 7 : 8);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
+static void forks(void)
+{
+    pthread_t thread[THREADS];
+    void *held = NULL;
+
+    CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&held, MIB) == 0);
+    start_threads(thread, churn, ask_for_too_much);
+    for (unsigned i = 0; i < 200 && is_good; i++)
+        fork_once(held);
+    join_threads(thread);
+    CHECK(cudaFree(held) == 0);
+    printf("no child was stopped\n");
+}
+
+/* Start the runtime, then allocate. */
+static void *first_call(void *unused)
+{
+    void *ptr = NULL;
+
+    (void)unused;
+    return cudaSetDevice(0) == 0 && cudaMalloc(&ptr, MIB) == 0 ? NULL : fail("cudaMalloc");
+}
+
+/* A child is forked while a thread opens the allocator: that thread waits to write to standard error, which is full. */
+static void opening(void)
+{
+    int ends[2], saved = dup(STDERR_FILENO);
+    char byte = 0;
+    pthread_t thread;
+
+    CHECK(pipe(ends) == 0);
+    CHECK(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+    while (write(ends[1], &byte, 1) == 1) {
+    }
+    CHECK(fcntl(ends[1], F_SETFL, 0) == 0);
+    CHECK(dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
+    CHECK(pthread_create(&thread, NULL, first_call, NULL) == 0);
+    /* The runtime is started first; then the thread gets as far as it can. */
+    while (xseg_sim_calls("cuInit") == 0)
+        (void)usleep(1000);
+    (void)usleep(100000);
+    for (unsigned i = 0; i < 3; i++)
+        fork_once(&byte);
+    CHECK(dup2(saved, STDERR_FILENO) == STDERR_FILENO);
+    CHECK(close(ends[1]) == 0);
+    while (read(ends[0], &byte, 1) == 1) {
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    printf("no child was stopped\n");
+}
+
 static void child(void)
 {
     void *ptr = NULL;
@@ -189,8 +603,14 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"again", again}, {"async", async},   {"capture", capture}, {"much", much},
-                 {"info", info},   {"driver", driver}, {"busy", busy},       {"child", child}};
+    } cases[] = {{"again", again},     {"async", async},
+                 {"capture", capture}, {"much", much},
+                 {"info", info},       {"driver", driver},
+                 {"busy", busy},       {"other_device", other_device},
+                 {"reset", reset},     {"sticky", sticky},
+                 {"mixed", mixed},     {"threads", threads},
+                 {"forks", forks},     {"opening", opening},
+                 {"child", child}};
 
     for (size_t i = 0; argc == 2 && i < sizeof(cases) / sizeof(cases[0]); i++)
         if (strcmp(cases[i].name, argv[1]) == 0) {

@@ -1,40 +1,70 @@
 /* SPDX-License-Identifier: MIT */
-/* The functions of the CUDA runtime and driver that libxseg-preload.so stands before, and those that it needs itself. */
+/* The functions of the CUDA runtime and driver that libxseg-preload.so interposes, and those that it calls itself. */
 #ifndef XSEG_ADAPTERS_PRELOAD_ORIGINALS_H
 #define XSEG_ADAPTERS_PRELOAD_ORIGINALS_H
 
 #include "xseg/allocator.h"
 
-/* Each is NULL where the runtime has no such function. */
+/* Each is NULL if the runtime has no such function. */
 struct runtime {
     int (*malloc)(void **out, size_t bytes);
     int (*malloc_async)(void **out, size_t bytes, xseg_stream stream);
+    int (*malloc_async_ptsz)(void **out, size_t bytes, xseg_stream stream);
     int (*free)(void *ptr);
     int (*free_async)(void *ptr, xseg_stream stream);
+    int (*free_async_ptsz)(void *ptr, xseg_stream stream);
     int (*mem_get_info)(size_t *free_bytes, size_t *total);
     int (*get_device)(int *device);
+    int (*set_device)(int device);
     int (*synchronize)(void);
-    int (*stream_create)(xseg_stream *out, unsigned flags);
+    int (*device_reset)(void);
+    int (*thread_exit)(void);
     int (*stream_destroy)(xseg_stream stream);
-    int (*stream_is_capturing)(xseg_stream stream, int *status);
+    int (*entry_point)(const char *symbol, void **function, unsigned long long flags, int *status);
+    int (*entry_point_ptsz)(const char *symbol, void **function, unsigned long long flags,
+                            int *status);
+    int (*entry_point_of)(const char *symbol, void **function, unsigned version,
+                          unsigned long long flags, int *status);
+    int (*entry_point_of_ptsz)(const char *symbol, void **function, unsigned version,
+                               unsigned long long flags, int *status);
 };
 
 struct driver {
     int (*mem_alloc)(unsigned long long *out, size_t bytes);
+    int (*mem_alloc_async)(unsigned long long *out, size_t bytes, xseg_stream stream);
+    int (*mem_alloc_async_ptsz)(unsigned long long *out, size_t bytes, xseg_stream stream);
     int (*mem_free)(unsigned long long address);
+    int (*mem_free_async)(unsigned long long address, xseg_stream stream);
+    int (*mem_free_async_ptsz)(unsigned long long address, xseg_stream stream);
     int (*mem_get_info)(size_t *free_bytes, size_t *total);
     int (*get_current)(void **out);
+    int (*set_current)(void *context);
+    int (*push_current)(void *context);
+    int (*pop_current)(void **out);
     int (*get_device)(int *device);
+    int (*get_id)(void *context, unsigned long long *id);
     int (*synchronize)(void);
     int (*primary_retain)(void **out, int device);
     int (*primary_release)(int device);
+    int (*primary_state)(int device, unsigned *flags, int *is_active);
+    int (*primary_reset)(int device);
+    int (*primary_reset_v2)(int device);
     int (*stream_create)(xseg_stream *out, unsigned flags);
     int (*stream_destroy)(xseg_stream stream);
+    int (*stream_synchronize)(xseg_stream stream);
+    int (*stream_is_capturing)(xseg_stream stream, int *status);
+    int (*exchange_mode)(int *mode);
+    int (*stream_get_context)(xseg_stream stream, void **out);
+    int (*proc_address)(const char *symbol, void **function, int version, unsigned long long flags);
+    int (*proc_address_v2)(const char *symbol, void **function, int version,
+                           unsigned long long flags, int *status);
 };
 
 /*
- * Find them behind this library in the order of loading; else in a runtime or driver that was opened for a part of the
- * process only, such as by a module of Python.  NULL: there is none so far.
+ * The functions, looked up after this library in the load order, else in a runtime or driver that was opened for only a
+ * part of the process, such as by a Python module.  NULL: no such library is loaded so far.
+ *
+ * Lock-free, so that a forked child can call them whatever the parent's threads were doing.
  */
 const struct runtime *runtime_found(void);
 const struct driver *driver_found(void);

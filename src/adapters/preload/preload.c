@@ -6,172 +6,150 @@
  *
  * The library defines these functions of the CUDA runtime and of the driver, and the dynamic linker finds them first:
  *
- *   cudaMalloc, cudaFree, cudaMallocAsync, cudaFreeAsync, cudaMemGetInfo, cudaStreamDestroy
- *   cuMemAlloc, cuMemFree, cuMemGetInfo, cuStreamDestroy
+ *   cudaMalloc, cudaFree, cudaMallocAsync, cudaFreeAsync, cudaMemGetInfo, cudaStreamDestroy, cudaDeviceReset,
+ *   cudaThreadExit, cudaGetDriverEntryPoint, cudaGetDriverEntryPointByVersion
+ *   cuMemAlloc, cuMemFree, cuMemAllocAsync, cuMemFreeAsync, cuMemGetInfo, cuStreamDestroy, cuDevicePrimaryCtxReset,
+ *   cuGetProcAddress
  *
- * So the program has to use the runtime, or the driver, as a shared library.  The functions of the driver are served
- * while the current context is the primary one of its device.
+ * each with its variants (_v2, and _ptsz for the per-thread default stream).  So the program has to use the runtime, or
+ * the driver, as a shared library.  Calls are served while the current context is the primary context of its device.
  *
- * The original functions get the rest: addresses that xseg did not give, other contexts, and requests that xseg refuses.
- * A request that both refuse leaves the error of the original, which cudaGetLastError() gives.
+ * The original functions get the rest: addresses that are not memory of xseg, other contexts, and requests that xseg
+ * denies.  A block may be freed by another of these functions than allocated it.  Every error of a runtime call comes
+ * from a call of the original runtime, so cudaGetLastError() returns it, too.
  *
  * What CUDA promises of these functions holds here, too:
- *   - Memory of cudaMalloc may be used on any stream at once.  xseg orders memory by streams; all of this memory is
+ *   - Memory of cudaMalloc may be used on any stream immediately.  xseg orders memory by streams; all of this memory is
  *     ordered by one stream of this library's own, on which no work is ever queued.
- *   - cudaFree and cuMemFree wait for the device, because work of any stream may use the memory.
- *   - cudaMallocAsync and cudaFreeAsync are ordered by their streams, and wait for nothing.
- *   - In a capture, memory is a node of the graph: the original functions make it.
- *
- * The allocator is opened at the first call, configured by the environment, and stays until the process ends.
+ *   - cudaFree and cuMemFree wait for the device that has the memory, because work of any stream may use it.
+ *   - cudaMallocAsync and cudaFreeAsync are ordered by their streams, and do not wait.  The memory is of the stream's
+ *     device.  Only a free on a stream of another device waits for that stream.
+ *   - In a capture, memory is a node of the graph: the original functions create it.
+ *   - A reset of a device frees its memory.
  *
  * Threads: any.
- * Fork:    in the child everything goes to the originals.
+ * Fork:    in the child of a process that has allocated, everything goes to the originals.
  */
 #include "preload.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
+#include <string.h>
 
+#include "devices.h"
 #include "originals.h"
-#include "xseg/xseg.h"
 
-#define DEVICES       64
-#define NON_BLOCKING  1
-#define NOT_CAPTURING 0
-#define CAPTURE_REFUSED \
-    900 /* cudaErrorStreamCaptureUnsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED */
+/* The handle of the calling thread's default stream, and the flag of lookups for functions of that stream. */
+#define PER_THREAD_STREAM 2
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct xseg_allocator *allocator;
-
-/* The stream on which a device's memory is ordered that every stream may use; made when first needed. */
-static pthread_mutex_t own_lock = PTHREAD_MUTEX_INITIALIZER;
-static xseg_stream own[DEVICES];
-static atomic_bool is_used[DEVICES]; /* whether xseg has memory there */
-
-/* The driver may be found by name, and the name leads here: xseg's own calls pass. */
-static __thread int inside;
-
-static void say(const char *what)
+/* The stream that a function of the per-thread default stream means. */
+static xseg_stream of_thread(xseg_stream stream)
 {
-    char text[1024] = "";
-
-    (void)xseg_error_text(text, sizeof(text));
-    (void)fprintf(stderr, "xseg: %s: %s\n", what, text);
+    return stream ? stream : (xseg_stream)(uintptr_t)PER_THREAD_STREAM;
 }
 
-static void open_allocator(void)
+/* --- Entry points that programs look up. --- */
+
+typedef void (*entry_function)(void);
+
+#define SAME(name, since)                                                          \
+    {                                                                              \
+#name, since, (entry_function)name##_latest, (entry_function)name##_latest \
+    }
+#define cuMemAlloc_latest      cuMemAlloc_v2
+#define cuMemFree_latest       cuMemFree_v2
+#define cuMemGetInfo_latest    cuMemGetInfo_v2
+#define cuStreamDestroy_latest cuStreamDestroy_v2
+
+static const struct {
+    const char *name;
+    int since; /* the CUDA version that introduced the signature */
+    entry_function legacy, per_thread;
+} entry_points[] = {
+    SAME(cuMemAlloc, 3020),
+    SAME(cuMemFree, 3020),
+    SAME(cuMemGetInfo, 3020),
+    SAME(cuStreamDestroy, 4000),
+    {"cuMemAllocAsync", 11020, (entry_function)cuMemAllocAsync,
+     (entry_function)cuMemAllocAsync_ptsz},
+    {"cuMemFreeAsync", 11020, (entry_function)cuMemFreeAsync, (entry_function)cuMemFreeAsync_ptsz},
+    {"cuDevicePrimaryCtxReset", 7000, (entry_function)cuDevicePrimaryCtxReset_v2,
+     (entry_function)cuDevicePrimaryCtxReset_v2},
+    {"cuGetProcAddress", 12000, (entry_function)cuGetProcAddress_v2,
+     (entry_function)cuGetProcAddress_v2},
+};
+
+/* Replace a function that the original lookup found, so that what it allocates or frees is the same memory. */
+static void replace(const char *symbol, void **function, unsigned version, bool is_per_thread)
 {
-    if (xseg_open(NULL, NULL, &allocator) != XSEG_OK)
-        say("memory comes from CUDA itself, since no allocator could be opened");
+    const size_t count = sizeof(entry_points) / sizeof(entry_points[0]);
+
+    for (size_t i = 0; symbol && function && *function && i < count; i++)
+        if (strcmp(symbol, entry_points[i].name) == 0 && (int)version >= entry_points[i].since)
+            memcpy(function, is_per_thread ? &entry_points[i].per_thread : &entry_points[i].legacy,
+                   sizeof(*function));
 }
 
-/* Whether xseg serves this thread now. */
-static bool enter(void)
+/* --- The runtime. --- */
+
+/* The calling thread's device; -1 if its current context is not a primary one. */
+static int current_device(const struct runtime *cuda)
 {
-    if (inside)
-        return false;
-    inside = 1;
-    (void)pthread_once(&once, open_allocator);
-    if (!allocator)
-        inside = 0;
-    return allocator != NULL;
+    const struct driver *cu = driver_found();
+    void *context = NULL;
+    int device = -1, of_context = -1;
+
+    if (cuda->get_device(&device) != 0 || device >= DEVICES)
+        return -1;
+    if (!cu || cu->get_current(&context) != 0 || !context || context == device_context(device))
+        return device;
+    return cu->get_device(&of_context) == 0 && device_is_primary(of_context, context) ? device : -1;
 }
 
-static int leave(int result)
+/* Wait for a device, which may be another than the calling thread's.  Returns the runtime's result. */
+static int wait_for(const struct runtime *cuda, int device)
 {
-    inside = 0;
+    const struct driver *cu = driver_found();
+    void *context = NULL, *after = NULL;
+    int current = -1, result, restored;
+
+    (void)cuda->get_device(&current);
+    (void)cu->get_current(&context);
+    if (!cuda->set_device || (current == device && (!context || context == device_context(device))))
+        return cuda->synchronize();
+    result = cuda->set_device(device);
+    if (result == 0)
+        result = cuda->synchronize();
+    restored = cuda->set_device(current);
+    if (restored != 0) {
+        (void)cuda->set_device(current);
+        result = result != 0 ? result : restored;
+    }
+    if (context && cu->get_current(&after) == 0 && after != context)
+        (void)cu->set_current(context);
     return result;
 }
 
-static xseg_stream own_stream(int device, int (*create)(xseg_stream *, unsigned))
+/* An address that the original functions deny for the same reason as a freed one, but which no allocation of the driver
+ * starts at: segments of xseg may be allocations. */
+static void *denied(void *ptr)
 {
-    xseg_stream stream;
-
-    (void)pthread_mutex_lock(&own_lock);
-    if (!own[device] && (!create || create(&own[device], NON_BLOCKING) != 0))
-        own[device] = NULL;
-    stream = own[device];
-    (void)pthread_mutex_unlock(&own_lock);
-    return stream;
+    return (char *)ptr + 1;
 }
 
-static bool take(void **out, size_t bytes, int device, xseg_stream stream)
+/* The error of the original function for an address in memory of xseg that is not an allocated block. */
+static int deny_free(const struct runtime *cuda, void *ptr)
 {
-    if (xseg_alloc(allocator, device, bytes, stream, out) != XSEG_OK)
-        return false;
-    atomic_store_explicit(&is_used[device], true, memory_order_relaxed);
-    return true;
+    const int result = cuda->free(denied(ptr));
+
+    return result != 0 ? result : INVALID_VALUE;
 }
 
-/* Memory for every stream. */
-static bool take_for_all(void **out, size_t bytes, int device,
-                         int (*create)(xseg_stream *, unsigned))
+static int deny_free_async(const struct runtime *cuda, int (*original)(void *, xseg_stream),
+                           void *ptr, xseg_stream stream)
 {
-    xseg_stream stream = device >= 0 && device < DEVICES ? own_stream(device, create) : NULL;
+    const int result = original ? original(denied(ptr), stream) : 0;
 
-    return stream && take(out, bytes, device, stream);
+    return result != 0 ? result : deny_free(cuda, ptr);
 }
-
-/* A handle may come again, as another stream's. */
-static void forget(xseg_stream stream)
-{
-    for (int device = 0; device < DEVICES; device++)
-        if (atomic_load_explicit(&is_used[device], memory_order_relaxed))
-            (void)!xseg_stream_gone(allocator, device, stream);
-}
-
-static bool is_ours(void *ptr)
-{
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
-
-    return xseg_block(allocator, ptr, &info) == XSEG_OK && info.base == ptr &&
-           info.state == XSEG_BLOCK_LIVE;
-}
-
-/* What the library has of the device and could hand out: free, as a program sees it. */
-static size_t cached_on(int device)
-{
-    struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_statistics now = XSEG_STATISTICS_INIT;
-    uint64_t live;
-
-    where.device = device;
-    if (device < 0 || !atomic_load_explicit(&is_used[device], memory_order_relaxed) ||
-        xseg_stats(allocator, &where, &now) != XSEG_OK)
-        return 0;
-    live = now.allocated_bytes[XSEG_STAT_ALL].current;
-    return now.physical_bytes > live ? (size_t)(now.physical_bytes - live) : 0;
-}
-
-static int current_device(const struct runtime *cuda)
-{
-    int device = -1;
-
-    return cuda->get_device && cuda->get_device(&device) == 0 && device < DEVICES ? device : -1;
-}
-
-static bool is_capturing(const struct runtime *cuda, xseg_stream stream)
-{
-    int status = NOT_CAPTURING;
-
-    return cuda->stream_is_capturing && cuda->stream_is_capturing(stream, &status) == 0 &&
-           status != NOT_CAPTURING;
-}
-
-/* Free behind all work of the device, as cudaFree and cuMemFree do. */
-static int give_back(void *ptr, int (*synchronize)(void))
-{
-    int result = synchronize ? synchronize() : UNKNOWN;
-
-    if (result != 0 || xseg_free(allocator, ptr) == XSEG_OK)
-        return result;
-    say("a block could not be freed");
-    return UNKNOWN;
-}
-
-/* The runtime. */
 
 PRELOAD_EXPORT int cudaMalloc(void **out, size_t bytes)
 {
@@ -179,66 +157,110 @@ PRELOAD_EXPORT int cudaMalloc(void **out, size_t bytes)
 
     if (!cuda)
         return NO_ORIGINAL;
-    if (!out || !enter())
+    if (!out || bytes == 0 || !service_enter())
         return cuda->malloc(out, bytes);
-    if (take_for_all(out, bytes, current_device(cuda), cuda->stream_create))
-        return leave(0);
-    return leave(cuda->malloc(out, bytes));
+    if (device_alloc(current_device(cuda), bytes, EVERY_STREAM, out))
+        return service_leave(0);
+    return service_leave(cuda->malloc(out, bytes));
+}
+
+/* given: the handle as the program gave it, for the original; stream: the stream that it means */
+static int malloc_async(int (*original)(void **, size_t, xseg_stream), void **out, size_t bytes,
+                        xseg_stream given, xseg_stream stream)
+{
+    const struct runtime *cuda = runtime_found();
+    int device;
+
+    if (cuda && out && bytes != 0 && service_enter()) {
+        device = current_device(cuda);
+        if (device >= 0)
+            device = device_of_stream(stream, device);
+        if (device >= 0 && !device_is_capturing(device, stream) &&
+            device_alloc(device, bytes, stream, out))
+            return service_leave(0);
+        return service_leave(original ? original(out, bytes, given) : NO_ORIGINAL);
+    }
+    return original ? original(out, bytes, given) : NO_ORIGINAL;
 }
 
 PRELOAD_EXPORT int cudaMallocAsync(void **out, size_t bytes, xseg_stream stream)
 {
     const struct runtime *cuda = runtime_found();
-    int device;
 
-    if (!cuda || !cuda->malloc_async)
-        return NO_ORIGINAL;
-    if (!out || !enter())
-        return cuda->malloc_async(out, bytes, stream);
-    device = current_device(cuda);
-    if (device >= 0 && !is_capturing(cuda, stream) && take(out, bytes, device, stream))
-        return leave(0);
-    return leave(cuda->malloc_async(out, bytes, stream));
+    return malloc_async(cuda ? cuda->malloc_async : NULL, out, bytes, stream, stream);
+}
+
+PRELOAD_EXPORT int cudaMallocAsync_ptsz(void **out, size_t bytes, xseg_stream stream)
+{
+    const struct runtime *cuda = runtime_found();
+
+    return malloc_async(cuda ? cuda->malloc_async_ptsz : NULL, out, bytes, stream,
+                        of_thread(stream));
 }
 
 PRELOAD_EXPORT int cudaFree(void *ptr)
 {
     const struct runtime *cuda = runtime_found();
+    enum ownership owner;
+    int device, result;
 
     if (!cuda)
         return NO_ORIGINAL;
-    if (!ptr || !enter()) /* cudaFree(NULL) starts the runtime */
+    if (!ptr || !service_enter()) /* cudaFree(NULL) starts the runtime */
         return cuda->free(ptr);
-    return leave(is_ours(ptr) ? give_back(ptr, cuda->synchronize) : cuda->free(ptr));
+    owner = device_find(ptr, &device);
+    if (owner == FOREIGN)
+        return service_leave(cuda->free(ptr));
+    result = owner == LIVE ? wait_for(cuda, device) : 0;
+    if (result == 0 && (owner == DEAD || !device_free(device, ptr)))
+        result = deny_free(cuda, ptr);
+    return service_leave(result);
+}
+
+static int free_async(int (*original)(void *, xseg_stream), void *ptr, xseg_stream given,
+                      xseg_stream stream)
+{
+    const struct runtime *cuda = runtime_found();
+    enum ownership owner;
+    int device, here;
+
+    if (!cuda || !ptr || !service_enter())
+        return original ? original(ptr, given) : NO_ORIGINAL;
+    owner = device_find(ptr, &device);
+    if (owner == FOREIGN)
+        return service_leave(original ? original(ptr, given) : NO_ORIGINAL);
+    here = current_device(cuda);
+    /* A captured free is for an allocation of the same graph, which the block is not. */
+    if (owner == LIVE && !device_is_capturing(device_of_stream(stream, here), stream) &&
+        device_free_after(device, ptr, stream, here))
+        return service_leave(0);
+    return service_leave(deny_free_async(cuda, original, ptr, given));
 }
 
 PRELOAD_EXPORT int cudaFreeAsync(void *ptr, xseg_stream stream)
 {
     const struct runtime *cuda = runtime_found();
 
-    if (!cuda || !cuda->free_async)
-        return NO_ORIGINAL;
-    if (!ptr || !enter())
-        return cuda->free_async(ptr, stream);
-    if (!is_ours(ptr))
-        return leave(cuda->free_async(ptr, stream));
-    if (is_capturing(cuda, stream)) /* it is no allocation of the graph's */
-        return leave(CAPTURE_REFUSED);
-    if (xseg_use(allocator, ptr, stream) == XSEG_OK && xseg_free(allocator, ptr) == XSEG_OK)
-        return leave(0);
-    say("a block could not be freed");
-    return leave(UNKNOWN);
+    return free_async(cuda ? cuda->free_async : NULL, ptr, stream, stream);
+}
+
+PRELOAD_EXPORT int cudaFreeAsync_ptsz(void *ptr, xseg_stream stream)
+{
+    const struct runtime *cuda = runtime_found();
+
+    return free_async(cuda ? cuda->free_async_ptsz : NULL, ptr, stream, of_thread(stream));
 }
 
 PRELOAD_EXPORT int cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     const struct runtime *cuda = runtime_found();
-    int result = cuda && cuda->mem_get_info ? cuda->mem_get_info(free_bytes, total) : NO_ORIGINAL;
 
-    if (result != 0 || !enter())
-        return result;
-    *free_bytes += cached_on(current_device(cuda));
-    return leave(0);
+    if (!cuda || !cuda->mem_get_info)
+        return NO_ORIGINAL;
+    if (!service_enter())
+        return cuda->mem_get_info(free_bytes, total);
+    return service_leave(
+        device_memory_info(current_device(cuda), cuda->mem_get_info, free_bytes, total));
 }
 
 PRELOAD_EXPORT int cudaStreamDestroy(xseg_stream stream)
@@ -247,64 +269,223 @@ PRELOAD_EXPORT int cudaStreamDestroy(xseg_stream stream)
 
     if (!cuda || !cuda->stream_destroy)
         return NO_ORIGINAL;
-    if (enter()) {
-        forget(stream);
-        (void)leave(0);
-    }
-    return cuda->stream_destroy(stream);
+    if (!service_enter())
+        return cuda->stream_destroy(stream);
+    device_retire_stream(stream);
+    return service_leave(cuda->stream_destroy(stream));
 }
 
-/* The driver, by the names that cuda.h makes of cuMemAlloc and the others. */
+/* Reset the calling thread's device. */
+static int reset(int (*original)(void))
+{
+    const struct runtime *cuda = runtime_found();
+    int device = -1;
+
+    if (!original)
+        return NO_ORIGINAL;
+    if (!service_enter())
+        return original();
+    if (cuda->get_device(&device) == 0)
+        device_close(device);
+    return service_leave(original());
+}
+
+PRELOAD_EXPORT int cudaDeviceReset(void)
+{
+    const struct runtime *cuda = runtime_found();
+
+    return reset(cuda ? cuda->device_reset : NULL);
+}
+
+PRELOAD_EXPORT int cudaThreadExit(void)
+{
+    const struct runtime *cuda = runtime_found();
+
+    return reset(cuda ? cuda->thread_exit : NULL);
+}
+
+PRELOAD_EXPORT int cudaGetDriverEntryPoint(const char *symbol, void **function,
+                                           unsigned long long flags, int *status)
+{
+    const struct runtime *cuda = runtime_found();
+    const int result = cuda && cuda->entry_point
+                           ? cuda->entry_point(symbol, function, flags, status)
+                           : NO_ORIGINAL;
+
+    if (result == 0)
+        replace(symbol, function, ~0u >> 1, flags == PER_THREAD_STREAM);
+    return result;
+}
+
+PRELOAD_EXPORT int cudaGetDriverEntryPoint_ptsz(const char *symbol, void **function,
+                                                unsigned long long flags, int *status)
+{
+    const struct runtime *cuda = runtime_found();
+    const int result = cuda && cuda->entry_point_ptsz
+                           ? cuda->entry_point_ptsz(symbol, function, flags, status)
+                           : NO_ORIGINAL;
+
+    if (result == 0)
+        replace(symbol, function, ~0u >> 1, flags == 0 || flags == PER_THREAD_STREAM);
+    return result;
+}
+
+PRELOAD_EXPORT int cudaGetDriverEntryPointByVersion(const char *symbol, void **function,
+                                                    unsigned version, unsigned long long flags,
+                                                    int *status)
+{
+    const struct runtime *cuda = runtime_found();
+    const int result = cuda && cuda->entry_point_of
+                           ? cuda->entry_point_of(symbol, function, version, flags, status)
+                           : NO_ORIGINAL;
+
+    if (result == 0)
+        replace(symbol, function, version, flags == PER_THREAD_STREAM);
+    return result;
+}
+
+PRELOAD_EXPORT int cudaGetDriverEntryPointByVersion_ptsz(const char *symbol, void **function,
+                                                         unsigned version, unsigned long long flags,
+                                                         int *status)
+{
+    const struct runtime *cuda = runtime_found();
+    const int result = cuda && cuda->entry_point_of_ptsz
+                           ? cuda->entry_point_of_ptsz(symbol, function, version, flags, status)
+                           : NO_ORIGINAL;
+
+    if (result == 0)
+        replace(symbol, function, version, flags == 0 || flags == PER_THREAD_STREAM);
+    return result;
+}
+
+/* --- The driver, by the names that cuda.h makes of cuMemAlloc and the others. --- */
 
 /* The device whose primary context is current; -1: there is none, or another context is. */
 static int primary_device(const struct driver *cu)
 {
-    void *current = NULL, *primary = NULL;
+    void *current = NULL;
     int device = -1;
 
     if (cu->get_current(&current) != 0 || !current || cu->get_device(&device) != 0 ||
-        cu->primary_retain(&primary, device) != 0)
+        device >= DEVICES)
         return -1;
-    (void)cu->primary_release(device);
-    return primary == current ? device : -1;
+    return current == device_context(device) || device_is_primary(device, current) ? device : -1;
 }
 
-PRELOAD_EXPORT int cuMemAlloc_v2(unsigned long long *out, size_t bytes)
+PRELOAD_EXPORT int cuMemAlloc_v2(preload_address *out, size_t bytes)
 {
     const struct driver *cu = driver_found();
     void *ptr = NULL;
 
     if (!cu)
         return NO_ORIGINAL;
-    if (!out || bytes == 0 || !enter()) /* the driver refuses an allocation of nothing */
+    if (!out || bytes == 0 || !service_enter()) /* the driver denies an allocation of 0 bytes */
         return cu->mem_alloc(out, bytes);
-    if (!take_for_all(&ptr, bytes, primary_device(cu), cu->stream_create))
-        return leave(cu->mem_alloc(out, bytes));
-    *out = (unsigned long long)(uintptr_t)ptr;
-    return leave(0);
+    if (!device_alloc(primary_device(cu), bytes, EVERY_STREAM, &ptr))
+        return service_leave(cu->mem_alloc(out, bytes));
+    *out = (preload_address)(uintptr_t)ptr;
+    return service_leave(0);
 }
 
-PRELOAD_EXPORT int cuMemFree_v2(unsigned long long address)
+static int mem_alloc_async(int (*original)(preload_address *, size_t, xseg_stream),
+                           preload_address *out, size_t bytes, xseg_stream given,
+                           xseg_stream stream)
+{
+    const struct driver *cu = driver_found();
+    void *ptr = NULL;
+    int device;
+
+    if (cu && out && bytes != 0 && service_enter()) {
+        device = device_of_stream(stream, primary_device(cu));
+        if (device >= 0 && !device_is_capturing(device, stream) &&
+            device_alloc(device, bytes, stream, &ptr)) {
+            *out = (preload_address)(uintptr_t)ptr;
+            return service_leave(0);
+        }
+        return service_leave(original ? original(out, bytes, given) : NO_ORIGINAL);
+    }
+    return original ? original(out, bytes, given) : NO_ORIGINAL;
+}
+
+PRELOAD_EXPORT int cuMemAllocAsync(preload_address *out, size_t bytes, xseg_stream stream)
+{
+    const struct driver *cu = driver_found();
+
+    return mem_alloc_async(cu ? cu->mem_alloc_async : NULL, out, bytes, stream, stream);
+}
+
+PRELOAD_EXPORT int cuMemAllocAsync_ptsz(preload_address *out, size_t bytes, xseg_stream stream)
+{
+    const struct driver *cu = driver_found();
+
+    return mem_alloc_async(cu ? cu->mem_alloc_async_ptsz : NULL, out, bytes, stream,
+                           of_thread(stream));
+}
+
+PRELOAD_EXPORT int cuMemFree_v2(preload_address address)
 {
     const struct driver *cu = driver_found();
     void *ptr = (void *)(uintptr_t)address;
+    enum ownership owner;
+    int device, result;
 
     if (!cu)
         return NO_ORIGINAL;
-    if (!ptr || !enter())
+    if (!ptr || !service_enter())
         return cu->mem_free(address);
-    return leave(is_ours(ptr) ? give_back(ptr, cu->synchronize) : cu->mem_free(address));
+    owner = device_find(ptr, &device);
+    if (owner == FOREIGN)
+        return service_leave(cu->mem_free(address));
+    result = owner == LIVE ? device_synchronize(device) : 0;
+    if (result == 0 && (owner == DEAD || !device_free(device, ptr)))
+        result = INVALID_VALUE;
+    return service_leave(result);
+}
+
+static int mem_free_async(int (*original)(preload_address, xseg_stream), preload_address address,
+                          xseg_stream given, xseg_stream stream)
+{
+    const struct driver *cu = driver_found();
+    void *ptr = (void *)(uintptr_t)address;
+    enum ownership owner;
+    int device, here;
+
+    if (!cu || !ptr || !service_enter())
+        return original ? original(address, given) : NO_ORIGINAL;
+    owner = device_find(ptr, &device);
+    if (owner == FOREIGN)
+        return service_leave(original ? original(address, given) : NO_ORIGINAL);
+    here = primary_device(cu);
+    if (owner == LIVE && !device_is_capturing(device_of_stream(stream, here), stream) &&
+        device_free_after(device, ptr, stream, here))
+        return service_leave(0);
+    return service_leave(INVALID_VALUE);
+}
+
+PRELOAD_EXPORT int cuMemFreeAsync(preload_address address, xseg_stream stream)
+{
+    const struct driver *cu = driver_found();
+
+    return mem_free_async(cu ? cu->mem_free_async : NULL, address, stream, stream);
+}
+
+PRELOAD_EXPORT int cuMemFreeAsync_ptsz(preload_address address, xseg_stream stream)
+{
+    const struct driver *cu = driver_found();
+
+    return mem_free_async(cu ? cu->mem_free_async_ptsz : NULL, address, stream, of_thread(stream));
 }
 
 PRELOAD_EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
     const struct driver *cu = driver_found();
-    int result = cu ? cu->mem_get_info(free_bytes, total) : NO_ORIGINAL;
 
-    if (result != 0 || !enter())
-        return result;
-    *free_bytes += cached_on(primary_device(cu));
-    return leave(0);
+    if (!cu)
+        return NO_ORIGINAL;
+    if (!service_enter())
+        return cu->mem_get_info(free_bytes, total);
+    return service_leave(
+        device_memory_info(primary_device(cu), cu->mem_get_info, free_bytes, total));
 }
 
 PRELOAD_EXPORT int cuStreamDestroy_v2(xseg_stream stream)
@@ -313,9 +494,57 @@ PRELOAD_EXPORT int cuStreamDestroy_v2(xseg_stream stream)
 
     if (!cu)
         return NO_ORIGINAL;
-    if (enter()) {
-        forget(stream);
-        (void)leave(0);
-    }
-    return cu->stream_destroy(stream);
+    if (!service_enter())
+        return cu->stream_destroy(stream);
+    device_retire_stream(stream);
+    return service_leave(cu->stream_destroy(stream));
+}
+
+static int reset_primary(int (*original)(int), int device)
+{
+    if (!original)
+        return NO_ORIGINAL;
+    if (!service_enter())
+        return original(device);
+    device_close(device);
+    return service_leave(original(device));
+}
+
+PRELOAD_EXPORT int cuDevicePrimaryCtxReset(int device)
+{
+    const struct driver *cu = driver_found();
+
+    return reset_primary(cu ? cu->primary_reset : NULL, device);
+}
+
+PRELOAD_EXPORT int cuDevicePrimaryCtxReset_v2(int device)
+{
+    const struct driver *cu = driver_found();
+
+    return reset_primary(cu ? cu->primary_reset_v2 : NULL, device);
+}
+
+PRELOAD_EXPORT int cuGetProcAddress(const char *symbol, void **function, int version,
+                                    unsigned long long flags)
+{
+    const struct driver *cu = driver_found();
+    const int result =
+        cu && cu->proc_address ? cu->proc_address(symbol, function, version, flags) : NO_ORIGINAL;
+
+    if (result == 0 && version >= 0)
+        replace(symbol, function, (unsigned)version, flags == PER_THREAD_STREAM);
+    return result;
+}
+
+PRELOAD_EXPORT int cuGetProcAddress_v2(const char *symbol, void **function, int version,
+                                       unsigned long long flags, int *status)
+{
+    const struct driver *cu = driver_found();
+    const int result = cu && cu->proc_address_v2
+                           ? cu->proc_address_v2(symbol, function, version, flags, status)
+                           : NO_ORIGINAL;
+
+    if (result == 0 && version >= 0)
+        replace(symbol, function, (unsigned)version, flags == PER_THREAD_STREAM);
+    return result;
 }

@@ -1,0 +1,620 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Random calls of a program that knows nothing of xseg, compared with what CUDA promises: with libxseg-preload.so, and
+ * without, where the original runtime has to keep the same promises.
+ *
+ * preloaded-random SEED STEPS; ends with 0, or with the step and the promise that was broken.  Takes a simulated machine
+ * of two devices that keeps contents (XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1).
+ *
+ * The promises:
+ *   - An allocated block overlaps no other block, and no memory that unfinished work uses, unless the block is allocated on
+ *     the stream of that work.  Its contents stay until it is freed.
+ *   - cudaFree and cuMemFree wait for the device that has the block, whichever is current, and change no current device.
+ *   - A block can be freed by each function, once; after the reset of its device, not at all.
+ *   - Free memory and allocated blocks are together at most the total.
+ *   - What a function of the runtime returns is what cudaGetLastError returns next.  A failed free leaves the block as it was.
+ */
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/draw.h"
+#include "tests/support/runtime.h"
+#include "xseg/sim.h"
+
+#define MIB     ((uint64_t)1 << 20)
+#define FOREVER UINT64_MAX
+#define BLOCKS  48u
+#define STREAMS 6u /* of the program; the per-thread default stream of each device follows */
+#define DEVICES 2u
+#define WORKS   256u
+#define NONE    (-1)
+#define ANY     (-2) /* blocks of every stream */
+#define LOST    (-3) /* blocks and work of a destroyed stream */
+#define RELAXED 2
+#define THREAD  1
+
+#define PER_THREAD ((struct CUstream_st *)(uintptr_t)2)
+
+int cuMemAlloc_v2(uint64_t *out, size_t bytes);
+int cuMemFree_v2(uint64_t address);
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
+int cuPointerGetAttribute(void *out, int attribute, uint64_t address);
+int cuCtxGetCurrent(void **out);
+int cuDevicePrimaryCtxReset_v2(int device);
+int cuStreamBeginCapture_v2(struct CUstream_st *stream, int mode);
+int cuStreamEndCapture(struct CUstream_st *stream, void **graph);
+int cuGraphDestroy(void *graph);
+int cuStreamDestroy_v2(struct CUstream_st *stream);
+
+struct block {
+    char *ptr; /* NULL: none */
+    uint64_t bytes, tag;
+    int device, stream; /* of which the block is, or ANY, LOST */
+    bool is_driver;     /* an allocation of the simulated driver, perhaps */
+};
+
+struct work {
+    uint64_t base, bytes; /* bytes 0: none */
+    int device, stream;
+};
+
+static uint64_t state;
+static unsigned step;
+static struct block blocks[BLOCKS];
+static struct work works[WORKS];
+static struct CUstream_st *streams[STREAMS + DEVICES]; /* NULL: none */
+static int device_of[STREAMS + DEVICES];
+static uint64_t freed[16]; /* addresses of blocks that were freed */
+static unsigned freed_count;
+static uint64_t next_tag = 1;
+
+static uint64_t draw(uint64_t below)
+{
+    return draw_next(&state) % below;
+}
+
+#define EXPECT(cond, ...)                               \
+    do {                                                \
+        if (!(cond)) {                                  \
+            (void)printf("step %u: %s: ", step, #cond); \
+            (void)printf(__VA_ARGS__);                  \
+            (void)printf("\n");                         \
+            (void)fflush(stdout);                       \
+            exit(1);                                    \
+        }                                               \
+    } while (0)
+
+/* --- The model. --- */
+
+static void set_device(int device)
+{
+    EXPECT(cudaSetDevice(device) == 0, "device %d", device);
+}
+
+static struct CUstream_st *handle_of(int stream)
+{
+    return stream >= (int)STREAMS ? PER_THREAD : streams[stream];
+}
+
+/* Whether a stream has unfinished work, as the driver says.  The device of the stream is current afterwards. */
+static bool is_busy(int stream)
+{
+    set_device(device_of[stream]);
+    const int result = cudaStreamQuery(handle_of(stream));
+    EXPECT(result == 0 || result == 600, "cudaStreamQuery: %d", result);
+    return result != 0;
+}
+
+/* Drop the work of a stream that has finished, and of everything on the device if `device` is given. */
+static void drop_works(int stream, int device)
+{
+    for (unsigned i = 0; i < WORKS; i++)
+        if ((stream != NONE && works[i].stream == stream) ||
+            (device != NONE && works[i].device == device))
+            works[i].bytes = 0;
+}
+
+static void drop_finished(void)
+{
+    for (int stream = 0; stream < (int)(STREAMS + DEVICES); stream++)
+        if (streams[stream] && !is_busy(stream))
+            drop_works(stream, NONE);
+}
+
+/* Whether a device has unfinished work of a stream; NONE: of any. */
+static bool has_work(int device, int stream)
+{
+    for (unsigned i = 0; i < WORKS; i++)
+        if (works[i].bytes != 0 && works[i].device == device &&
+            (stream == NONE || works[i].stream == stream))
+            return true;
+    return false;
+}
+
+static bool overlaps(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
+{
+    return a < b + b_bytes && b < a + a_bytes;
+}
+
+static uint64_t base_of(const struct block *block)
+{
+    return (uint64_t)(uintptr_t)block->ptr;
+}
+
+/* Contents: a tag at both ends. */
+static void write_tags(struct block *block)
+{
+    block->tag = next_tag++;
+    memcpy(block->ptr, &block->tag, sizeof(block->tag));
+    memcpy(block->ptr + block->bytes - sizeof(block->tag), &block->tag, sizeof(block->tag));
+}
+
+static void check_tags(const struct block *block)
+{
+    uint64_t first, last;
+
+    memcpy(&first, block->ptr, sizeof(first));
+    memcpy(&last, block->ptr + block->bytes - sizeof(last), sizeof(last));
+    EXPECT(first == block->tag && last == block->tag, "block %p of device %d", (void *)block->ptr,
+           block->device);
+}
+
+/* A function of the runtime has returned an error; the last error is the same. */
+static void expect_last(int result, const char *call)
+{
+    const int last = cudaGetLastError();
+
+    EXPECT(result == last, "%s: %d, last error %d", call, result, last);
+}
+
+/* --- Steps. --- */
+
+/* A fault for the next call, which arm() sets and disarm() takes back. */
+static struct {
+    bool is_set;
+    const char *call;
+    uint64_t nth;
+    int error;
+} fault;
+
+static void arm(void)
+{
+    if (fault.is_set)
+        EXPECT(xseg_sim_fail(fault.call, fault.nth, fault.error) == XSEG_OK, "%s", fault.call);
+}
+
+static void disarm(void)
+{
+    if (fault.is_set)
+        EXPECT(xseg_sim_fail(NULL, 0, 0) == XSEG_OK, "no fault");
+}
+
+static struct block *find_block(bool is_wanted)
+{
+    const unsigned from = (unsigned)draw(BLOCKS);
+
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        struct block *block = &blocks[(from + i) % BLOCKS];
+
+        if ((block->ptr != NULL) == is_wanted)
+            return block;
+    }
+    return NULL;
+}
+
+static int draw_stream(void)
+{
+    int stream;
+
+    do
+        stream = (int)draw(STREAMS + DEVICES);
+    while (!streams[stream]);
+    return stream;
+}
+
+static void check_new(const struct block *block)
+{
+    int device = -1;
+
+    EXPECT(block->ptr != NULL, "no address");
+    EXPECT(cuPointerGetAttribute(&device, 9, base_of(block)) == 0 && device == block->device,
+           "block of device %d on device %d", block->device, device);
+    drop_finished();
+    for (unsigned i = 0; i < BLOCKS; i++)
+        EXPECT(&blocks[i] == block || !blocks[i].ptr ||
+                   !overlaps(base_of(block), block->bytes, base_of(&blocks[i]), blocks[i].bytes),
+               "%p is allocated", (void *)block->ptr);
+    for (unsigned i = 0; i < WORKS; i++)
+        EXPECT(works[i].bytes == 0 || works[i].stream == block->stream ||
+                   !overlaps(base_of(block), block->bytes, works[i].base, works[i].bytes),
+               "%p is used by stream %d, allocated for %d", (void *)block->ptr, works[i].stream,
+               block->stream);
+}
+
+static int look_up(const char *name, void *function, size_t bytes)
+{
+    void *found = NULL;
+    int status = 0;
+    const int result = cudaGetDriverEntryPointByVersion(name, &found, 12000, 0, &status);
+
+    memcpy(function, &found, bytes);
+    return result;
+}
+
+static void allocate(void)
+{
+    static const uint64_t most[] = {4096, 1 << 20, 8 << 20, 64 << 20};
+    int (*found)(uint64_t *, size_t) = NULL;
+    struct block *block = find_block(false);
+    const int current = (int)draw(DEVICES), stream = draw_stream();
+    uint64_t address = 0;
+    const uint64_t calls = xseg_sim_calls("cuMemAlloc");
+    size_t pitch = 0;
+    void *out = NULL;
+    int result = 0;
+
+    if (!block)
+        return;
+    set_device(current);
+    block->bytes = 16 + draw(most[draw(4)]);
+    block->device = current;
+    block->stream = ANY;
+    const uint64_t kind = draw(6);
+    if (kind == 2)
+        EXPECT(look_up("cuMemAlloc", &found, sizeof(found)) == 0, "no cuMemAlloc");
+    arm();
+    switch (kind) {
+    case 0:
+        result = cudaMalloc(&out, block->bytes);
+        expect_last(result, "cudaMalloc");
+        break;
+    case 1:
+        result = cuMemAlloc_v2(&address, block->bytes);
+        break;
+    case 2:
+        result = found(&address, block->bytes);
+        break;
+    case 3: /* the handle of a stream names its device, a default stream is the current one's */
+        block->stream = stream < (int)STREAMS ? stream : (int)STREAMS + current;
+        block->device = device_of[block->stream];
+        result = cudaMallocAsync(&out, block->bytes, handle_of(block->stream));
+        expect_last(result, "cudaMallocAsync");
+        break;
+    case 4:
+        block->stream = (int)STREAMS + current;
+        result = cudaMallocAsync_ptsz(&out, block->bytes, NULL);
+        expect_last(result, "cudaMallocAsync_ptsz");
+        break;
+    default:
+        result = cudaMallocPitch(&out, &pitch, block->bytes, 1);
+        expect_last(result, "cudaMallocPitch");
+    }
+    disarm();
+    if (result != 0)
+        return;
+    block->ptr = out ? out : (char *)(uintptr_t)address;
+    block->is_driver = xseg_sim_calls("cuMemAlloc") != calls;
+    check_new(block);
+    write_tags(block);
+}
+
+/* Whether work of a stream may use a block: the block is the stream's, or all work before it has finished. */
+static bool may_use(const struct block *block, int stream)
+{
+    if (device_of[stream] != block->device)
+        return false;
+    return block->stream == ANY || block->stream == stream ||
+           !has_work(block->device, block->stream);
+}
+
+static void launch(void)
+{
+    const struct block *block = find_block(true);
+    const int stream = draw_stream();
+    unsigned i = 0;
+
+    drop_finished();
+    while (i < WORKS && works[i].bytes != 0)
+        i++;
+    if (!block || i == WORKS || !may_use(block, stream))
+        return;
+    set_device(block->device);
+    EXPECT(xseg_sim_launch_on(handle_of(stream), FOREVER, base_of(block), block->bytes) == XSEG_OK,
+           "stream %d", stream);
+    works[i] = (struct work){base_of(block), block->bytes, block->device, stream};
+}
+
+/* Whether a stream may free a block: no work of another stream uses it. */
+static bool may_free(const struct block *block, int stream)
+{
+    for (unsigned i = 0; i < WORKS; i++)
+        if (works[i].bytes != 0 && works[i].stream != stream &&
+            overlaps(base_of(block), block->bytes, works[i].base, works[i].bytes))
+            return false;
+    return block->stream == ANY || block->stream == stream ||
+           !has_work(block->device, block->stream);
+}
+
+/* Free at an address by one of the functions.  waits: set to whether it waits for the device.  stream: NONE: not an
+ * asynchronous one */
+static int free_by(uint64_t address, int stream, bool *waits)
+{
+    int (*found)(uint64_t) = NULL, (*async)(uint64_t, struct CUstream_st *) = NULL;
+    void *const ptr = (void *)(uintptr_t)address;
+    void *symbol = dlsym(RTLD_DEFAULT, "cuMemFreeAsync"); /* the simulated driver has none */
+    int result;
+
+    *waits = stream == NONE;
+    memcpy(&async, &symbol, sizeof(async));
+    if (stream != NONE && draw(3) == 0 && async) {
+        result = async(address, handle_of(stream));
+        if (result != 302) /* neither xseg's nor the driver's */
+            return result;
+    }
+    if (stream >= (int)STREAMS) {
+        result = cudaFreeAsync_ptsz(ptr, NULL);
+        expect_last(result, "cudaFreeAsync_ptsz");
+        return result;
+    }
+    if (stream != NONE) {
+        result = cudaFreeAsync(ptr, handle_of(stream));
+        expect_last(result, "cudaFreeAsync");
+        return result;
+    }
+    *waits = true;
+    if (draw(3) == 0)
+        return cuMemFree_v2(address);
+    if (draw(3) == 0 && look_up("cuMemFree", &found, sizeof(found)) == 0)
+        return found(address);
+    (void)cudaGetLastError(); /* of the lookup */
+    result = cudaFree(ptr);
+    expect_last(result, "cudaFree");
+    return result;
+}
+
+/* Free a block.  may_fail: by an injected error, which leaves the block as it was */
+static void free_block(struct block *block, bool may_fail)
+{
+    int stream = draw(2) == 0 ? draw_stream() : NONE, current = (int)draw(DEVICES), after = -1;
+    void *context = NULL, *context_after = NULL;
+    bool waits = false;
+
+    drop_finished();
+    /* The default stream is the current device's. */
+    if (stream >= (int)STREAMS)
+        current = device_of[stream];
+    if (stream != NONE && !may_free(block, stream))
+        stream = NONE;
+    check_tags(block);
+    /* Other than a GPU's driver, the simulated one does not wait in cuMemFree. */
+    if (block->is_driver) {
+        set_device(block->device);
+        EXPECT(cudaDeviceSynchronize() == 0, "device %d", block->device);
+        drop_works(NONE, block->device);
+    }
+    set_device(current);
+    EXPECT(cuCtxGetCurrent(&context) == 0, "cuCtxGetCurrent");
+    arm();
+    const int result = free_by(base_of(block), stream, &waits);
+    disarm();
+    EXPECT(cudaGetDevice(&after) == 0 && after == current, "device %d is current", after);
+    EXPECT(cuCtxGetCurrent(&context_after) == 0 && context_after == context, "another context");
+    EXPECT(result == 0 || may_fail, "error %d, stream %d, device %d of %d", result, stream, current,
+           block->device);
+    if (result != 0) {
+        check_tags(block);
+        return;
+    }
+    if (waits) {
+        for (int i = 0; i < (int)(STREAMS + DEVICES); i++)
+            EXPECT(!streams[i] || device_of[i] != block->device || !is_busy(i),
+                   "stream %d has unfinished work", i);
+        drop_works(NONE, block->device);
+    }
+    freed[freed_count++ % 16] = base_of(block);
+    block->ptr = NULL;
+}
+
+/* Free what is not allocated. */
+static void free_wrongly(void)
+{
+    const struct block *block = find_block(true);
+    uint64_t address = freed[draw(16)];
+    bool waits;
+
+    if (block && draw(2) == 0)
+        address = base_of(block) + 8;
+    for (unsigned i = 0; i < BLOCKS; i++)
+        if (base_of(&blocks[i]) == address)
+            return;
+    /* A free of the original runtime may wait for the device before it denies the address. */
+    if (address == 0)
+        return;
+    set_device((int)draw(DEVICES));
+    EXPECT(free_by(address, NONE, &waits) != 0, "%#" PRIx64 " was freed", address);
+    drop_finished();
+    for (unsigned i = 0; i < DEVICES; i++)
+        if (draw(2) == 0)
+            check_tags(block ? block : &blocks[0]);
+}
+
+static void create_stream(int stream)
+{
+    const int device = (int)draw(DEVICES);
+
+    set_device(device);
+    EXPECT(cudaStreamCreateWithFlags(&streams[stream], 1) == 0, "stream %d", stream);
+    device_of[stream] = device;
+}
+
+/* Blocks and work of the stream are of no stream then; the work may be unfinished. */
+static void renew_stream(void)
+{
+    const int stream = (int)draw(STREAMS);
+    struct CUstream_st *const handle = streams[stream];
+
+    drop_finished();
+    for (unsigned i = 0; i < WORKS; i++)
+        if (works[i].stream == stream)
+            works[i].stream = LOST;
+    for (unsigned i = 0; i < BLOCKS; i++)
+        if (blocks[i].stream == stream)
+            blocks[i].stream = LOST;
+    set_device((int)draw(DEVICES));
+    EXPECT((draw(2) == 0 ? cudaStreamDestroy(handle) : cuStreamDestroy_v2(handle)) == 0,
+           "stream %d", stream);
+    EXPECT(cudaStreamDestroy(NULL) == 400 && cudaGetLastError() == 400, "the default stream");
+    create_stream(stream);
+}
+
+static void reset_device(void)
+{
+    const int device = (int)draw(DEVICES);
+    size_t free_bytes = 0, total = 0;
+
+    set_device(device);
+    if (draw(2) == 0)
+        EXPECT(cudaDeviceReset() == 0, "device %d", device);
+    else
+        EXPECT(cuDevicePrimaryCtxReset_v2(device) == 0, "device %d", device);
+    EXPECT(cudaDeviceReset() == 0, "device %d, again", device);
+    drop_works(NONE, device);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        if (blocks[i].ptr && blocks[i].device == device) {
+            freed[freed_count++ % 16] = base_of(&blocks[i]);
+            blocks[i].ptr = NULL;
+        }
+    EXPECT(cudaMemGetInfo(&free_bytes, &total) == 0 && free_bytes == total,
+           "%zu of %zu bytes are free after the reset", free_bytes, total);
+    for (int stream = 0; stream < (int)STREAMS; stream++)
+        if (device_of[stream] == device)
+            create_stream(stream);
+}
+
+static void capture(void)
+{
+    const int stream = (int)draw(STREAMS), mode = draw(2) == 0 ? RELAXED : THREAD;
+    struct block *block = find_block(true);
+    void *graph = NULL, *out = NULL;
+
+    set_device(device_of[stream]);
+    EXPECT(cuStreamBeginCapture_v2(streams[stream], mode) == 0, "stream %d", stream);
+    const int result = cudaMallocAsync(&out, 4096, streams[stream]);
+    EXPECT(result != 0, "the stand-in has no nodes of memory");
+    expect_last(result, "cudaMallocAsync in a capture");
+    if (block) {
+        const int freed_with = cudaFreeAsync(block->ptr, streams[stream]);
+
+        EXPECT(freed_with != 0, "a block that is no node of the graph was freed");
+        expect_last(freed_with, "cudaFreeAsync in a capture");
+        check_tags(block);
+    }
+    if (block && mode == THREAD) {
+        const int freed_with = cudaFree(block->ptr);
+
+        EXPECT(freed_with != 0 || block->device != device_of[stream], "the device was waited for");
+        expect_last(freed_with, "cudaFree in a capture");
+        if (freed_with == 0) {
+            drop_works(NONE, block->device);
+            block->ptr = NULL;
+        } else {
+            check_tags(block);
+        }
+    }
+    if (cuStreamEndCapture(streams[stream], &graph) == 0)
+        EXPECT(cuGraphDestroy(graph) == 0, "the graph");
+}
+
+/* A driver call fails during an allocation or a free. */
+static void inject(void)
+{
+    static const char *const calls[] = {"cuMemCreate",   "cuMemMap",         "cuMemSetAccess",
+                                        "cuMemAlloc",    "cuEventCreate",    "cuEventRecord",
+                                        "cuEventQuery",  "cuCtxSynchronize", "cuStreamSynchronize",
+                                        "cuStreamGetId", "cuMemFree",        "cuMemAddressReserve"};
+    const bool is_any = draw(2) == 0;
+    struct block *block = find_block(true);
+
+    fault.is_set = true;
+    fault.call = is_any ? NULL : calls[draw(sizeof(calls) / sizeof(calls[0]))];
+    fault.nth = 1 + draw(is_any ? 24 : 2);
+    fault.error = draw(2) == 0 ? 2 : 999;
+    if (draw(2) == 0)
+        allocate();
+    else if (block)
+        free_block(block, true);
+    fault.is_set = false;
+    if (block && block->ptr && draw(2) == 0)
+        free_block(block, false);
+}
+
+static void ask_for_memory(void)
+{
+    size_t free_bytes = 0, total = 0;
+    uint64_t held = 0, rounded = 0;
+    const int device = (int)draw(DEVICES);
+
+    for (unsigned i = 0; i < BLOCKS; i++)
+        if (blocks[i].ptr && blocks[i].device == device) {
+            held += blocks[i].bytes;
+            rounded += (blocks[i].bytes / (2 * MIB) + 2) * 2 * MIB;
+        }
+    set_device(device);
+    EXPECT((draw(2) == 0 ? cudaMemGetInfo(&free_bytes, &total)
+                         : cuMemGetInfo_v2(&free_bytes, &total)) == 0,
+           "device %d", device);
+    EXPECT(free_bytes + held <= total, "%zu free and %" PRIu64 " allocated of %zu", free_bytes,
+           held, total);
+    EXPECT(free_bytes + rounded >= total, "%zu free and %" PRIu64 " allocated of %zu", free_bytes,
+           held, total);
+}
+
+int main(int argc, char **argv)
+{
+    const unsigned steps = argc == 3 ? (unsigned)strtoul(argv[2], NULL, 10) : 0;
+
+    if (argc != 3)
+        return 2;
+    state = strtoull(argv[1], NULL, 10) * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    for (int stream = 0; stream < (int)(STREAMS + DEVICES); stream++) {
+        if (stream < (int)STREAMS) {
+            create_stream(stream);
+        } else {
+            streams[stream] = PER_THREAD;
+            device_of[stream] = stream - (int)STREAMS;
+        }
+    }
+    for (step = 1; step <= steps; step++) {
+        struct block *block = find_block(true);
+        const uint64_t kind = draw(100);
+
+        if (kind < 32)
+            allocate();
+        else if (kind < 54)
+            launch();
+        else if (kind < 78 && block)
+            free_block(block, false);
+        else if (kind < 81 && block)
+            free_wrongly();
+        else if (kind < 85)
+            ask_for_memory();
+        else if (kind < 89)
+            renew_stream();
+        else if (kind < 92)
+            inject();
+        else if (kind < 95)
+            capture();
+        else if (kind < 99)
+            EXPECT(xseg_sim_finish(handle_of((int)draw(STREAMS))) == XSEG_OK, "a stream");
+        else
+            reset_device();
+    }
+    for (unsigned i = 0; i < BLOCKS; i++)
+        if (blocks[i].ptr)
+            free_block(&blocks[i], false);
+    return 0;
+}
