@@ -309,7 +309,7 @@ class BadInput(AdviseTest):
 
     def test_files(self):
         data = pickle.dumps(ends_short(MIB), 4)
-        self.refused("the first line must be `xtrace 1`", self.file(b"no trace\n"))
+        self.refused("it is a text file that begins with 'no trace'", self.file(b"no trace\n"))
         self.refused("ends too early", self.file(data[:-100]))
         self.refused("there are no `segments`", self.file({"a": 1}))
         self.refused("cannot be opened", self.folder / "absent")

@@ -448,11 +448,11 @@ class Limits(BlameTest):
 
     def test_bad_files(self):
         data = pickle.dumps(small().snapshot(), 4)
-        self.refused("cannot be read as a memory snapshot: byte 0: this is no pickle", self.file(b"no pickle"))
+        self.refused("it is a text file that begins with 'no pickle'", self.file(b"no pickle"))
         self.refused("ends too early", self.file(data[:-100]))
-        self.refused("ends too early", self.file(b""))
+        self.refused("the file is empty", self.file(b""))
         self.refused("protocol 9 of pickles is not known", self.file(b"\x80\x09" + data[2:]))
-        self.refused("there are no `segments`", self.file({"a": 1}))
+        self.refused("a dictionary without `segments`", self.file({"a": 1}))
         self.refused("neither events nor segments", self.file({"segments": [], "device_traces": []}))
         self.refused("cannot be opened", self.folder / "absent")
         (self.folder / "empty").mkdir()

@@ -302,17 +302,17 @@ class BadFiles(CompareTest):
         good, data = self.file(job(), "good.pickle"), pickle.dumps(job().snapshot(), 4)
         newer = job().snapshot()
         newer["xseg"] = {"format": 2, "devices": []}
-        for contents, words in ((b"no pickle", "byte 0: this is no pickle"), (data[:-100], "ends too early"), (b"", "ends too early"),
+        for contents, words in ((b"no pickle", "it is a text file that begins with 'no pickle'"), (data[:-100], "ends too early"), (b"", "the file is empty"),
                                 (b"\x80\x09" + data[2:], "protocol 9 of pickles is not known"),
                                 (newer, "format 2 of xseg's own facts is not known"),
-                                ({"a": 1}, "there are no `segments`"),
+                                ({"a": 1}, "a dictionary without `segments`"),
                                 ({"segments": [], "device_traces": []}, "neither events nor segments")):
             bad = self.file(contents, "bad.pickle")
             self.refused(words, good, bad)
             self.refused(words, bad, good)
             self.refused(words, bad, command="blame")
         self.refused("cannot be opened: No such file", good, self.folder / "absent")
-        self.refused("absent is no folder", self.folder / "absent")
+        self.refused("absent: cannot be opened: No such file", self.folder / "absent")
         self.refused("good.pickle is no folder: it takes two files", good)
         self.refused("not one of each", good, self.folder)
 
@@ -479,7 +479,7 @@ class Ranks(CompareTest):
         self.refused("absent: cannot be opened: No such file", self.folder / "absent", command="blame")
         self.refused("cannot be opened", self.folder / "empty2", self.folder / "absent")
         self.file(b"bad", "all/rank0.pickle")
-        self.refused("all/rank0.pickle: it cannot be read", self.folder / "all")
+        self.refused("all/rank0.pickle: it is a text file", self.folder / "all")
 
     def test_ranks_without_a_history(self):
         folder = self.ranks(count=3)

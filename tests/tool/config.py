@@ -137,7 +137,7 @@ class Checks(ConfigTest):
             self.refused(f"(source: {name})", **{name: "idle_ms"})
 
     def test_bad_arguments(self):
-        self.refused("backend:native is no option", "idle_ms:5", "backend:native")
+        self.refused("too many arguments, 'backend:native': it takes 1 at most", "idle_ms:5", "backend:native")
 
 
 class Keys(ConfigTest):

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: MIT
 """Every command that reads snapshots, on each that PyTorch has written, as a pickle and as JSON: forms.py TOOL SOURCE_ROOT."""
+import bz2
+import gzip
+import io
 import json
+import lzma
 import os
 import pathlib
 import pickle
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
+import zipfile
 
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
@@ -133,8 +139,7 @@ class Texts(Forms):
                             ('{"a": 1 "b": 2}', "line 1, column 9: a `,` or `}` is missing"),
                             ('{"a": ' + 70 * "[", "line 1, column 71: values lie more than 64 deep in each other"),
                             ('{"frames": 1, "xseg": {"stacks": [[]]}}', "line 1, column 12: there is no stack 1 in `xseg.stacks`"),
-                            ('{"frames": -2}', "line 1, column 12: there is no stack -2 in `xseg.stacks`"),
-                            ('{"a": 1}', "there are no `segments`")):
+                            ('{"frames": -2}', "line 1, column 12: there is no stack -2 in `xseg.stacks`")):
             self.refused(("replay", "blame"), text.encode(), words)
         whole = json.dumps({"segments": [self.BLOCK], "xseg": {"stacks": [[{"name": "a"}]]}})
         for cut in range(1, len(whole)):
@@ -142,9 +147,90 @@ class Texts(Forms):
         self.refused(("view", "compare", "export", "advise"), b"{", "line 1, column 2: the file was cut")
         self.refused(("blame",), b'{"a": "\xff"}', "line 1, column 7: unable to decode byte 0xff")
 
-    def test_none_of_the_forms(self):
-        self.refused(("replay", "advise"), b"hello\n", "`xtrace 1`; what is read are traces, tapes, and memory snapshots as pickle or JSON")
-        self.refused(("view", "blame", "compare", "export"), b"hello\n", "this is no pickle .* and no JSON; what is read is a snapshot as one of these")
+
+class Others(Forms):
+    """Files that no command, or another one, reads: the message says what the file is, and what to do."""
+
+    SNAPSHOTS = r"xseg reads memory snapshots \(pickle or JSON\), and `xseg replay` and `xseg advise` read traces"
+
+    def every(self, contents, words):
+        self.refused(READERS, contents, words)
+
+    def test_compressed_files_and_archives_name_the_program_that_unpacks_them(self):
+        for contents, program in ((gzip.compress(b"x"), "gzip"), (bz2.compress(b"x"), "bzip2"), (lzma.compress(b"x"), "xz")):
+            for command in READERS:
+                self.refused((command,), contents, f"file: it is an? {program} file; decompress it first: `{program} -dc FILE [|] xseg {command} -`")
+        tar, archive = io.BytesIO(), io.BytesIO()
+        with tarfile.open(fileobj=tar, mode="w") as file:
+            file.addfile(tarfile.TarInfo("a"))
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("job.pickle", b"x")
+        self.every(tar.getvalue(), "file: it is a tar archive; unpack it")
+        self.every(archive.getvalue(), "file: it is a zip archive; unpack it")
+
+    def test_checkpoints_and_tensors_are_named(self):
+        checkpoint = io.BytesIO()
+        with zipfile.ZipFile(checkpoint, "w") as file:
+            file.writestr("model/data.pkl", b"x")
+        self.every(checkpoint.getvalue(), "file: it is a checkpoint that torch.save.. wrote, .*; " + self.SNAPSHOTS)
+        self.every(pickle.dumps(0x1950a86a20f9469cfc6c, 2) + pickle.dumps(1001, 2), "file: it is a checkpoint that torch.save.. of an old release wrote")
+        self.every(b"\x40" + 7 * b"\0" + b'{"a":{}}' + 64 * b"\0", "file: it is a file of tensors .safetensors.")
+
+    def test_traces_and_lists_of_a_profiler_are_named(self):
+        for trace in ({"schemaVersion": 1, "traceEvents": []}, {"deviceProperties": [{"segments": []}], "traceEvents": [{"ph": "X"}]},
+                      [{"ph": "X", "ts": 1, "name": "a"}]):
+            whole = json.dumps(trace).encode()
+            for contents in (whole, whole[:-1], subprocess.run(["zstd", "-cq"], input=whole, capture_output=True, check=True).stdout):
+                self.every(contents, "file: it is a trace of torch.profiler .*, which ui.perfetto.dev opens; a memory snapshot is what torch.cuda.memory")
+        self.every(b"[[1, 2], [[3], [4]]]", "file: it is a JSON list of lists, as export_memory_timeline.. of torch.profiler writes; " + self.SNAPSHOTS)
+
+    def test_json_and_pickles_of_other_values_are_named(self):
+        for contents in (b"[]", b"[1, 2]", b' [{"a": 1}]'):
+            self.every(contents, "file: it is a JSON list; a snapshot as JSON is an object with `segments`")
+        self.every(b'{"a": 1}', "file: it is no memory snapshot: a JSON object without `segments`; torch.cuda.memory._dump_snapshot.. or xseg_snapshot.. writes one")
+        for value, kind in (({"a": 1}, "a dictionary"), ([1, 2], "a list"), ([{"a": 1}], "a list"), (None, "None"), (5, "a number"), ("a", "a string"),
+                            ((), "a tuple")):
+            self.every(pickle.dumps(value, 4), f"file: it is no memory snapshot: a pickle of {kind} without `?segments`?; torch")
+        for protocol in (0, 1):
+            for value in ({"a": 1}, []):
+                self.every(pickle.dumps(value, protocol), "file: it is a pickle of protocol 0 or 1; pickle.dump.value, file, 4. writes one|"
+                                                          "file: it is a text file")
+
+    def test_everything_else_is_named(self):
+        for contents, words in ((b"", "file: the file is empty; " + self.SNAPSHOTS), (b"hello\n", "file: it is a text file that begins with 'hello'; " + self.SNAPSHOTS),
+                                (b"\x7fELF\2\1\1" + 64 * b"\0", "it is a program or library"), (bytes(range(256)), "it is binary data of no known format; " + self.SNAPSHOTS),
+                                (b"<!DOCTYPE html>\n<html>", "it is a page of HTML"), (b"# HELP a b\n", "it is a dump of metrics"),
+                                (b"\xef\xbb\xbfxtrace 1\n", "it is UTF-8 text with a byte order mark"), ("xtrace".encode("utf-16"), "it is UTF-16 text"),
+                                (b"%PDF-1.7\n", "it is a PDF document"), (b"\n{}", "it is JSON behind white space")):
+            self.every(contents, words)
+
+    def test_what_the_tool_writes_is_named(self):
+        snapshot = SNAPSHOTS[0].read_bytes()
+        for command, words in (("view", "a page that `xseg view` wrote, which a browser opens"), ("export", "a trace of Perfetto")):
+            self.every(self.run_tool(command, snapshot)[2], "file: it is " + words)
+        for option, words in (("--timeline", "a timeline that `xseg replay --timeline` wrote"), ("--history", "a history that `xseg replay --history` wrote")):
+            done = subprocess.run([TOOL, "replay", option, "-", "--json", SNAPSHOTS[0]], capture_output=True, check=True)
+            self.every(done.stdout, "file: it is " + words)
+
+    def test_a_trace_names_the_commands_that_read_it(self):
+        self.refused(("view", "blame", "compare", "export"), b"xtrace 1\na 1 512 0\n", "file: it is a trace, which `xseg replay` and `xseg advise` read; "
+                                                                                     "other commands read memory snapshots")
+
+    def test_a_folder_names_the_commands_that_read_it(self):
+        for arguments in (("view", ".", "-o", "out"), ("export", "--perfetto", ".", "-o", "out"), ("replay", ".")):
+            done = subprocess.run([TOOL, *arguments], cwd=self.folder, capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, CHECKED.sub("", done.stderr)),
+                             (2, ".: it is a folder; `xseg compare`, `xseg blame` and `xseg advise` read folders with a snapshot of each rank\n"))
+            self.assertFalse((self.folder / "out").exists())
+
+    def test_a_file_that_is_no_command_or_string_is_named(self):
+        (self.folder / "job.pickle").touch()
+        for arguments, words in ((("job.pickle",), "xseg: a command is missing before the file 'job.pickle'"),
+                                 (("config", "job.pickle"), "xseg config: 'job.pickle' is a file; this command reads a configuration string"),
+                                 (("compare", "absent"), "absent: cannot be opened: No such file")):
+            done = subprocess.run([TOOL, *arguments], cwd=self.folder, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(words, done.stderr)
 
 
 if __name__ == "__main__":

@@ -114,9 +114,16 @@ class Help(unittest.TestCase):
         done = run("--fly")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertRegex(done.stderr, r"\Axseg: .*option '--fly'\nxseg --help lists the options\n\Z")
-        done = run("help", "probe", "replay")
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("replay is no option", done.stderr)
+
+    def test_the_first_argument_too_many_is_named_with_the_usage(self):
+        for arguments, most, usage in ((("help", "probe", "x"), "1 at most", "[COMMAND]"), (("view", "a", "b", "x"), "2 at most", "FILE [FILE] -o PAGE"),
+                                       (("compare", "a", "b", "x"), "2 at most", "FILE FILE | FOLDER [FOLDER]"), (("config", "a", "x"), "1 at most", "[STRING]"),
+                                       (("blame", "a", "x", "y"), "1 at most", "FILE | FOLDER"), (("advise", "a", "x"), "1 at most", "FILE | FOLDER"),
+                                       (("export", "a", "x"), "1 at most", "--perfetto FILE -o OUT"), (("top", "x"), "none", ""), (("probe", "x"), "none", "")):
+            done = run(*arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertEqual(done.stderr, f"xseg {arguments[0]}: too many arguments, 'x': it takes {most}; "
+                                          f"usage: xseg {arguments[0]} [OPTION]... {usage}".rstrip() + "\n")
 
     def test_options_of_a_command_stay_with_it(self):
         done = run("probe", "--min-device")

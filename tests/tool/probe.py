@@ -344,7 +344,7 @@ class Failures(ProbeTest):
                                (("--seconds", "0"), "--seconds takes a number of seconds, from 1 to 3600"),
                                (("--driver", "cuda", "--costs", "none"), "cannot be given with"),
                                (("--nonsense",), "xseg probe --help lists the options"),
-                               (("file",), "file is no option")):
+                               (("file",), "too many arguments, 'file': it takes none")):
             with self.subTest(options):
                 status, said = run(*options)
                 self.assertEqual(status, 2)

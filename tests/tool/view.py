@@ -167,7 +167,7 @@ class ViewTest(unittest.TestCase):
     def test_bad_files_are_refused_and_leave_no_page(self):
         whole, huge = pickle.dumps(viewed.Programme(12, 50).snapshot(), 4), viewed.Programme(12, 50).snapshot()
         huge["device_traces"][0][-1]["size"] = 1 << 50
-        for contents, says in ((whole[:len(whole) // 2], "byte"), (b"hello", "byte"), (pickle.dumps({"a": 1}), "no memory snapshot"),
+        for contents, says in ((whole[:len(whole) // 2], "byte"), (b"hello", "text file"), (pickle.dumps({"a": 1}), "no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "neither events nor segments"),
                                (pickle.dumps(huge), "16 TiB")):
             (self.folder / "bad").write_bytes(contents)

@@ -184,6 +184,18 @@ static bool refuse_unknown(const struct command *command, const struct option *l
     return false;
 }
 
+/* The first operand beyond the most that a command takes. */
+static bool refuse_operand(const struct command *command, const char *operand)
+{
+    char most[48] = "it takes none";
+
+    if (command->most_operands > 0)
+        (void)snprintf(most, sizeof(most), "it takes %d at most", command->most_operands);
+    complain_named("too many arguments, '%s': %s; usage: %s [OPTION]...%s%s", operand, most,
+                   complain_name(), *command->usage ? " " : "", command->usage);
+    return false;
+}
+
 static bool check_operands(const struct command *command, const struct option_values *values)
 {
     if (values->of[OPTION_HELP].given || values->of[OPTION_VERSION].given)
@@ -194,9 +206,7 @@ static bool check_operands(const struct command *command, const struct option_va
     }
     if (values->operand_count <= command->most_operands)
         return true;
-    complain_named("%s is no option: %s --help lists them",
-                   values->operands[command->most_operands], complain_name());
-    return false;
+    return refuse_operand(command, values->operands[command->most_operands]);
 }
 
 bool option_parse(const struct command *command, int count, char **arguments,

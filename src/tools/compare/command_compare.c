@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
@@ -225,6 +227,8 @@ static int run(const struct option_values *arguments)
         return ranks_run(arguments, print_folders, COMMAND_MISMATCH);
     if (folders > 0)
         complain_named("takes two files, or folders: not one of each");
+    else if (arguments->operand_count == 1 && access(arguments->operands[0], F_OK) != 0)
+        complain("%s: cannot be opened: %s", arguments->operands[0], strerror(errno));
     else if (arguments->operand_count == 1)
         complain_named("%s is no folder: it takes two files, or one or two folders",
                        arguments->operands[0]);

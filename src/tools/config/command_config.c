@@ -2,6 +2,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
@@ -178,6 +179,9 @@ static int run(const struct option_values *arguments)
     if (xseg_keys(config.string, &config.source, NULL, NULL) != XSEG_OK) {
         (void)xseg_error_text(problem, sizeof(problem));
         complain_named("%s", problem);
+        if (arguments->operand_count > 0 && access(config.string, F_OK) == 0)
+            complain_named("'%s' is a file; this command reads a configuration string",
+                           config.string);
         return COMMAND_BAD;
     }
     if (arguments->of[OPTION_JSON].given)

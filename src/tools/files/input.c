@@ -18,11 +18,13 @@ struct input {
     ZSTD_DCtx *zstd; /* NULL for plain contents */
     ZSTD_inBuffer raw;
     bool in_frame;
-    bool is_peeked;
-    unsigned char first;
-    uint64_t bytes;       /* handed out */
+    bool is_folder;
+    size_t begin_read;    /* bytes of `begin` that were handed out */
+    size_t begin_count;   /* bytes in `begin`; 0 before input_begin() */
+    uint64_t bytes;       /* decompressed so far */
     uint64_t taken, most; /* bytes of the file: read, and in it; 0: a pipe */
     char problem[160];
+    unsigned char begin[INPUT_BEGIN];
     char buffer[FILE_BYTES];
 };
 
@@ -61,14 +63,15 @@ static bool is_compressed(const struct input *input)
 struct input *input_open(FILE *file)
 {
     struct input *input = malloc(sizeof(*input));
-    struct stat about;
+    struct stat about = {0};
 
     if (!input)
         return NULL;
-    memset(input, 0, offsetof(struct input, buffer));
+    memset(input, 0, offsetof(struct input, begin));
     input->file = file;
-    input->most =
-        fstat(fileno(file), &about) == 0 && S_ISREG(about.st_mode) ? (uint64_t)about.st_size : 0;
+    (void)fstat(fileno(file), &about);
+    input->is_folder = S_ISDIR(about.st_mode);
+    input->most = S_ISREG(about.st_mode) ? (uint64_t)about.st_size : 0;
     if (!refill(input) || !is_compressed(input))
         return input;
     input->zstd = ZSTD_createDCtx();
@@ -131,17 +134,13 @@ static size_t read_plain(struct input *input, void *to, size_t room)
     return count;
 }
 
-size_t input_read(struct input *input, void *to, size_t room)
+/* The next bytes behind `begin`. */
+static size_t read_on(struct input *input, void *to, size_t room)
 {
     size_t count = 0;
 
     if (input->problem[0])
         return 0;
-    if (input->is_peeked) {
-        input->is_peeked = false;
-        *(unsigned char *)to = input->first;
-        return 1;
-    }
     count = input->zstd ? read_compressed(input, to, room) : read_plain(input, to, room);
     input->bytes += count;
     if (input->bytes <= INPUT_MOST)
@@ -150,14 +149,48 @@ size_t input_read(struct input *input, void *to, size_t room)
     return 0;
 }
 
+size_t input_read(struct input *input, void *to, size_t room)
+{
+    size_t count = input->begin_count - input->begin_read;
+
+    if (count == 0)
+        return read_on(input, to, room);
+    if (count > room)
+        count = room;
+    memcpy(to, input->begin + input->begin_read, count);
+    input->begin_read += count;
+    return count;
+}
+
+size_t input_begin(struct input *input, const unsigned char **bytes)
+{
+    size_t count = 0;
+
+    *bytes = input->begin;
+    if (input->begin_count == 0 && input->bytes == 0) {
+        do {
+            input->begin_count += count;
+            count = read_on(input, input->begin + input->begin_count,
+                            sizeof(input->begin) - input->begin_count);
+        } while (count > 0 && input->begin_count + count < sizeof(input->begin));
+        input->begin_count += count;
+    }
+    return input->begin_count;
+}
+
 int input_peek(struct input *input)
 {
-    if (!input->is_peeked && input_read(input, &input->first, 1) == 1)
-        input->is_peeked = true;
-    return input->is_peeked ? input->first : -1;
+    const unsigned char *bytes;
+
+    return input_begin(input, &bytes) > 0 ? bytes[0] : -1;
 }
 
 const char *input_problem(const struct input *input)
 {
     return input->problem[0] ? input->problem : NULL;
+}
+
+bool input_is_folder(const struct input *input)
+{
+    return input->is_folder;
 }

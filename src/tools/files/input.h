@@ -8,11 +8,13 @@
 #ifndef TOOLS_INPUT_H
 #define TOOLS_INPUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
-#define INPUT_MOST ((uint64_t)4 << 30) /* bytes in one file, decompressed */
+#define INPUT_MOST  ((uint64_t)4 << 30) /* bytes in one file, decompressed */
+#define INPUT_BEGIN 4096                /* bytes that input_begin() returns at most */
 
 struct input;
 
@@ -28,10 +30,19 @@ void input_close(struct input *input);
  */
 size_t input_read(struct input *input, void *to, size_t room);
 
-/* The first byte, which input_read() gives all the same, before anything is read; -1: there is none. */
+/*
+ * The first bytes, decompressed: INPUT_BEGIN of them, or all if the file has fewer.  The first call precedes all reads; a
+ * later call returns the same bytes.  input_read() returns these bytes, too.
+ */
+size_t input_begin(struct input *input, const unsigned char **bytes);
+
+/* The first of these bytes; -1: there is none. */
 int input_peek(struct input *input);
 
 /* A sentence about why nothing more can be read; NULL: nothing is wrong. */
 const char *input_problem(const struct input *input);
+
+/* Whether the file is a folder, which has no bytes. */
+bool input_is_folder(const struct input *input);
 
 #endif

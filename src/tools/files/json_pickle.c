@@ -475,8 +475,6 @@ bool json_pickle_read(struct input *input, const struct pickle_taker *taker, str
         return read_json(input, taker, out, problem, room);
     if (first == PICKLE_PROTO || first < 0)
         return read_pickle(input, taker, out, problem, room);
-    (void)snprintf(problem, room,
-                   "byte 0: this is no pickle of protocol 2 or later, and no JSON; what is read is "
-                   "a snapshot as one of these");
+    (void)snprintf(problem, room, "byte 0: neither a pickle of protocol 2 or later, nor JSON");
     return false;
 }

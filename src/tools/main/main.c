@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The `xseg` command line tool: finds the subcommand. */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "src/tools/command/option.h"
 #include "src/tools/main/commands.h"
@@ -51,7 +52,11 @@ static int run(int count, char **arguments)
     command = commands_find(values.operands[0]);
     if (command)
         return run_command(command, values.operand_count, values.operands);
-    complain_named("there is no command '%s'; `xseg help` lists them", values.operands[0]);
+    if (access(values.operands[0], F_OK) == 0)
+        complain_named("a command is missing before the file '%s'; `xseg help` lists the commands",
+                       values.operands[0]);
+    else
+        complain_named("there is no command '%s'; `xseg help` lists them", values.operands[0]);
     return COMMAND_BAD;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "src/tools/containers/array.h"
+#include "src/tools/files/file_kind.h"
 #include "src/tools/files/json_pickle.h"
 #include "src/tools/recording/traces.h"
 
@@ -333,14 +334,47 @@ static int compare_devices(const void *left, const void *right)
            ((const struct recording_device *)right)->number;
 }
 
-static bool read_all(struct reading *reading, struct traces *traces)
+/* What a pickle or JSON is that has no segments. */
+static bool refuse_other(struct reading *reading, struct input *input)
+{
+    static const char *const kinds[] = {
+        [PICKLE_NONE] = "None",     [PICKLE_BOOL] = "a boolean",   [PICKLE_INT] = "a number",
+        [PICKLE_HUGE] = "a number", [PICKLE_REAL] = "a number",    [PICKLE_TEXT] = "a string",
+        [PICKLE_BYTES] = "bytes",   [PICKLE_LIST] = "a list",      [PICKLE_TUPLE] = "a tuple",
+        [PICKLE_SET] = "a set",     [PICKLE_DICT] = "a dictionary"};
+    const uint8_t kind = pickle_top(reading->pickle)->kind;
+
+    if (file_kind_tell(input, reading->fault->text, sizeof(reading->fault->text)))
+        return false;
+    if (input_peek(input) == JSON_FIRST)
+        return reading_bad(reading, "it is no memory snapshot: a JSON object without "
+                                    "`segments`; " FILE_KIND_SNAPSHOT " writes one");
+    return reading_bad(reading,
+                       "it is no memory snapshot: a pickle of %s without %s; " FILE_KIND_SNAPSHOT
+                       " writes one",
+                       kinds[kind], kind == PICKLE_LIST ? "segments" : "`segments`");
+}
+
+/* The list of segments: under its key, or the value itself; NULL: there is none. */
+static const struct pickle_value *segments_of(struct reading *reading)
 {
     const struct pickle_value *top = pickle_top(reading->pickle);
-    const struct pickle_value *segments =
-        top->kind == PICKLE_LIST ? top : reading_list(reading, top, READING_SEGMENTS);
+
+    if (top->kind != PICKLE_LIST)
+        return reading_list(reading, top, READING_SEGMENTS);
+    for (size_t i = 0; i < pickle_count(top); i++)
+        if (!reading_find(reading, pickle_item(reading->pickle, top, i), READING_TOTAL_SIZE))
+            return NULL;
+    return top;
+}
+
+static bool read_all(struct reading *reading, struct traces *traces, struct input *input)
+{
+    const struct pickle_value *top = pickle_top(reading->pickle);
+    const struct pickle_value *segments = segments_of(reading);
 
     if (!segments)
-        return reading_bad(reading, "this is no memory snapshot: there are no `segments`");
+        return refuse_other(reading, input);
     if (!read_segments(reading, segments) ||
         !read_traces(reading, traces, reading_list(reading, top, READING_DEVICE_TRACES)))
         return false;
@@ -364,12 +398,13 @@ static bool read_pickle(struct reading *reading, struct traces *traces, struct i
 
     reading->pickle = &pickle;
     if (!json_pickle_read(input, &taker, &pickle, problem, sizeof(problem))) {
-        if (problem[0])
+        if (problem[0] &&
+            !file_kind_tell(input, reading->fault->text, sizeof(reading->fault->text)))
             (void)snprintf(reading->fault->text, sizeof(reading->fault->text),
                            "it cannot be read as a memory snapshot: %s", problem);
         return false;
     }
-    fine = read_all(reading, traces);
+    fine = read_all(reading, traces, input);
     pickle_fini(&pickle);
     return fine;
 }

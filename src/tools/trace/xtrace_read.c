@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/files/file_kind.h"
 #include "src/tools/files/json_pickle.h"
 #include "src/tools/files/lines.h"
 #include "src/tools/trace/reader.h"
@@ -215,8 +216,7 @@ static bool read_head(struct reader *reader, const char *text)
     if (strncmp(text, "xtrace ", 7) == 0)
         return reader_bad(reader, "version '%s' of the format is not known; version 1 is",
                           reader_quote(text + 7).text);
-    return reader_bad(reader, "the first line must be `xtrace 1`; what is read are traces, tapes, "
-                              "and memory snapshots as pickle or JSON");
+    return reader_bad(reader, "the first line must be `xtrace 1`");
 }
 
 /* What must hold where the file ends. */
@@ -252,12 +252,25 @@ static bool next_lines(struct reader *reader, struct lines *lines)
     }
 }
 
+/* Whether the first line is that of a trace, of this or another version. */
+static bool is_trace(struct input *input)
+{
+    static const char head[] = "xtrace ";
+    const unsigned char *begin;
+
+    return input_begin(input, &begin) >= sizeof(head) - 1 &&
+           memcmp(begin, head, sizeof(head) - 1) == 0;
+}
+
 static bool read_lines(struct reader *reader, struct input *input)
 {
     struct lines *lines = lines_open(input);
     const bool fine = lines ? next_lines(reader, lines) : reader_no_memory(reader);
 
     lines_close(lines);
+    if (!fine && !is_trace(input) &&
+        file_kind_tell(input, reader->fault->text, sizeof(reader->fault->text)))
+        reader->fault->line = 0;
     return fine;
 }
 

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * File kinds: what a file is that cannot be read as a memory snapshot or a trace, by its first bytes, and what to do with it.
+ *
+ * A kind explains an error.  It never decides whether a file is read, so a wrong guess cannot reject a good file.
+ *
+ * Locking: none.
+ */
+#ifndef TOOLS_FILE_KIND_H
+#define TOOLS_FILE_KIND_H
+
+#include "src/tools/files/input.h"
+
+/* What the tool reads, for sentences about other files. */
+#define FILE_KIND_READ                                                                        \
+    "xseg reads memory snapshots (pickle or JSON), and `xseg replay` and `xseg advise` read " \
+    "traces"
+
+/* What writes a snapshot. */
+#define FILE_KIND_SNAPSHOT "torch.cuda.memory._dump_snapshot() or xseg_snapshot()"
+
+/*
+ * Describe a file that is neither a pickle, nor a JSON object that may be a snapshot: "it is a gzip file; ...".
+ *
+ * Returns: false, with `out` unchanged, if it may be one of these, or cannot be read at all (input_problem())
+ */
+bool file_kind_tell(struct input *input, char *out, size_t room);
+
+#endif
