@@ -182,6 +182,50 @@ static void keys_without_effect_are_said_once(void **state)
     scene_close(allocator);
 }
 
+/* The threshold is a part of the limit that a fraction sets; a warning reports that there is none. */
+static void a_threshold_without_a_fraction_is_said_once(void **state)
+{
+    static const struct {
+        const char *config;
+        unsigned lines;
+    } cases[] = {
+        {"garbage_collection_threshold:0.8", 1},
+        {"garbage_collection_threshold:0.8,per_process_memory_fraction:1", 1},
+        {"garbage_collection_threshold:0.8,per_process_memory_fraction:0.5", 0},
+        {"garbage_collection_threshold:off", 0},
+        {"per_process_memory_fraction:0.5", 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct xseg_options options = XSEG_OPTIONS_INIT;
+        struct xseg_limit_values limits = {
+            .struct_bytes = sizeof(limits), .hard_bytes = UINT64_MAX, .soft_bytes = UINT64_MAX};
+        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_allocator *allocator = NULL;
+        struct heard heard = {{0}, 0};
+
+        options.driver = scene_driver();
+        options.log = hear;
+        options.log_context = &heard;
+        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+        assert_int_equal(xseg_open(cases[i].config, &options, &allocator), XSEG_OK);
+        scene_free(allocator, scene_alloc(allocator, 100, NULL));
+        assert_int_equal(xseg_configure(allocator, "idle_ms:5"), XSEG_OK);
+        assert_int_equal(heard.lines, cases[i].lines);
+        if (heard.lines > 0)
+            assert_non_null(strstr(heard.line, "garbage_collection_threshold has no effect"));
+        /* A fraction that a call has set is a limit, too. */
+        where.device = 0;
+        limits.fraction = 0.5;
+        limits.has_fraction = true;
+        assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+        assert_int_equal(xseg_configure(allocator, "garbage_collection_threshold:0.5"), XSEG_OK);
+        assert_int_equal(heard.lines, cases[i].lines);
+        scene_close(allocator);
+    }
+}
+
 /* Where the driver has no virtual memory management, segments are classic, and one line says so. */
 static void without_vmm_segments_are_classic(void **state)
 {
@@ -680,6 +724,7 @@ int main(void)
         cmocka_unit_test(options_of_an_older_header_do),
         cmocka_unit_test(options_of_a_newer_header_do),
         cmocka_unit_test(keys_without_effect_are_said_once),
+        cmocka_unit_test(a_threshold_without_a_fraction_is_said_once),
         cmocka_unit_test(without_vmm_segments_are_classic),
         cmocka_unit_test(a_failing_trial_falls_back),
         cmocka_unit_test(a_trial_without_addresses_says_so),

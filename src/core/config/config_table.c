@@ -83,7 +83,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .unset = "off",
             .sentence = "Fraction of the limit (per_process_memory_fraction below 1) above which "
                         "an allocation "
-                        "that grows first gives old cached memory of the large pool back.",
+                        "that grows first gives old cached memory of the large pool back. "
+                        "Without such a limit it has no effect.",
         },
     [XSEG_CONFIG_CAPTURE_REUSE] =
         {

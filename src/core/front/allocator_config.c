@@ -30,6 +30,21 @@ void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
     xseg_shortcuts_drop_all(&allocator->shortcuts, -1);
 }
 
+/* Log that a threshold without a limit does nothing; a fraction may still be set by a call. */
+static void log_idle_threshold(struct xseg_allocator *allocator, uint64_t named)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+
+    XSEG_ASSERT(config->garbage_collection_threshold >= 0);
+    if ((named >> XSEG_CONFIG_GARBAGE_COLLECTION & 1) != 0 &&
+        config->garbage_collection_threshold > 0 && config->memory_fraction >= 1.0 &&
+        !config->fraction_by_device)
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
+                      "configuration: garbage_collection_threshold has no effect without a memory "
+                      "fraction below 1; set per_process_memory_fraction, or the fraction of "
+                      "xseg_limits() (in PyTorch set_per_process_memory_fraction())");
+}
+
 void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
@@ -46,6 +61,7 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
     if (text.length > 0)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "the configuration names keys that have no effect here: %s", buffer);
+    log_idle_threshold(allocator, named);
 }
 
 /* Let the bounds of every open device follow a configuration, up to the first device that refuses. */
