@@ -12,7 +12,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(sys.argv[2]) / "tests/support"))
-from advised import IS_SANITIZED, MIB, ROOT, TOOL, AdviseTest, ends_short  # pylint: disable=wrong-import-position
+from advised import BASE, IS_SANITIZED, MIB, ROOT, TOOL, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
 
 PYTORCH = {"expandable_segments", "large_segment_size_mb", "max_split_size_mb", "roundup_power2_divisions",
            "graph_capture_record_stream_reuse"}
@@ -300,6 +300,44 @@ class Report(AdviseTest):
             self.assertTrue(all(byte == "\n" or " " <= byte <= "~" for byte in text), text)
 
 
+class Incomplete(AdviseTest):
+    """Files that do not show what the program took: the advice says so, with the bytes, and is not certain."""
+
+    def test_a_state_without_its_history_does_not_show_whether_anything_helps(self):
+        whole = ends_short(300 * MIB)
+        state = {**whole, "device_traces": [[entry("free_completed", BASE + (1 << 40), 5 * MIB)]]}
+        for segment in state["segments"]:
+            segment["blocks"] = [{"address": segment["address"], "size": MIB, "requested_size": MIB, "state": "active_allocated", "frames": []},
+                                 {"address": segment["address"] + MIB, "size": 39 * MIB, "requested_size": 0, "state": "inactive", "frames": []}]
+        path = self.file(state)
+        found = self.advice(path)
+        self.assertFalse(found["certain"])
+        self.assertRegex(found["notes"][0], r"^history: it does not show 370.00 MiB of the 400.00 MiB that are reserved at its end, since a replay "
+                                            r"with the file's configuration ends with 30.00 MiB: peaks are too low, and the effect of a")
+        self.assertRegex(found["why"], "^as far as the history shows, ")
+        text = self.run_tool("advise", path).stdout
+        self.assertNotIn("nothing helps", text)
+        self.assertIn("\nthe file does not show whether anything helps\n" if found["advised"] is None else "\ntry            ", text)
+        self.assertIn("\nnote           history: it does not show 370.00 MiB", text)
+        self.assertIn("\nout of memory  as far as the history shows, " if found["out_of_memory"] else "\nin force", text)
+
+    def test_a_whole_history_is_certain(self):
+        found = self.advice(self.file(ends_short(50 * MIB)))
+        self.assertEqual((found["certain"], found["notes"]), (True, []))
+
+    def test_the_kind_of_segments_is_inferred_where_the_settings_are_missing(self):
+        whole = ends_short(50 * MIB)
+        known = self.advice(self.file(whole))
+        del whole["allocator_settings"]
+        for segment in whole["segments"]:
+            del segment["is_expandable"]
+        found = self.advice(self.file(whole))
+        self.assertEqual([found[name] for name in ("in_force", "advised", "runner_up")], [known[name] for name in ("in_force", "advised", "runner_up")])
+        self.assertEqual(found["notes"], ["configuration: the file has no setting expandable_segments; inferred from its segments: "
+                                          "expandable_segments:False"])
+        self.assertTrue(found["certain"])
+
+
 class BadInput(AdviseTest):
     def refused(self, words, *arguments, **more):
         done = self.run_tool("advise", *arguments, status=2, **more)
@@ -311,7 +349,7 @@ class BadInput(AdviseTest):
         data = pickle.dumps(ends_short(MIB), 4)
         self.refused("it is a text file that begins with 'no trace'", self.file(b"no trace\n"))
         self.refused("ends too early", self.file(data[:-100]))
-        self.refused("there are no `segments`", self.file({"a": 1}))
+        self.refused("a dictionary without `segments`", self.file({"a": 1}))
         self.refused("cannot be opened", self.folder / "absent")
         empty = self.folder / "empty"
         empty.mkdir()

@@ -60,12 +60,12 @@ class BadInput(ReplayTest):
     def refused(self, path, line, words):
         done = self.replay(path, exit_status=2)
         self.assertEqual(done.stdout, "")
-        self.assertRegex(done.stderr, rf"\A{re.escape(str(path))}:{line}: [^\n]*{words}[^\n]*\n\Z")
+        self.assertRegex(done.stderr, rf"\A{re.escape(str(path))}{line and f':{line}'}: [^\n]*{words}[^\n]*\n\Z")
 
     def test_files(self):
         for contents, line, words in (
-                (b"", 1, "empty"),
-                (b"\0" * 100, 1, "middle of a line"),
+                (b"", "", "the file is empty"),
+                (b"\0" * 100, "", "binary data of no known format"),
                 (b"xtrace 1\n\0\n", 2, "NUL"),
                 (b"xtrace 1\na 0 512 0\nf 0\nf 0\n", 4, "block 0 was freed on line 3"),
                 (b"xtrace 1\na 0 512 0\nf 0\nu 0 1\n", 4, "block 0 was freed on line 3"),
@@ -86,7 +86,7 @@ class BadInput(ReplayTest):
         for size in (1, 10, 1000, 100000):
             for head in (b"", b"xtrace 1\n", b"\x28\xb5\x2f\xfd"):
                 path = self.file(head + dice.randbytes(size))
-                self.refused(path, r"\d+", "")
+                self.refused(path, r"\d+" if head else "", "")
 
     def test_cut_and_damaged_traces(self):
         whole = (ROOT / "benchmarks/traces/decode_graphs.xtrace.zst").read_bytes()
@@ -99,7 +99,7 @@ class BadInput(ReplayTest):
     def test_files_that_cannot_be_read(self):
         done = self.replay(self.folder / "nowhere", exit_status=2)
         self.assertIn("nowhere: cannot be opened: No such file", done.stderr)
-        self.refused(self.folder, 1, "cannot be read")
+        self.refused(self.folder, "", "it is a folder")
 
     def test_a_bad_file_does_not_stop_the_others(self):
         good, bad = self.file("a 0 512 0\n"), self.file("x\n", "bad")

@@ -219,9 +219,135 @@ class Histories(SnapshotTest):
     def test_the_default_configuration_without_settings(self):
         said = snapshot([entry("alloc")])
         del said["allocator_settings"]
-        self.assertEqual(self.figures(self.file(said))["config"], "")
+        one = self.figures(self.file(said))
+        self.assertEqual(one["config"], "expandable_segments:False")
+        self.assertIn("configuration: the file has neither a setting expandable_segments nor segments; assumed is PyTorch's default, "
+                      "expandable_segments:False", one["notes"])
         said = snapshot([entry("alloc")], config="")
         self.assertEqual(self.figures(self.file(said))["config"], "expandable_segments:False")
+
+
+def unpacked(path):
+    """The snapshot in a file that is compressed."""
+    return pickle.loads(subprocess.run(["zstd", "-dcq", path], capture_output=True, check=True).stdout)
+
+
+def of_an_older_release(said):
+    """The same snapshot without what PyTorch 2.0 did not write, and with the frames where 2.0 had them."""
+    old = {key: said[key] for key in ("segments", "device_traces")}
+    for segment_ in old["segments"]:
+        for key in ("is_expandable", "segment_pool_id", "requested_size", "frames"):
+            segment_.pop(key, None)
+        for block in segment_["blocks"]:
+            requested, frames, address = (block.pop(key) for key in ("requested_size", "frames", "address"))
+            block["history"] = [{"addr": address, "real_size": requested, "frames": frames}] if block["state"] != "inactive" else []
+    for trace in old["device_traces"]:
+        for one in trace:
+            for key in ("time_us", "pool_id", "user_metadata", "compile_context"):
+                one.pop(key, None)
+    return old
+
+
+class OlderReleases(SnapshotTest):
+    """Files without the settings, and without other keys that older releases do not write."""
+
+    DATA = "tests/data/snapshots"
+    INFERRED = "configuration: the file has no setting expandable_segments; inferred from its segments: expandable_segments:{}"
+
+    def test_the_kind_of_segments_is_inferred_from_the_file_and_said(self):
+        for name, kind in (("classic", False), ("expandable", True), ("train", False), ("early", True)):
+            whole, settings = unpacked(ROOT / self.DATA / f"{name}.pickle.zst"), {"max_split_size": -1}
+            known = self.figures(self.file(whole))
+            for left in ({**whole, "allocator_settings": settings}, {key: whole[key] for key in ("segments", "device_traces")}):
+                with self.subTest(name):
+                    path = self.file(left)
+                    one = self.figures(path)
+                    self.assertEqual(one["config"], f"expandable_segments:{kind}")
+                    self.assertEqual([one[peak] for peak in PEAKS], [known[peak] for peak in PEAKS])
+                    self.assertEqual(one["notes"], [self.INFERRED.format(kind)])
+                    self.assertIn(self.INFERRED.format(kind) + "\n", self.replay(path).stdout)
+                    self.assertNotIn("notes", self.figures(path, "--config", f"expandable_segments:{kind}"))
+
+    def test_a_file_of_2_0_is_replayed_as_the_newer_one(self):
+        whole = unpacked(ROOT / self.DATA / "classic.pickle.zst")
+        known = self.figures(self.file(whole))
+        one = self.figures(self.file(of_an_older_release(whole)))
+        self.assertEqual([one[peak] for peak in PEAKS], [known[peak] for peak in PEAKS])
+        self.assertEqual(one["notes"], [self.INFERRED.format(False)])
+
+    def test_what_was_asked_for_is_taken_from_the_history_of_a_block(self):
+        said = [segment(0, 4 * MIB, (MIB, "active_allocated"), (3 * MIB, "inactive"))]
+        del said[0]["blocks"][0]["requested_size"]
+        said[0]["blocks"][0]["history"] = [{"addr": 1 << 40, "real_size": 1000, "frames": []}]
+        self.assertEqual(self.figures(self.file(said))["peak_requested"], 1000)
+
+    def test_settings_that_contradict_the_segments_are_said(self):
+        whole = unpacked(ROOT / self.DATA / "classic.pickle.zst")
+        whole["allocator_settings"] |= {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "expandable_segments": True}
+        self.assertRegex(self.figures(self.file(whole))["notes"][0], "mean expandable_segments:True, and all its segments are classic")
+
+
+def fragmented(blocks=40, free=20):
+    """The end of a program: segments with a small block that stays and much that is free, of which no history is there."""
+    return [{**segment(at * 64 * MIB, (1 + free) * MIB, (MIB, "active_allocated"), (free * MIB, "inactive")), "is_expandable": False}
+            for at in range(blocks)]
+
+
+class Incomplete(SnapshotTest):
+    """Histories that do not show how the state at the end of the file came about."""
+
+    MISSING = (r"history: it does not show (.*) of the (.*) that are reserved at its end, since a replay with the file's configuration "
+               r"ends with (.*): peaks are too low, and the effect of a configuration is not known; record all entries from the start")
+
+    def notes(self, said, *options):
+        return self.figures(self.file(said), *options).get("notes", [])
+
+    def test_a_state_without_its_history_is_said_with_the_bytes_that_are_missing(self):
+        at = [entry("free_completed", 1 << 35, 5 * MIB)]
+        said = snapshot(at, segments=fragmented(), config="")
+        one, other = json.loads(self.replay("--json", "--compare", "expandable_segments:True", self.file(said)).stdout)
+        self.assertRegex(one["notes"][0], self.MISSING)
+        shown, reserved, ends = re.match(self.MISSING, one["notes"][0]).groups()
+        self.assertEqual((reserved, one["notes"]), ("840.00 MiB", other["notes"]))
+        self.assertAlmostEqual(float(shown.split()[0]) + float(ends.split()[0]), 840, 1)
+        text = self.replay("--compare", "expandable_segments:True", self.file(said)).stdout
+        self.assertEqual(len(re.findall(self.MISSING, text)), 1)
+
+    def test_with_another_configuration_the_state_before_the_first_entry_counts(self):
+        said = snapshot([entry("free_completed", 1 << 35, 5 * MIB)], segments=fragmented(), config="")
+        self.assertRegex(self.notes(said, "--config", "expandable_segments:True")[0],
+                         r"history: 840.00 MiB were reserved before its first entry, of which the replay has 45.00 MiB in allocated blocks")
+
+    def test_a_history_that_shows_all_has_no_note(self):
+        for path in sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst")):
+            with self.subTest(path.name):
+                self.assertNotIn("notes", self.figures(path))
+        grown = snapshot([entry("segment_alloc", 0, 20 * MIB), entry("alloc", 0, 3 * MIB)], config="",
+                         segments=[{**segment(0, 20 * MIB, (3 * MIB, "active_allocated"), (17 * MIB, "inactive")), "is_expandable": False}])
+        self.assertEqual(self.notes(grown), [])
+
+    def test_blocks_that_no_segment_contains_are_counted(self):
+        self.assertEqual(self.notes(snapshot([entry("alloc"), entry("alloc", 512)])),
+                         ["history: it ends with 2 allocated blocks that no segment of the file contains: their frees are missing, and peaks "
+                          "may be too high"])
+
+    def test_frees_that_are_missing_are_counted(self):
+        said = snapshot([entry("alloc"), entry("alloc"), entry("free_requested"), entry("free_completed")])
+        self.assertEqual(self.notes(said), ["history: 1 free missing, and added where the address is allocated again: peaks may be too high"])
+
+    def test_allocations_that_are_missing_are_counted(self):
+        said = snapshot([entry("segment_map", 0, 2 * MIB), entry("alloc", 0, MIB), entry("free_completed", 0, MIB)],
+                        segments=[segment(0, 2 * MIB, (MIB, "active_allocated"), (MIB, "inactive"))])
+        self.assertEqual(self.notes(said), ["history: it lacks the allocation of 1 block (1.00 MiB) in the segments of the file: peaks may be "
+                                            "too low"])
+
+    def test_garbage_collection_without_a_fraction_is_said(self):
+        for config, count in (("garbage_collection_threshold:0.8", 1), ("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5", 0)):
+            trace = self.folder / "job.xtrace"
+            trace.write_text(f"xtrace 1\nc {config}\na 1 512 0\nf 1\n")
+            done = self.replay("--json", trace)
+            self.assertEqual(len(json.loads(done.stdout).get("notes", [])), count)
+            self.assertEqual(done.stderr.count("garbage_collection_threshold has no effect"), count)
 
 
 if __name__ == "__main__":

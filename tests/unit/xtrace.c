@@ -146,10 +146,10 @@ static const struct {
     uint64_t line;
     const char *words;
 } bad_files[] = {
-    {"", 1, "empty"},
+    {"", 0, "the file is empty"},
     {"xtrace 2\n", 1, "version '2'"},
     {"xtrace 1 \n", 1, "version '1 '"},
-    {"hello\n", 1, "the first line must be"},
+    {"hello\n", 0, "a text file that begins with 'hello'"},
     {HEAD "a 1 512 0", 2, "in the middle of a line"},
     {HEAD "q\n", 2, "no operation 'q'"},
     {HEAD "\001\377\n", 2, "no operation '\001\377"},

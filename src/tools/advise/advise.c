@@ -499,6 +499,19 @@ static void tell(struct search *search, size_t number, struct advise_string *out
         lacks_memory(search);
 }
 
+/* Compare the end of the replay in force with that of the file. */
+static void find_gaps(const struct search *search, struct advice *out)
+{
+    out->is_certain = true;
+    for (size_t i = 0; i < search->trials->count; i++) {
+        const struct trial_figures *figures = &out->in_force.of[i];
+
+        gaps_find(&out->gaps[i], search->trials->programmes[i].trace, out->in_force.config, true,
+                  figures->completes ? figures->end_reserved : GAPS_UNKNOWN);
+        out->is_certain = out->is_certain && out->gaps[i].is_certain;
+    }
+}
+
 static void tell_all(struct search *search, struct advice *out)
 {
     const struct trial_figures *in_force = &search->list[0]->trial.whole;
@@ -509,6 +522,9 @@ static void tell_all(struct search *search, struct advice *out)
         return;
     out->is_short = in_force->failed > 0 || !in_force->completes || !in_force->serves;
     tell(search, 0, &out->in_force);
+    if (search->failed)
+        return;
+    find_gaps(search, out);
     if (advised != 0 && advised != NONE) {
         const enum tuning_key key = main_key(search, advised);
 

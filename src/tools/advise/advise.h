@@ -17,6 +17,8 @@
  *   in force  the configuration that the file was made under
  *   target    the device on which a programme is to complete: what the user says, else the file's; of a snapshot that
  *             has an out of memory, as much as could be reserved then
+ *   certain   the replay in force ends with what the file ends with (gaps.h); otherwise the file does not show what another
+ *             configuration saves, nor that none does
  *   short     memory ran out: requests failed in the file, or a replay under the configuration in force does not complete
  *
  * Locking: as for trials.h.
@@ -30,6 +32,7 @@
 
 #include "src/tools/advise/trials.h"
 #include "src/tools/advise/tuning.h"
+#include "src/tools/trace/gaps.h"
 
 /* A configuration, with what came of it. */
 struct advise_string {
@@ -44,7 +47,9 @@ struct advice {
     size_t replayed;    /* configurations */
     uint64_t driver_ns; /* that the driver may take more than in force */
     bool is_short;
-    const char *left_out; /* of the base, see there */
+    const char *left_out;                /* of the base, see there */
+    struct gaps gaps[TRIALS_PROGRAMMES]; /* what the file of each programme does not contain */
+    bool is_certain; /* the files show what the programmes take under the string in force */
     bool
         needs_larger; /* a string has a lower peak and is not told, since it needs a larger device */
     struct advise_string in_force;

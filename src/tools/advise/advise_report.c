@@ -76,9 +76,16 @@ static void put_short(FILE *out, const struct advice *advice, const struct advis
         (void)fputs("none", out);
 }
 
+static void put_certainty(FILE *out, const struct advice *advice)
+{
+    if (!advice->is_certain)
+        (void)fputs("as far as the history shows, ", out);
+}
+
 static void print_short_ranks(FILE *out, const struct advice *advice)
 {
     print_head(out, "out of memory");
+    put_certainty(out, advice);
     put_short(out, advice, &advice->in_force);
     (void)fputs(" with the string in force", out);
     if (advice->advised.config) {
@@ -98,6 +105,7 @@ static void print_shortage(FILE *out, const struct advice *advice)
         return;
     }
     print_head(out, "out of memory");
+    put_certainty(out, advice);
     if (in_force->failed > 0)
         (void)fprintf(out, "%" PRIu64 " request%s failed in the file; ", in_force->failed,
                       in_force->failed == 1 ? "" : "s");
@@ -176,6 +184,18 @@ static void print_title(FILE *out, const char *title)
     (void)fputc('\n', out);
 }
 
+/* What the files do not contain. */
+static void print_gaps(FILE *out, const struct advice *advice)
+{
+    for (size_t i = 0; i < advice->trials->count; i++)
+        for (unsigned at = 0; at < advice->gaps[i].count; at++) {
+            print_head(out, "note");
+            if (advice_is_of_ranks(advice))
+                (void)fprintf(out, "%s, ", advice->trials->programmes[i].name);
+            (void)fprintf(out, "%s\n", advice->gaps[i].text[at]);
+        }
+}
+
 /* What stands above the table.  Returns false without host memory. */
 static bool print_sentences(FILE *out, const struct advice *advice)
 {
@@ -183,14 +203,19 @@ static bool print_sentences(FILE *out, const struct advice *advice)
 
     if (!why)
         return false;
-    (void)fputs(style_on(out, advice->advised.config ? STYLE_GOOD : STYLE_STRONG), out);
+    (void)fputs(
+        style_on(out, advice->advised.config && advice->is_certain ? STYLE_GOOD : STYLE_STRONG),
+        out);
     if (advice->advised.config)
-        print_string(out, "set", advice->advised.config);
+        print_string(out, advice->is_certain ? "set" : "try", advice->advised.config);
     else
-        (void)fputs("nothing helps\n", out);
+        (void)fputs(advice->is_certain ? "nothing helps\n"
+                                       : "the file does not show whether anything helps\n",
+                    out);
     (void)fputs(style_off(out), out);
     print_head(out, "why");
     (void)fprintf(out, "%s\n", why);
+    print_gaps(out, advice);
     if (advice->is_short) {
         print_shortage(out, advice);
         print_head(out, "least change");
@@ -283,6 +308,19 @@ static json_t *left_out_json(const struct advice *advice)
     return text_if(advice->left_out && advice->left_out[0] ? advice->left_out : NULL);
 }
 
+/* What the files do not contain; NULL without host memory. */
+static json_t *notes_json(const struct advice *advice)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < advice->trials->count; i++)
+        for (unsigned at = 0; at < advice->gaps[i].count; at++)
+            output_json_add(&list, json_sprintf("%s%s%s", advice->trials->programmes[i].name,
+                                                advice_is_of_ranks(advice) ? ", " : "",
+                                                advice->gaps[i].text[at]));
+    return list;
+}
+
 /* A string with what came of it in one programme. */
 static json_t *string_json(const struct advice *advice, const struct advise_string *string,
                            size_t programme)
@@ -320,9 +358,10 @@ json_t *advise_report_json(const struct advice *advice)
     const struct programme *programme = &advice->trials->programmes[0];
     char *why = advise_why(advice);
     json_t *object = json_pack(
-        "{s:o, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:o}", "trace", printable_json(programme->file),
-        "device_bytes", (json_int_t)programme->device_bytes, "replayed",
-        (json_int_t)advice->replayed, "why", why, "left_out", left_out_json(advice), "in_force",
+        "{s:o, s:I, s:I, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "trace",
+        printable_json(programme->file), "device_bytes", (json_int_t)programme->device_bytes,
+        "replayed", (json_int_t)advice->replayed, "why", why, "certain", (int)advice->is_certain,
+        "notes", notes_json(advice), "left_out", left_out_json(advice), "in_force",
         string_json(advice, &advice->in_force, 0), "advised",
         string_json(advice, &advice->advised, 0), "runner_up",
         string_json(advice, &advice->runner_up, 0), "out_of_memory", shortage_json(advice));
@@ -364,14 +403,14 @@ json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct 
 
     for (size_t i = 0; i < advice->trials->count; i++)
         output_json_add(&list, rank_json(ranks, advice, i));
-    object = json_pack("{s:o, s:o, s:s?, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o}",
-                       "folder", printable_json(ranks->folder), "verdict",
-                       printable_json(ranks->verdict), "odd", ranks->odd, "files",
-                       (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "left_out",
-                       left_out_json(advice), "in_force", together_json(&advice->in_force),
-                       "advised", together_json(&advice->advised), "runner_up",
-                       together_json(&advice->runner_up), "out_of_memory", (int)advice->is_short,
-                       "least_change", text_if(advice->least.config), "ranks", list);
+    object = json_pack(
+        "{s:o, s:o, s:s?, s:i, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
+        printable_json(ranks->folder), "verdict", printable_json(ranks->verdict), "odd", ranks->odd,
+        "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "certain",
+        (int)advice->is_certain, "notes", notes_json(advice), "left_out", left_out_json(advice),
+        "in_force", together_json(&advice->in_force), "advised", together_json(&advice->advised),
+        "runner_up", together_json(&advice->runner_up), "out_of_memory", (int)advice->is_short,
+        "least_change", text_if(advice->least.config), "ranks", list);
     free(why);
     return object;
 }

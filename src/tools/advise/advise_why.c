@@ -136,6 +136,8 @@ char *advise_why(const struct advice *advice)
 
     if (!out)
         return NULL;
+    if (!advice->is_certain)
+        (void)fputs("as far as the history shows, ", out);
     if (advice->advised.config)
         put_reason(out, advice);
     else

@@ -90,6 +90,7 @@ static void replay_trial(const struct programme *programme, const char *config, 
     out->oom_at = result->oom_at;
     out->peak_requested = result->peak_requested;
     out->peak_reserved = result->peak_reserved;
+    out->end_reserved = result->end_reserved;
     out->driver_ns = result->driver_ns;
     out->failed = result->failed;
     if (in_full)

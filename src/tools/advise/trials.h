@@ -29,7 +29,8 @@ struct trial_figures {
     bool completes; /* what failed in the file may fail */
     int64_t oom_at; /* number of the event, from 0, at which memory ran out; -1: none */
     uint64_t peak_requested, peak_reserved, driver_ns;
-    uint64_t failed; /* requests that failed in the file */
+    uint64_t end_reserved; /* after the last event */
+    uint64_t failed;       /* requests that failed in the file */
     /* On one of roomy_bytes, by which configurations are compared. */
     struct trial_room {
         bool completes;

@@ -264,6 +264,7 @@ static void collect(struct player *player)
     out->peak_allocated = stats.allocated_bytes[0].peak;
     out->peak_active = stats.active_bytes[0].peak;
     out->peak_reserved = stats.reserved_bytes[0].peak;
+    out->end_reserved = stats.reserved_bytes[0].current;
     watch_read(&player->watch, &out->watch);
     if (player->settings->explain &&
         !explained_take(&out->explained, player->allocator, player->trace, player->streams)) {

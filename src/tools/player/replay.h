@@ -57,6 +57,7 @@ struct replay_result {
     uint64_t failed,
         failed_served; /* allocations that failed in the file; those that did not here */
     uint64_t peak_requested, peak_allocated, peak_active, peak_reserved;
+    uint64_t end_reserved; /* after the last operation */
     struct xseg_driver_call *calls;
     size_t call_count;
     bool has_driver_time;

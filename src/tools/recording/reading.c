@@ -54,6 +54,7 @@ static const char *const key_names[READING_KEYS] = {
     [READING_PAGES] = "pages",
     [READING_POOL_ID] = "pool_id",
     [READING_PYTORCH_CUDA_ALLOC_CONF] = "PYTORCH_CUDA_ALLOC_CONF",
+    [READING_REAL_SIZE] = "real_size",
     [READING_REQUESTED_SIZE] = "requested_size",
     [READING_SEGMENT_POOL_ID] = "segment_pool_id",
     [READING_SEGMENT_TYPE] = "segment_type",

@@ -38,6 +38,7 @@ enum reading_key {
     READING_PAGES,
     READING_POOL_ID,
     READING_PYTORCH_CUDA_ALLOC_CONF,
+    READING_REAL_SIZE,
     READING_REQUESTED_SIZE,
     READING_SEGMENT_POOL_ID,
     READING_SEGMENT_TYPE,
@@ -62,8 +63,9 @@ struct reading {
     uint32_t keys[READING_KEYS]; /* of the text of each key: its number, from 1; 0: not known */
     uint32_t *frames;            /* of the stack that is read, [frame_room] */
     size_t frame_room;
-    size_t items;   /* pages and causes so far */
-    char where[64]; /* what a fault is in */
+    size_t items;          /* pages and causes so far */
+    bool names_expandable; /* a segment has the key is_expandable */
+    char where[64];        /* what a fault is in */
     bool lacks_memory;
 };
 

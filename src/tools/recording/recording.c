@@ -23,6 +23,37 @@ void recording_fini(struct recording *recording)
     memset(recording, 0, sizeof(*recording));
 }
 
+static unsigned kind_of_segments(const struct recording_device *device)
+{
+    unsigned kinds = RECORDING_UNSHOWN;
+
+    for (size_t i = 0; i < device->segment_count; i++)
+        kinds |= device->segments[i].is_expandable ? RECORDING_EXPANDABLE : RECORDING_CLASSIC;
+    for (size_t i = 0; i < device->event_count; i++)
+        switch (device->events[i].action) {
+        case RECORDING_SEGMENT_MAP:
+        case RECORDING_SEGMENT_UNMAP:
+            kinds |= RECORDING_EXPANDABLE;
+            break;
+        case RECORDING_SEGMENT_ALLOC:
+        case RECORDING_SEGMENT_FREE:
+            kinds |= RECORDING_CLASSIC;
+            break;
+        default:
+            break;
+        }
+    return kinds;
+}
+
+enum recording_segments recording_segments(const struct recording *recording)
+{
+    unsigned kinds = RECORDING_UNSHOWN;
+
+    for (size_t i = 0; i < recording->device_count; i++)
+        kinds |= kind_of_segments(&recording->devices[i]);
+    return (enum recording_segments)kinds;
+}
+
 static uint64_t largest_segment(const struct recording_device *device)
 {
     uint64_t largest = 0;

@@ -117,8 +117,10 @@ struct recording {
     struct recording_device *devices; /* [device_count], those that have anything, by number */
     size_t text_count, frame_count, stack_count, pool_count, block_count, device_count;
     bool has_config;
-    uint32_t config; /* text: allocator_settings' string; the key expandable_segments is in it */
-    bool is_own;     /* xseg has written it */
+    bool
+        names_segments; /* the settings contain expandable_segments; older releases do not write it */
+    uint32_t config;    /* text: allocator_settings' string; the key expandable_segments is in it */
+    bool is_own;        /* xseg has written it */
 };
 
 struct recording_fault {
@@ -131,6 +133,16 @@ static inline const char *recording_text(const struct recording *recording, uint
 {
     return recording->texts + recording->text[text];
 }
+
+/* Which kind of segments a recording shows, by its segments and by events of segments. */
+enum recording_segments {
+    RECORDING_UNSHOWN,
+    RECORDING_CLASSIC,
+    RECORDING_EXPANDABLE,
+    RECORDING_BOTH
+};
+
+enum recording_segments recording_segments(const struct recording *recording);
 
 /* The device of a number, or NULL; -1: the one with most events, or else with the largest segment. */
 const struct recording_device *recording_device(const struct recording *recording, int number);

@@ -19,15 +19,13 @@
 
 /* --- Segments. --- */
 
-/* Before 2.1 a block had a list of what was there, the latest first, in place of frames. */
-static const struct pickle_value *frames_of(struct reading *reading,
+/* Before 2.1 a block had a list of what was there, the latest first, with frames and the requested size; else the block. */
+static const struct pickle_value *latest_of(struct reading *reading,
                                             const struct pickle_value *value)
 {
     const struct pickle_value *history = reading_list(reading, value, READING_HISTORY);
 
-    if (reading_count(history) > 0)
-        value = pickle_item(reading->pickle, history, 0);
-    return reading_list(reading, value, READING_FRAMES);
+    return reading_count(history) > 0 ? pickle_item(reading->pickle, history, 0) : value;
 }
 
 static enum recording_state state_of(const char *state)
@@ -42,6 +40,7 @@ static bool read_block(struct reading *reading, const struct pickle_value *value
                        struct recording_block *out)
 {
     const char *state = pickle_string(reading->pickle, reading_find(reading, value, READING_STATE));
+    const struct pickle_value *latest = latest_of(reading, value);
 
     if (!state)
         return reading_bad(reading, "a block has no `state`");
@@ -54,8 +53,9 @@ static bool read_block(struct reading *reading, const struct pickle_value *value
     out->address = *address;
     *address += out->bytes;
     out->requested = out->bytes;
-    return reading_want(reading, value, READING_REQUESTED_SIZE, &out->requested) &&
-           reading_stack(reading, frames_of(reading, value), &out->stack);
+    return reading_want(reading, latest, READING_REAL_SIZE, &out->requested) &&
+           reading_want(reading, value, READING_REQUESTED_SIZE, &out->requested) &&
+           reading_stack(reading, reading_list(reading, latest, READING_FRAMES), &out->stack);
 }
 
 static bool read_blocks(struct reading *reading, const struct pickle_value *list,
@@ -89,6 +89,7 @@ static bool read_segment(struct reading *reading, const struct pickle_value *val
         .is_small = type && strcmp(type, "small") == 0,
         .is_expandable = expandable && expandable->kind == PICKLE_BOOL && expandable->number,
     };
+    reading->names_expandable |= expandable != NULL;
     if (!reading_need(reading, value, READING_ADDRESS, &out->address) ||
         !reading_need(reading, value, READING_TOTAL_SIZE, &out->bytes) ||
         !reading_want(reading, value, READING_STREAM, &out->stream) ||
@@ -200,6 +201,26 @@ static bool read_traces(struct reading *reading, struct traces *traces,
     return true;
 }
 
+/* Segments without the key is_expandable are classic, unless the history maps and never allocates segments. */
+static void infer_expandable(struct reading *reading)
+{
+    struct recording *out = reading->out;
+
+    if (reading->names_expandable)
+        return;
+    for (size_t i = 0; i < out->device_count; i++) {
+        struct recording_device *device = &out->devices[i];
+        bool maps = false, allocates = false;
+
+        for (size_t at = 0; at < device->event_count; at++) {
+            maps |= device->events[at].action == RECORDING_SEGMENT_MAP;
+            allocates |= device->events[at].action == RECORDING_SEGMENT_ALLOC;
+        }
+        for (size_t at = 0; at < device->segment_count; at++)
+            device->segments[at].is_expandable = maps && !allocates;
+    }
+}
+
 /* --- Settings, and what xseg adds. --- */
 
 static bool read_config(struct reading *reading, const struct pickle_value *settings)
@@ -216,6 +237,7 @@ static bool read_config(struct reading *reading, const struct pickle_value *sett
     if (!settings)
         return true;
     reading->out->has_config = true;
+    reading->out->names_segments = names || (expandable && expandable->kind == PICKLE_BOOL);
     if (asprintf(&whole, "%s%s%s", text ? text : "", adds && text && text[0] ? "," : "",
                  adds ? "expandable_segments:True" : "") < 0)
         return reading_lacks_memory(reading);
@@ -378,6 +400,7 @@ static bool read_all(struct reading *reading, struct traces *traces, struct inpu
     if (!read_segments(reading, segments) ||
         !read_traces(reading, traces, reading_list(reading, top, READING_DEVICE_TRACES)))
         return false;
+    infer_expandable(reading);
     reading->where[0] = '\0';
     if (!read_config(reading, reading_find(reading, top, READING_ALLOCATOR_SETTINGS)) ||
         !read_own(reading, reading_find(reading, top, READING_XSEG)))

@@ -85,6 +85,18 @@ static void close_output(struct replays *replays, enum option_id id, FILE *file)
         note_exit(replays, COMMAND_BAD);
 }
 
+/* The state at the end is compared if the first replay goes to the end under the file's configuration. */
+static void find_gaps(const struct replays *replays, const struct xtrace *trace,
+                      struct report *reports, unsigned count)
+{
+    const struct replay_result *first = &reports[0].result;
+    const bool is_own = !option_given(replays->arguments, OPTION_CONFIG);
+
+    for (unsigned i = 0; i < count; i++)
+        gaps_find(&reports[i].gaps, trace, reports[i].config, is_own && i == 0,
+                  is_own && first->oom_at < 0 ? first->end_reserved : GAPS_UNKNOWN);
+}
+
 /* is_first: of those that are compared; files are written of that one */
 static void run_once(struct replays *replays, const struct xtrace *trace, struct report *report,
                      bool is_first)
@@ -154,6 +166,7 @@ static void replay_trace(struct replays *replays, const struct trace_file *file)
         run_once(replays, &file->trace, &reports[i], i == 0);
         refused |= reports[i].result.end == REPLAY_REFUSED;
     }
+    find_gaps(replays, &file->trace, reports, count);
     if (!refused)
         print(replays, reports, count);
     for (unsigned i = 0; i < count; i++)

@@ -329,6 +329,21 @@ static void print_verdict(FILE *out, const struct report *reports)
     (void)fprintf(out, "%s\n", style_off(out));
 }
 
+/* What the file does not contain; what both replays lack is printed once. */
+static void print_gaps(FILE *out, const struct report *reports, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        for (unsigned at = 0; at < reports[i].gaps.count; at++) {
+            const char *text = reports[i].gaps.text[at];
+            bool is_printed = false;
+
+            for (unsigned k = 0; i > 0 && k < reports[0].gaps.count; k++)
+                is_printed |= strncmp(text, reports[0].gaps.text[k], strcspn(text, ":")) == 0;
+            if (!is_printed)
+                (void)fprintf(out, "%s\n", text);
+        }
+}
+
 /* --- The whole. --- */
 
 static void print_head(FILE *out, int width, const struct report *reports, unsigned count)
@@ -378,6 +393,7 @@ void report_table(FILE *out, const struct report *reports, unsigned count, bool 
             explained_print(out, &reports[i].result.explained);
     if (count > 1)
         print_verdict(out, reports);
+    print_gaps(out, reports, count);
 }
 
 /* --- JSON. --- */
@@ -411,7 +427,7 @@ json_t *report_json(const struct report *report)
 
     return json_pack(
         "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:I, s:I, s:o?, s:o*, s:o*, "
-        "s:o*, s:o*, s:o*, s:o*, s:o*, s:o*, s:o*}",
+        "s:o*, s:o*, s:o*, s:o*, s:o*, s:o*, s:o*, s:o*}",
         "trace", printable_json(report->file), "config", printable_json(report->config), "events",
         (json_int_t)result->events, "oom_at", (json_int_t)result->oom_at, "peak_requested",
         (json_int_t)result->peak_requested, "peak_allocated", (json_int_t)result->peak_allocated,
@@ -429,5 +445,6 @@ json_t *report_json(const struct report *report)
         has_clock ? us_json(watch->has_times, watch->max_call_ns) : NULL, "requests",
         output_json_number(has_clock, watch->requests), "max_request_us",
         has_clock ? us_json(watch->has_times, watch->max_request_ns) : NULL, "explained",
-        result->explained.is_there ? explained_json(&result->explained) : NULL);
+        result->explained.is_there ? explained_json(&result->explained) : NULL, "notes",
+        report->gaps.count > 0 ? gaps_json(&report->gaps) : NULL);
 }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include "src/tools/player/replay.h"
+#include "src/tools/trace/gaps.h"
 
 struct report {
     const char *file;
@@ -22,6 +23,7 @@ struct report {
     struct replay_result result;
     enum check_mode check;
     bool has_min_device;
+    struct gaps gaps; /* of the file, under this configuration */
     uint64_t min_device;
 };
 

@@ -94,6 +94,20 @@ struct amount amount_count(uint64_t number)
     return out;
 }
 
+struct amount_noun amount_of(uint64_t number, const char *noun)
+{
+    const size_t length = strlen(noun);
+    const bool is_y = length > 1 && noun[length - 1] == 'y' && !strchr("aeiou", noun[length - 2]);
+    struct amount_noun out;
+
+    (void)snprintf(out.text, sizeof(out.text), "%.27s %.*s%s", amount_count(number).text,
+                   (int)(is_y && number != 1 ? length - 1 : length), noun,
+                   number == 1 ? ""
+                   : is_y      ? "ies"
+                               : "s");
+    return out;
+}
+
 struct amount amount_share(double part, double whole)
 {
     struct amount out;

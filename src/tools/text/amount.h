@@ -18,6 +18,10 @@ struct amount {
     char text[32];
 };
 
+struct amount_noun {
+    char text[64];
+};
+
 /* "1.50 GiB"; what is too little to be seen is not none: "< 0.01 MiB". */
 struct amount amount_bytes(uint64_t number);
 struct amount amount_time(double nanoseconds);
@@ -34,6 +38,9 @@ struct amount amount_change(int64_t bytes);
 
 /* 1234567 as 1,234,567. */
 struct amount amount_count(uint64_t number);
+
+/* A count with its noun, given in the singular: "1 entry", "1,234 entries". */
+struct amount_noun amount_of(uint64_t number, const char *noun);
 
 /* "12.34 %", as wide as "100.00 %"; a share of nothing is 0. */
 struct amount amount_share(double part, double whole);

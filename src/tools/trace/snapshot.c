@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/tools/recording/recording_read.h"
+#include "src/tools/text/amount.h"
 
 /* Microseconds between two looks at the clock: a look takes longer than the event that it is for. */
 #define CLOCK_STEP 1000
@@ -40,6 +41,7 @@ struct snapshot {
     size_t early_count, early_capacity;
     uint64_t early_bytes;
     uint32_t blocks;   /* numbers given so far */
+    uint32_t live;     /* blocks that are allocated now */
     bool completes;    /* the history has frees that are complete */
     bool collects;     /* PyTorch collected garbage */
     uint64_t reserved; /* where the history is */
@@ -229,6 +231,8 @@ static bool survey(struct snapshot *snapshot)
         qsort(snapshot->early, snapshot->early_count, sizeof(*snapshot->early), compare_blocks);
     /* What is reserved was counted from nothing; what it is at the end is known. */
     began = reserved - snapshot->reserved;
+    snapshot->reader->trace.end.reserved = reserved;
+    snapshot->reader->trace.end.reserved_before = began <= reserved ? began : 0;
     snapshot->reserved = began;
     snapshot->capacity += began;
     return true;
@@ -241,6 +245,7 @@ static bool allocate(struct snapshot *snapshot, uint64_t bytes, uint64_t stream,
     const struct fields fields = {
         .count = 5, .number = {0, ++snapshot->blocks, bytes, stream, pool_name(snapshot, pool)}};
 
+    snapshot->live++;
     return reader_alloc(snapshot->reader, &fields);
 }
 
@@ -250,6 +255,7 @@ static bool release(struct snapshot *snapshot, struct idmap_entry *address)
 
     address->number = 0;
     address->line = ADDRESS_KNOWN;
+    snapshot->live--;
     return reader_free(snapshot->reader, &fields);
 }
 
@@ -315,8 +321,10 @@ static bool play_failure(struct snapshot *snapshot, const struct recording_event
     const struct fields fields = {.text = {NULL, word}, .count = 2};
 
     snapshot->failed++;
-    return allocate(snapshot, entry->bytes, entry->stream, entry->pool) &&
-           reader_failure(snapshot->reader, &fields);
+    if (!allocate(snapshot, entry->bytes, entry->stream, entry->pool))
+        return false;
+    snapshot->live--;
+    return reader_failure(snapshot->reader, &fields);
 }
 
 /* The memory of a private pool goes back only when its owner has let go of it. */
@@ -457,22 +465,69 @@ static uint64_t limit_of(const char *config)
     return mib > 0 && mib < UINT64_MAX >> 20 ? mib << 20 : UINT64_MAX;
 }
 
+/* Add which kind of segments the file shows to settings that do not contain it; PyTorch's default is classic. */
+static bool infer_config(struct snapshot *snapshot, const char *config)
+{
+    const enum recording_segments shown = recording_segments(&snapshot->recording);
+    char *whole = NULL;
+    bool fine;
+
+    snapshot->reader->trace.end.inferred =
+        shown == RECORDING_UNSHOWN ? XTRACE_SEGMENTS_ASSUMED : XTRACE_SEGMENTS_SHOWN;
+    if (asprintf(&whole, "%s%sexpandable_segments:%s", config, config[0] ? "," : "",
+                 shown >= RECORDING_EXPANDABLE ? "True" : "False") < 0)
+        return reader_no_memory(snapshot->reader);
+    fine = reader_config(snapshot->reader, whole);
+    free(whole);
+    return fine;
+}
+
 /* The string that PyTorch read last. */
 static bool take_config(struct snapshot *snapshot)
 {
-    const char *config = recording_text(&snapshot->recording, snapshot->recording.config);
+    const struct recording *recording = &snapshot->recording;
+    const char *config = recording_text(recording, recording->config);
+    const enum recording_segments shown = recording_segments(recording);
+    const bool is_expandable = strstr(config, "expandable_segments:True") != NULL;
 
-    if (!snapshot->recording.has_config)
-        return true;
     snapshot->collects = strstr(config, "garbage_collection_threshold") != NULL;
     snapshot->limit = limit_of(config);
     snapshot->reader->line = 0;
+    if (!recording->names_segments)
+        return infer_config(snapshot, config);
+    snapshot->reader->trace.end.contradicts =
+        shown == (is_expandable ? RECORDING_CLASSIC : RECORDING_EXPANDABLE);
     return reader_config(snapshot->reader, config);
 }
 
-static const char *plural(uint64_t count)
+/* Compare the blocks that the history ends with with those of the segments. */
+static void compare_end(struct snapshot *snapshot)
 {
-    return count == 1 ? "" : "s";
+    struct xtrace_end *end = &snapshot->reader->trace.end;
+    uint64_t matched = 0;
+
+    for (size_t i = 0; i < snapshot->device->segment_count; i++) {
+        const struct recording_segment *segment = &snapshot->device->segments[i];
+
+        for (uint32_t at = 0; at < segment->count; at++) {
+            const struct recording_block *block = &snapshot->recording.blocks[segment->first + at];
+            const struct idmap_entry *address = idmap_find(&snapshot->addresses, block->address);
+
+            if (block->state == RECORDING_INACTIVE)
+                continue;
+            if (address && address->number != 0) {
+                matched++;
+                continue;
+            }
+            end->unknown++;
+            end->unknown_bytes += block->bytes;
+        }
+    }
+    end->unfreed = snapshot->live > matched ? snapshot->live - matched : 0;
+    end->made_up = snapshot->unfreed;
+    end->lost = snapshot->device->lost + snapshot->device->left_out;
+    end->blocks_before = snapshot->early_count;
+    end->bytes_before = snapshot->early_bytes;
 }
 
 /* Devices that the snapshot has a history of. */
@@ -489,22 +544,22 @@ static size_t count_devices(const struct recording *recording)
 static void note(const struct snapshot *snapshot)
 {
     const size_t devices = count_devices(&snapshot->recording);
-    const size_t count = snapshot->device->event_count;
     char *text = snapshot->reader->trace.note;
     const size_t room = sizeof(snapshot->reader->trace.note);
     int at = snprintf(text, room, "device %d", snapshot->device->number);
 
     if (devices > 1)
         at += snprintf(text + at, room - (size_t)at, " of %zu", devices);
-    at += snprintf(text + at, room - (size_t)at, ", %zu entr%s", count, count == 1 ? "y" : "ies");
+    at += snprintf(text + at, room - (size_t)at, ", %s",
+                   amount_of(snapshot->device->event_count, "entry").text);
     if (snapshot->early_count > 0)
         at += snprintf(text + at, room - (size_t)at,
-                       "; allocated before the first: %zu block%s, %" PRIu64 " bytes",
-                       snapshot->early_count, plural(snapshot->early_count), snapshot->early_bytes);
+                       "; allocated before the first: %s, %" PRIu64 " bytes",
+                       amount_of(snapshot->early_count, "block").text, snapshot->early_bytes);
     if (snapshot->unfreed > 0)
         at += snprintf(text + at, room - (size_t)at,
-                       "; %" PRIu64 " free%s missing, made up for where a block comes again",
-                       snapshot->unfreed, plural(snapshot->unfreed));
+                       "; %s missing, made up for where a block comes again",
+                       amount_of(snapshot->unfreed, "free").text);
     if (snapshot->left_out > 0)
         (void)snprintf(text + at, room - (size_t)at, "; left out: %" PRIu64 " of the entries",
                        snapshot->left_out);
@@ -543,6 +598,7 @@ bool snapshot_read(struct reader *reader, struct input *input, int device)
     if (fine) {
         reader->trace.has_history = snapshot.device->event_count > 0;
         reader->trace.capacity = snapshot.has_capacity ? snapshot.capacity : 0;
+        compare_end(&snapshot);
         note(&snapshot);
     }
     idmap_fini(&snapshot.addresses);

@@ -85,6 +85,27 @@ struct xtrace_answer {
     uint64_t number[XTRACE_ROW_NUMBERS];
 };
 
+/* How the state at the end of a snapshot compares with its history. */
+struct xtrace_end {
+    uint64_t reserved;                    /* bytes of its segments */
+    uint64_t reserved_before;             /* bytes that were reserved before the first entry */
+    uint64_t blocks_before, bytes_before; /* blocks that were allocated before the first entry */
+    uint64_t
+        lost; /* entries before the first that a ring has lost, if the file contains the number */
+    uint64_t unfreed; /* blocks that the history does not free, and that no segment contains */
+    uint64_t
+        made_up; /* frees that the history lacks, and that were added where an address is allocated again */
+    uint64_t unknown,
+        unknown_bytes; /* blocks of segments whose allocation the history lacks after a free */
+    enum {
+        XTRACE_SEGMENTS_NAMED,
+        XTRACE_SEGMENTS_SHOWN,
+        XTRACE_SEGMENTS_ASSUMED
+    } inferred; /* where the configuration has expandable_segments from: the file's settings, its segments and events, PyTorch's default */
+    bool
+        contradicts; /* the settings name one kind of segments, and all segments and events are of the other */
+};
+
 struct xtrace {
     struct xtrace_op *ops;
     size_t op_count;
@@ -92,7 +113,7 @@ struct xtrace {
     size_t answer_count;
     char *labels; /* of marks, one after the other, each terminated */
     size_t label_bytes;
-    char note[400];        /* how a snapshot became a trace; empty: nothing to say */
+    char note[800];        /* how a snapshot became a trace; empty: nothing to say */
     char *config;          /* of the `c` line; NULL without one */
     uint64_t device_bytes; /* of the `d` line; 0 without one */
     uint64_t events;       /* allocations and frees */
@@ -101,6 +122,7 @@ struct xtrace {
     bool has_history;      /* of a snapshot: there are entries */
     uint64_t
         capacity; /* of a snapshot: bytes that could be reserved when a request last failed; 0: unknown */
+    struct xtrace_end end;                /* of a snapshot */
     uint32_t slot_count;                  /* slots are below this */
     uint32_t stream_count;                /* streams are below this; at least 1 */
     uint64_t stream_name[XTRACE_STREAMS]; /* what the file calls each */
