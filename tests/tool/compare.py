@@ -4,6 +4,8 @@ import json
 import os
 import pathlib
 import pickle
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -430,11 +432,71 @@ class Ranks(CompareTest):
         self.assertIn("\nleft out: 1, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
 
     def test_equal_ranks_of_two_hosts_are_two(self):
-        for host in "ab":
-            self.ranks(0 if host == "b" else None, 2, name=host + "-rank{}.pickle")
+        for host in ("node0", "node1"):
+            self.ranks(0 if host == "node1" else None, 2, name=host + "-rank{}.pickle")
         found = json.loads(self.said("--json", self.folder / "job", status=1))
-        self.assertEqual(found["odd"], "b-rank0.pickle")
+        self.assertEqual(found["odd"], "node1-rank0.pickle")
         self.assertEqual(len(found["ranks"]), 4)
+
+    def kinds(self, *names, command="compare", status=0):
+        """Read a folder with files of several kinds: the JSON, and standard error."""
+        done = subprocess.run([TOOL, command, "--json", self.folder / "job"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, status, done.stderr)
+        for name in names:
+            self.assertIn(name, done.stderr)
+        return json.loads(done.stdout), done.stderr
+
+    def test_of_several_dumps_of_each_rank_one_kind_is_read(self):
+        """Eight files of four ranks are four ranks; the kind that was written last counts, and is named with the others."""
+        for kinds in (("snapshot_stop_step_rank{}.pickle", "snapshot_train_end_rank{}.pickle"), ("rank{}_before.pickle", "rank{}_after.pickle"),
+                      ("Rank{}-a-{}.pickle", "Rank{}-b-{}.pickle")):
+            with self.subTest(kinds):
+                shutil.rmtree(self.folder / "job", ignore_errors=True)
+                self.ranks(count=4, name=kinds[0])
+                self.ranks(3, count=4, name=kinds[1])
+                for time, kind in enumerate(kinds):
+                    for path in (self.folder / "job").glob(kind.replace("{}", "*")):
+                        os.utime(path, (time, time))
+                stem = [re.sub(r"[.]pickle$", "", kind.replace("{}", "#")) for kind in kinds]
+                for command in ("compare", "blame"):
+                    found, error = self.kinds(f"'{stem[0]}' (4 files)", f"'{stem[1]}' (4 files)", f"only '{stem[1]}' is read", command=command,
+                                              status=command == "compare")
+                    self.assertEqual((found["odd"], len(found["ranks"])), ("rank 3", 4))
+                    self.assertEqual(len(error.splitlines()), 1)
+                text = subprocess.run([TOOL, "compare", self.folder / "job"], capture_output=True, text=True, check=False).stdout
+                self.assertIn("\nleft out: 4, of another kind\n", text)
+
+    def test_the_kind_of_most_ranks_is_read(self):
+        self.ranks(count=1, name="oom-rank{}.pickle")
+        self.ranks(1, count=4, name="snapshot_rank{}.pickle")
+        (self.folder / "job/whole.pickle").write_bytes((self.folder / "job/oom-rank0.pickle").read_bytes())
+        found, _ = self.kinds("'oom-rank#' (1 file)", "only 'snapshot_rank#' is read", status=1)
+        self.assertEqual((found["odd"], len(found["ranks"])), ("rank 1", 4))
+
+    def test_dumps_of_several_steps_are_one_kind_of_which_the_latest_counts(self):
+        for step, odd in ((100, None), (2000, 2)):
+            self.ranks(odd, 4, name=f"step{step}_rank{{}}.pickle")
+            for path in (self.folder / "job").glob(f"step{step}_*"):
+                os.utime(path, (step, step))
+        found = json.loads(self.said("--json", self.folder / "job", status=1))
+        self.assertEqual((found["odd"], len(found["ranks"])), ("rank 2", 4))
+        self.assertIn("\nleft out: 4, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
+
+    def test_two_folders_are_compared_by_the_kind_that_both_have(self):
+        for folder in ("before", "after"):
+            self.ranks(count=2, folder=folder, name="end_rank{}.pickle")
+        self.ranks(count=3, folder="after", name="stop_rank{}.pickle")
+        done = subprocess.run([TOOL, "compare", "--json", self.folder / "before", self.folder / "after"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("only 'end_rank#' is read", done.stderr)
+        self.assertEqual([rank["b"]["file"].rsplit("/", 1)[1] for rank in json.loads(done.stdout)["ranks"]], ["end_rank1.pickle", "end_rank0.pickle"])
+
+    def test_the_rank_of_a_job_counts_and_not_that_on_its_host(self):
+        for name in ("rank{}_local_rank0.pickle", "local-rank0-RANK{}.pickle"):
+            shutil.rmtree(self.folder / "job", ignore_errors=True)
+            self.ranks(1, count=4, name=name)
+            found = json.loads(self.said("--json", self.folder / "job", status=1))
+            self.assertEqual((found["odd"], len(found["ranks"])), ("rank 1", 4))
 
     def test_compressed_files(self):
         for rank, name in enumerate(("classic", "expandable", "ring")):

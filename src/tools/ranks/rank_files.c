@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "src/tools/containers/array.h"
+#include "src/tools/text/amount.h"
 #include "src/tools/text/printable.h"
 
 #define DIGITS 10 /* of a rank at most */
@@ -45,18 +46,93 @@ static int64_t number_behind(const char *text)
     return digits == 0 || digits > DIGITS ? -1 : number;
 }
 
-static void find_rank(struct rank_file *file)
+/* Whether a `rank` at a place of a name is that of a process on its host. */
+static bool is_local(const char *base, const char *at)
 {
-    file->rank = -1;
-    file->before = strlen(file->base);
-    for (const char *at = strstr(file->base, "rank"); at; at = strstr(at + 1, "rank")) {
+    const size_t before = (size_t)(at - base);
+
+    return (before >= 5 && strncasecmp(at - 5, "local", 5) == 0) ||
+           (before >= 6 && strncasecmp(at - 6, "local", 5) == 0 && strchr("-_.", at[-1]));
+}
+
+/* Where the `rank` of a name is; NULL: the name has none. */
+static const char *find_rank(const char *base, int64_t *rank)
+{
+    const char *found = NULL;
+
+    *rank = -1;
+    for (const char *at = strcasestr(base, "rank"); at; at = strcasestr(at + 1, "rank")) {
         const int64_t number = number_behind(at + strlen("rank"));
 
-        if (number < 0)
+        if (number < 0 || (found && is_local(base, at) && !is_local(base, found)))
             continue;
-        file->rank = number;
-        file->before = (size_t)(at - file->base);
+        *rank = number;
+        found = at;
     }
+    return found;
+}
+
+/* Whether the number that begins at a place of a name is that of a host. */
+static bool is_host(const char *base, const char *number)
+{
+    static const char *const words[] = {"node",   "host", "machine", "server",
+                                        "worker", "pod",  "nid"};
+    const char *end = number;
+
+    if (end > base && strchr("-_.=", end[-1]))
+        end--;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        const size_t length = strlen(words[i]);
+
+        if ((size_t)(end - base) >= length && strncasecmp(end - length, words[i], length) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The first bytes of a name, with `#` for each number, except those of hosts if these are kept.  Allocated; NULL without host memory. */
+static char *without_numbers(const char *base, size_t bytes, bool keeps_hosts)
+{
+    char *out = malloc(bytes + 1);
+    size_t count = 0;
+
+    for (size_t i = 0; out && i < bytes;) {
+        const bool is_number = isdigit((unsigned char)base[i]);
+        const bool is_kept = keeps_hosts && is_number && is_host(base, base + i);
+
+        if (!is_number) {
+            out[count++] = base[i++];
+            continue;
+        }
+        if (!is_kept)
+            out[count++] = '#';
+        for (; i < bytes && isdigit((unsigned char)base[i]); i++)
+            if (is_kept)
+                out[count++] = base[i];
+    }
+    if (out)
+        out[count] = '\0';
+    return out;
+}
+
+/* The kind of a file is in its name before the ending. */
+static bool find_names(struct rank_file *file)
+{
+    const char *const rank = find_rank(file->base, &file->rank);
+    const size_t length = strlen(file->base);
+    const size_t ending = ends(file->base, length, ".zst") ? 4 : 0;
+    const char *dot = memrchr(file->base, '.', length - ending);
+
+    file->kind = without_numbers(file->base, (size_t)(dot - file->base), false);
+    file->process = without_numbers(file->base, rank ? (size_t)(rank - file->base) : length, true);
+    return file->kind && file->process;
+}
+
+static void free_file(struct rank_file *file)
+{
+    free(file->path);
+    free(file->kind);
+    free(file->process);
 }
 
 void rank_files_name(const struct rank_file *file, char *text, size_t bytes)
@@ -92,9 +168,8 @@ static bool add_file(struct rank_files *files, const char *folder, const char *b
         return true;
     }
     file.written = facts.st_mtim;
-    find_rank(&file);
-    if (!array_room((void **)&files->files, files->count, sizeof(file))) {
-        free(file.path);
+    if (!find_names(&file) || !array_room((void **)&files->files, files->count, sizeof(file))) {
+        free_file(&file);
         return false;
     }
     files->files[files->count++] = file;
@@ -125,28 +200,142 @@ bool rank_files_is_folder(const char *path)
     return stat(path, &facts) == 0 && S_ISDIR(facts.st_mode);
 }
 
+/* --- One kind. --- */
+
+static int compare_written(const struct rank_file *a, const struct rank_file *b)
+{
+    if (a->written.tv_sec != b->written.tv_sec)
+        return a->written.tv_sec < b->written.tv_sec ? -1 : 1;
+    return (a->written.tv_nsec > b->written.tv_nsec) - (a->written.tv_nsec < b->written.tv_nsec);
+}
+
+/* Files with a rank first, by kind; within a kind the one written last comes last. */
+static int compare_kinds(const void *left, const void *right)
+{
+    const struct rank_file *a = left, *b = right;
+    int order;
+
+    if ((a->rank < 0) != (b->rank < 0))
+        return a->rank < 0 ? 1 : -1;
+    order = a->rank < 0 ? 0 : strcmp(a->kind, b->kind);
+    if (order == 0)
+        order = compare_written(a, b);
+    return order != 0 ? order : strverscmp(a->base, b->base);
+}
+
+/* Whether files of one rank are of several kinds; files are in the order of kinds. */
+static bool has_kinds(const struct rank_files *files, size_t ranked)
+{
+    bool has_larger = false, has_both = false;
+
+    for (size_t i = 0; i < ranked; i++)
+        for (size_t k = i + 1; k < ranked; k++) {
+            const bool is_one_kind = strcmp(files->files[i].kind, files->files[k].kind) == 0;
+
+            has_larger |= is_one_kind && files->files[i].rank != files->files[k].rank;
+            has_both |= !is_one_kind && files->files[i].rank == files->files[k].rank;
+        }
+    /* Kinds of one rank each are no kinds: their names contain words that differ by process. */
+    return has_both && (has_larger || ranked < 3);
+}
+
+/* A run of files of one kind. */
+struct kind {
+    size_t first, end;
+};
+
+static struct kind kind_from(const struct rank_files *files, size_t first, size_t ranked)
+{
+    size_t end = first + 1;
+
+    while (end < ranked && strcmp(files->files[first].kind, files->files[end].kind) == 0)
+        end++;
+    return (struct kind){first, end};
+}
+
+static bool is_better(const struct rank_files *files, const struct kind *a, const struct kind *b)
+{
+    const size_t of_a = a->end - a->first, of_b = b->end - b->first;
+    const struct rank_file *last_a = &files->files[a->end - 1], *last_b = &files->files[b->end - 1];
+    const int order = compare_written(last_a, last_b);
+
+    if (of_a != of_b)
+        return of_a > of_b;
+    return order != 0 ? order > 0 : strverscmp(last_a->base, last_b->base) > 0;
+}
+
+/* Choose the kind that is read, and list all.  Returns false without host memory. */
+static bool choose_kind(struct rank_files *files, size_t ranked, const char *wanted,
+                        struct kind *out)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *list = open_memstream(&text, &bytes);
+    bool has_wanted = false;
+
+    *out = kind_from(files, 0, ranked);
+    for (struct kind kind = *out; list; kind = kind_from(files, kind.end, ranked)) {
+        const char *name = files->files[kind.first].kind;
+        const bool is_wanted = wanted && strcmp(name, wanted) == 0;
+
+        (void)fprintf(list, "%s'%s' (%s)", kind.first > 0 ? ", " : "", name,
+                      amount_of(kind.end - kind.first, "file").text);
+        if (is_wanted || (!has_wanted && is_better(files, &kind, out)))
+            *out = kind;
+        has_wanted |= is_wanted;
+        if (kind.end == ranked)
+            break;
+    }
+    if (list)
+        (void)fprintf(list, "; only '%s' is read", files->files[out->first].kind);
+    if (!list || fclose(list) != 0)
+        return false;
+    files->kinds = text;
+    return true;
+}
+
+/* Keep the files of one kind.  Returns false without host memory. */
+static bool keep_kind(struct rank_files *files, const char *wanted)
+{
+    size_t ranked = 0, count = 0;
+    struct kind kept;
+
+    qsort(files->files, files->count, sizeof(*files->files), compare_kinds);
+    while (ranked < files->count && files->files[ranked].rank >= 0)
+        ranked++;
+    if (!has_kinds(files, ranked))
+        return true;
+    if (!choose_kind(files, ranked, wanted, &kept))
+        return false;
+    for (size_t i = 0; i < files->count; i++)
+        if (i >= kept.first && i < kept.end)
+            files->files[count++] = files->files[i];
+        else
+            free_file(&files->files[i]);
+    files->others = files->count - count;
+    files->count = count;
+    return true;
+}
+
 /* --- One file a rank. --- */
 
 static bool is_same_rank(const struct rank_file *a, const struct rank_file *b)
 {
-    return a->rank >= 0 && a->rank == b->rank && a->before == b->before &&
-           memcmp(a->base, b->base, a->before) == 0;
+    return a->rank >= 0 && a->rank == b->rank && strcmp(a->process, b->process) == 0;
 }
 
-/* By rank, then by what stands before it; of one rank's files the latest first. */
+/* By rank, then by host; of one process's files the latest first. */
 static int compare_files(const void *left, const void *right)
 {
     const struct rank_file *a = left, *b = right;
+    int order;
 
     if (a->rank != b->rank)
         return (uint64_t)a->rank > (uint64_t)b->rank ? 1 : -1;
     if (!is_same_rank(a, b))
         return strverscmp(a->base, b->base);
-    if (a->written.tv_sec != b->written.tv_sec)
-        return a->written.tv_sec > b->written.tv_sec ? -1 : 1;
-    if (a->written.tv_nsec != b->written.tv_nsec)
-        return a->written.tv_nsec > b->written.tv_nsec ? -1 : 1;
-    return strverscmp(b->base, a->base);
+    order = compare_written(b, a);
+    return order != 0 ? order : strverscmp(b->base, a->base);
 }
 
 static void keep_latest(struct rank_files *files)
@@ -157,7 +346,7 @@ static void keep_latest(struct rank_files *files)
         struct rank_file *file = &files->files[i];
 
         if (count > 0 && is_same_rank(&files->files[count - 1], file)) {
-            free(file->path);
+            free_file(file);
             files->older++;
             continue;
         }
@@ -168,7 +357,8 @@ static void keep_latest(struct rank_files *files)
     files->count = count;
 }
 
-bool rank_files_find(const char *folder, struct rank_files *out, struct recording_fault *fault)
+bool rank_files_find(const char *folder, const char *kind, struct rank_files *out,
+                     struct recording_fault *fault)
 {
     *out = (struct rank_files){0};
     if (!add_all(out, folder, fault)) {
@@ -181,6 +371,10 @@ bool rank_files_find(const char *folder, struct rank_files *out, struct recordin
                        ".pkl, or in one of these and .zst");
         return false;
     }
+    if (!keep_kind(out, kind)) {
+        rank_files_fini(out);
+        return fail(fault, "the folder cannot be read", ENOMEM);
+    }
     qsort(out->files, out->count, sizeof(*out->files), compare_files);
     keep_latest(out);
     return true;
@@ -189,8 +383,9 @@ bool rank_files_find(const char *folder, struct rank_files *out, struct recordin
 void rank_files_fini(struct rank_files *files)
 {
     for (size_t i = 0; i < files->count; i++)
-        free(files->files[i].path);
+        free_file(&files->files[i]);
     free(files->files);
+    free(files->kinds);
     *files = (struct rank_files){0};
 }
 
@@ -220,7 +415,7 @@ size_t rank_files_match(struct rank_files *a, struct rank_files *b)
             b->files[count++] = b->files[k++];
             continue;
         }
-        free(order < 0 ? a->files[i++].path : b->files[k++].path);
+        free_file(order < 0 ? &a->files[i++] : &b->files[k++]);
         dropped++;
     }
     a->count = b->count = count;

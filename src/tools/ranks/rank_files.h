@@ -3,8 +3,13 @@
  * The snapshots of a folder, one for each process of a job.
  *
  * A snapshot is a regular file whose name ends in .pickle or .pkl, or in one of these and .zst.  Its rank is the number
- * behind the last `rank` of its name, with at most one of `-_.=` between them: oom-rank3-pid4711-1.pickle is of rank 3.
- * Of several files of one rank whose names begin alike the one written last counts.
+ * after the last `rank` of its name that is not a `local_rank`, in upper or lower case, with at most one of `-_.=` between them:
+ * oom-rank3-pid4711-1.pickle is of rank 3.
+ *
+ * A job may write several dumps of each rank.  The kind of a dump is its name without numbers: oom-rank#-pid#-#.  If files of one
+ * rank are of several kinds, only the kind with most files is read; of equal ones the kind that was written last.  Of several
+ * files of one rank and kind the one written last counts, unless their names contain the numbers of two hosts (node0_rank0):
+ * these are two processes.
  *
  * Locking: none.
  */
@@ -19,7 +24,8 @@
 struct rank_file {
     char *path;
     const char *base;  /* in path: the name in its folder */
-    size_t before;     /* bytes of the base before `rank`; where there is no rank, all of them */
+    char *kind;        /* the name without numbers */
+    char *process;     /* the part before the rank, with numbers of hosts alone */
     int64_t rank;      /* -1: the name has none */
     bool is_ambiguous; /* another file has the same rank */
     struct timespec written;
@@ -28,13 +34,17 @@ struct rank_file {
 struct rank_files {
     struct rank_file *files; /* [count], by rank; those without one come last, by name */
     size_t count;
-    size_t older; /* files that a newer one of their rank stands for */
+    size_t older;  /* files that a newer one of their rank stands for */
+    size_t others; /* files of other kinds */
+    char *
+        kinds; /* of these kinds and of the one that is read, with numbers of files; NULL: there is one kind */
 };
 
 bool rank_files_is_folder(const char *path);
 
-/* Find them.  Returns false with a fault, which is a sentence, also where there is none; there is nothing to end then. */
-bool rank_files_find(const char *folder, struct rank_files *out, struct recording_fault *fault);
+/* Find them; `kind`, if it is there, is read, whatever else there is (NULL: none).  Returns false with a fault, which is a sentence, also where there is none; there is nothing to end then. */
+bool rank_files_find(const char *folder, const char *kind, struct rank_files *out,
+                     struct recording_fault *fault);
 void rank_files_fini(struct rank_files *files);
 
 /*

@@ -397,10 +397,10 @@ static bool find_files(struct ranks *ranks, const char *a, const char *b, const 
                        struct recording_fault *fault)
 {
     *at = a;
-    if (!rank_files_find(a, &ranks->files[0], fault))
+    if (!rank_files_find(a, NULL, &ranks->files[0], fault))
         return false;
     *at = b;
-    if (b && !rank_files_find(b, &ranks->files[1], fault))
+    if (b && !rank_files_find(b, ranks->files[0].files[0].kind, &ranks->files[1], fault))
         return false;
     if (b)
         ranks->unmatched = rank_files_match(&ranks->files[0], &ranks->files[1]);

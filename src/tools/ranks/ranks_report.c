@@ -119,6 +119,7 @@ static void print_limits(FILE *out, const struct ranks *ranks)
     print_left_out(out, ranks->count - ranks->read, "which could not be read");
     print_left_out(out, ranks->files[0].older + ranks->files[1].older,
                    "of whose rank there is a newer file");
+    print_left_out(out, ranks->files[0].others + ranks->files[1].others, "of another kind");
     print_left_out(out, ranks->unmatched, "whose rank is in one folder alone");
     if (without > 0)
         (void)fprintf(out,
