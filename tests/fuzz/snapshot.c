@@ -116,13 +116,14 @@ static void compare_device(const struct recording *recording, const struct recor
 static void write_devices(const struct recording *recording)
 {
     FILE *out = fopen("/dev/null", "w");
+    struct course_dropped dropped;
     size_t summed;
 
     if (out == NULL)
         abort();
-    HOLDS(export_trace_write(out, recording, NULL, 3));
+    HOLDS(export_trace_write(out, recording, NULL, 3, &dropped));
     for (size_t i = 0; i < recording->device_count; i++)
-        HOLDS(view_model_write(out, 0, recording, &recording->devices[i], 3, &summed));
+        HOLDS(view_model_write(out, 0, recording, &recording->devices[i], 3, &summed, &dropped));
     (void)fclose(out);
 }
 

@@ -153,7 +153,7 @@ rows that do not differ: 3
                  "B has 4.00 MiB less live at the peak, all of it at model.py:112 forward"),
                 ("stranded", "all of it at model.py:300 scratch", "all of it at model.py:300 scratch"),
                 ("lives longer", "all of it at model.py:112 forward, where a block lives for 9 events, not 1",
-                 "all of it at model.py:112 forward, where a block lives for 1 events, not 9"),
+                 "all of it at model.py:112 forward, where a block lives for 1 event, not 9"),
                 ("idle", "B reserves 32.00 MiB more at the peak, all of it in idle pages",
                  "B reserves 32.00 MiB less at the peak, all of it in idle pages")):
             with self.subTest(plant=plant):

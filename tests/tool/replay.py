@@ -431,17 +431,17 @@ class Checks(ReplayTest):
         path = self.file(EXPANDABLE + "a 0 1000 0\n! oom\n= 0 0 0 2097152 0 0 0 0 0\n")
         done = self.replay("--check", path, exit_status=1)
         self.assertIn(":3: 1000 bytes were served, expected out of memory", done.stderr)
-        self.assertIn("\n0 of 1 steps agree\n", done.stdout)
+        self.assertIn("\n0 of 1 step agrees\n", done.stdout)
 
     def test_floor(self):
         # Numbers do not count; where only xseg finds memory the comparison ends.
         wrong = "= 1 1 1 1 1 1 1 1 1\n"
         text = EXPANDABLE + "d 100\na 0 1000 0\n" + wrong + "f 0\n" + wrong
         done = self.replay("--check=floor", self.file(text))
-        self.assertIn("\n1 of 1 steps agree\n", done.stdout)
+        self.assertIn("\n1 of 1 step agrees\n", done.stdout)
         parted = text + "a 1 1000 0\n! oom\n" + wrong + "a 2 900000000 0\na 3 512 0\nf 3\n"
         done = self.replay("--check=floor", self.file(parted))
-        self.assertIn("\n1 of 1 steps agree up to line 8, where only xseg found memory\n",
+        self.assertIn("\n1 of 1 step agrees up to line 8, where only xseg found memory\n",
                       done.stdout)
         failing = text + "a 2 900000000 0\n" + wrong
         done = self.replay("--check=floor", self.file(failing), exit_status=3)

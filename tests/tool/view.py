@@ -35,11 +35,11 @@ class ViewTest(unittest.TestCase):
         self.assertEqual(ran.returncode, status, ran.stderr)
         return CHECKED.sub("", ran.stderr)
 
-    def page(self, snapshot, *options):
+    def page(self, snapshot, *options, status=0):
         """The page of a snapshot."""
         path = self.folder / "snapshot.pickle"
         path.write_bytes(pickle.dumps(snapshot, 4))
-        self.said = self.view(path, "-o", "page.html", *options)
+        self.said = self.view(path, "-o", "page.html", *options, status=status)
         return (self.folder / "page.html").read_text(encoding="utf-8")
 
     def test_lives_are_those_of_the_programme_at_every_event(self):
@@ -160,9 +160,10 @@ class ViewTest(unittest.TestCase):
         trace.insert(alloc + 1, dict(trace[alloc]))
         done = next(i for i, entry in enumerate(trace) if entry["action"] == "free_completed")
         trace.insert(done + 1, dict(trace[done]))
-        model = viewed.Model(self.page(snapshot))
+        model = viewed.Model(self.page(snapshot, status=1))
         self.assertTrue(model.whole)
         self.assertEqual(model.facts["unmatched"], 2)
+        self.assertRegex(self.said, "snapshot.pickle: 1 allocated block of .* not in any segment of the file, and left out")
 
     def test_bad_files_are_refused_and_leave_no_page(self):
         whole, huge = pickle.dumps(viewed.Programme(12, 50).snapshot(), 4), viewed.Programme(12, 50).snapshot()

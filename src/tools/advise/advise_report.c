@@ -107,8 +107,7 @@ static void print_shortage(FILE *out, const struct advice *advice)
     print_head(out, "out of memory");
     put_certainty(out, advice);
     if (in_force->failed > 0)
-        (void)fprintf(out, "%" PRIu64 " request%s failed in the file; ", in_force->failed,
-                      in_force->failed == 1 ? "" : "s");
+        (void)fprintf(out, "%s failed in the file; ", amount_of(in_force->failed, "request").text);
     (void)fprintf(out, "on %s", amount_bytes(advice_target(advice)).text);
     if (in_force->serves)
         (void)fputs(" a replay completes with the string in force", out);
@@ -117,7 +116,8 @@ static void print_shortage(FILE *out, const struct advice *advice)
                                          : " it completes with this string",
                     out);
     else
-        (void)fprintf(out, " it completes with none of %zu configurations", advice->replayed);
+        (void)fprintf(out, " it completes with none of %s",
+                      amount_of(advice->replayed, "configuration").text);
     (void)fputc('\n', out);
 }
 
@@ -243,7 +243,7 @@ bool advise_report_text(FILE *out, const struct advice *advice)
     if (!print_sentences(out, advice))
         return false;
     print_table(out, advice);
-    (void)fprintf(out, "\n%zu configurations replayed\n", advice->replayed);
+    (void)fprintf(out, "\n%s replayed\n", amount_of(advice->replayed, "configuration").text);
     return true;
 }
 
@@ -288,11 +288,11 @@ bool advise_report_ranks_text(FILE *out, const struct advise_ranks *ranks,
 {
     print_title(out, ranks->verdict);
     printable_print(out, ranks->folder);
-    (void)fprintf(out, ", %zu file%s\n", ranks->files, ranks->files == 1 ? "" : "s");
+    (void)fprintf(out, ", %s\n", amount_of(ranks->files, "file").text);
     if (!print_sentences(out, advice))
         return false;
     print_ranks(out, ranks, advice);
-    (void)fprintf(out, "\n%zu configurations replayed\n", advice->replayed);
+    (void)fprintf(out, "\n%s replayed\n", amount_of(advice->replayed, "configuration").text);
     return true;
 }
 

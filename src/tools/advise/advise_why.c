@@ -109,7 +109,7 @@ static void put_nothing(FILE *out, const struct advice *advice)
     const struct trial_figures *figures = &advice->in_force.figures;
 
     if (!figures->completes) {
-        (void)fprintf(out, "of %zu configurations ", advice->replayed);
+        (void)fprintf(out, "of %s ", amount_of(advice->replayed, "configuration").text);
         if (advice_is_of_ranks(advice)) {
             (void)fputs("with none do more of these ranks complete", out);
             return;
@@ -118,10 +118,11 @@ static void put_nothing(FILE *out, const struct advice *advice)
         return;
     }
     (void)fprintf(out,
-                  "of %zu configurations none lowers the %s of %s by more than a hundredth within "
+                  "of %s none lowers the %s of %s by more than a hundredth within "
                   "%s more of the driver's time%s; %s of it are what the programme itself asks for "
                   "at a time",
-                  advice->replayed, advice_is_of_ranks(advice) ? "largest peak" : "peak",
+                  amount_of(advice->replayed, "configuration").text,
+                  advice_is_of_ranks(advice) ? "largest peak" : "peak",
                   amount_bytes(figures->peak_reserved).text,
                   amount_time((double)advice->driver_ns).text,
                   advice->needs_larger ? " without needing a larger device" : "",

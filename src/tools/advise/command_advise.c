@@ -251,7 +251,7 @@ static int advise_job(struct advising *advising, const struct ranks_job *job, co
         status = advise_files(advising, looked_at.folder, &looked_at);
     end(advising);
     free(places.of);
-    return bad > 0 || ranks->read < ranks->count ? COMMAND_BAD : status;
+    return bad > 0 || ranks->read < ranks->count || job->has_dropped ? COMMAND_BAD : status;
 }
 
 static int advise_folder(struct advising *advising)

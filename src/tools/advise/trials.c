@@ -16,6 +16,7 @@
 #include "src/tools/command/option.h"
 #include "src/tools/player/min_device.h"
 #include "src/tools/player/replay.h"
+#include "src/tools/text/amount.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/progress.h"
 
@@ -148,7 +149,8 @@ static void draw(const struct trials *trials, size_t done)
 {
     const size_t most = done > trials->expected ? done : trials->expected;
 
-    progress_draw(done, most > 0 ? most : 1, "%zu configurations, %s", done, trials->name);
+    progress_draw(done, most > 0 ? most : 1, "%s, %s", amount_of(done, "configuration").text,
+                  trials->name);
 }
 
 /* Wait for a child, and draw meanwhile. */

@@ -16,6 +16,8 @@ static bool add_up(struct blame *blame)
             : !course_init_at_end(&course, blame->recording, blame->device))
         return false;
     blame->left_out = course.left_out;
+    blame->dropped = course.dropped;
+    blame->has_times = course.has_times;
     fine = stranded_play(&blame->sums, &course, blame->sites.count, sites_of, &blame->sites);
     course_fini(&course);
     blame->is_moment = blame->sums.is_moment;

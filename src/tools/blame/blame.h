@@ -30,6 +30,8 @@ struct blame {
     uint32_t *order;      /* [sites.count]: sites, those with most first */
     uint64_t duration_us; /* 1 where is_moment */
     bool is_moment;
+    bool has_times; /* else sums are byte-events, and duration_us counts events */
+    struct course_dropped dropped;
     size_t left_out;              /* events, segments and blocks that do not fit the others */
     struct blame_reason *reasons; /* why whole pages are idle at the end; of xseg's own files */
     size_t reason_count;

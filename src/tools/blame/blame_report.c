@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/recording/recording_file.h"
 #include "src/tools/text/amount.h"
 #include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
@@ -30,11 +31,13 @@ static void print_heading(FILE *out, const struct blame *blame)
 
     style_strong(out, blame->recording->name);
     (void)fprintf(out, ", device %d: %s", blame->device->number,
-                  amount_count(blame->device->event_count).text);
+                  amount_of(blame->device->event_count, "event").text);
     if (blame->is_moment)
-        (void)fputs(" events; this is the state at the end\n", out);
+        (void)fputs("; this is the state at the end\n", out);
+    else if (blame->has_times)
+        (void)fprintf(out, " in %.6g s\n", (double)blame->duration_us / 1e6);
     else
-        (void)fprintf(out, " events in %.6g s\n", (double)blame->duration_us / 1e6);
+        (void)fputs(" without times, so averages are over events\n", out);
     (void)fprintf(out, "reserved %s%s, live %s%s; at the peak reserved %s, live %s\n",
                   amount_bytes(average(blame, sums->reserved)).text, when,
                   amount_bytes(average(blame, sums->live)).text, when,
@@ -46,11 +49,11 @@ static void print_limits(FILE *out, const struct blame *blame)
 {
     const struct {
         uint64_t count;
-        const char *what;
+        enum recording_limit what;
     } limits[] = {
-        {blame->device->lost, "events before the first were overwritten"},
-        {blame->device->left_out, "events before the first had no room in the file"},
-        {blame->left_out, "events or blocks do not fit the others, and are left out"},
+        {blame->device->lost, RECORDING_LIMIT_LOST},
+        {blame->device->left_out, RECORDING_LIMIT_NO_ROOM},
+        {blame->left_out, RECORDING_LIMIT_LEFT_OUT},
     };
 
     if (blame->device->event_count == 0)
@@ -59,7 +62,7 @@ static void print_limits(FILE *out, const struct blame *blame)
                     out);
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
         if (limits[i].count > 0)
-            (void)fprintf(out, "%s %s\n", amount_count(limits[i].count).text, limits[i].what);
+            (void)fprintf(out, "%s\n", recording_file_limit(limits[i].what, limits[i].count).text);
 }
 
 struct row {
@@ -244,19 +247,21 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
     const struct stranded *sums = &blame->sums;
 
     return json_pack(
-        "{s:o, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I}, s:o, "
+        "{s:o, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I}, "
+        "s:o, "
         "s:I, s:o}",
         "file", printable_json(blame->recording->name), "device", blame->device->number, "by",
         words[by], "events", (json_int_t)blame->device->event_count, "duration_us",
-        (json_int_t)(blame->is_moment ? 0 : blame->duration_us), "lost",
+        (json_int_t)(blame->is_moment || !blame->has_times ? 0 : blame->duration_us),
+        "duration_events",
+        (json_int_t)(blame->is_moment || blame->has_times ? 0 : blame->duration_us), "lost",
         (json_int_t)blame->device->lost, "no_room", (json_int_t)blame->device->left_out, "left_out",
         (json_int_t)blame->left_out, "reserved", sum_json(sums->reserved), "live",
         sum_json(sums->live), "stranded", sum_json(sums->stranded), "pending",
         sum_json(sums->pending + sums->beside), "idle", sum_json(sums->idle), "peak", "event",
         (json_int_t)sums->peak.event, "reserved", (json_int_t)sums->peak.reserved, "live",
         (json_int_t)sums->peak.live, "idle_at_end", reasons_json(blame), "single_page_rest",
-        (json_int_t)blame->device->single_page_rest, "sites",
-        sites_json(blame));
+        (json_int_t)blame->device->single_page_rest, "sites", sites_json(blame));
 }
 
 /* --- Folded stacks. --- */

@@ -47,34 +47,41 @@ static bool print(const struct option_values *arguments, const struct blame *bla
            complain_of_memory();
 }
 
-static bool blame_device(const struct option_values *arguments, const struct recording *recording)
+static int blame_device(const struct option_values *arguments, const struct recording *recording)
 {
     const struct recording_device *device = find_device(arguments, recording);
     const enum sites_by sites_by = option_given(arguments, OPTION_FLAME)   ? SITES_BY_STACK
                                    : option_given(arguments, OPTION_LABEL) ? SITES_BY_LABEL
                                                                            : SITES_BY_FRAME;
     struct blame blame;
+    int status = COMMAND_FINE;
     bool fine;
 
     if (!device)
-        return false;
+        return COMMAND_BAD;
     progress_begin(recording->name);
     fine = blame_init(&blame, recording, device, sites_by,
                       (uint32_t)option_number(arguments, OPTION_DEPTH),
                       (enum blame_by)option_number(arguments, OPTION_BY));
     progress_end();
-    if (!fine)
-        return complain_of_memory();
+    if (!fine) {
+        (void)complain_of_memory();
+        return COMMAND_BAD;
+    }
     fine = print(arguments, &blame);
+    if (!fine)
+        status = COMMAND_BAD;
+    else if (course_report_dropped(recording->name, &blame.dropped))
+        status = COMMAND_MISMATCH;
     blame_fini(&blame);
-    return fine;
+    return status;
 }
 
 static int run(const struct option_values *arguments)
 {
     const char *path = arguments->operands[0];
     struct recording recording;
-    bool fine;
+    int status;
 
     if (!agree(arguments))
         return COMMAND_BAD;
@@ -82,9 +89,9 @@ static int run(const struct option_values *arguments)
         return blame_ranks(arguments);
     if (!recording_file_read(path, &recording))
         return COMMAND_BAD;
-    fine = blame_device(arguments, &recording);
+    status = blame_device(arguments, &recording);
     recording_fini(&recording);
-    return fine ? COMMAND_FINE : COMMAND_BAD;
+    return status;
 }
 
 const struct command command_blame = {
@@ -120,5 +127,5 @@ const struct command command_blame = {
             {"xseg blame --json job.pickle | jq .idle", "one of the sums, for a script"},
             {"xseg blame snapshots/", "all ranks of a job, and which is the odd one"},
         },
-    .exits = {COMMAND_EXIT_FINE, NULL, COMMAND_EXIT_BAD},
+    .exits = {COMMAND_EXIT_FINE, COMMAND_EXIT_DROPPED, COMMAND_EXIT_BAD},
 };

@@ -23,7 +23,9 @@ enum command_exit {
 };
 
 #define COMMAND_EXIT_FINE "fine"
-#define COMMAND_EXIT_BAD  "a bad file or argument, or output that cannot be written"
+#define COMMAND_EXIT_DROPPED \
+    "blocks are left out that no segment of the file contains; the output is complete otherwise"
+#define COMMAND_EXIT_BAD "a bad file or argument, or output that cannot be written"
 
 /* What stands behind the options; completion offers it. */
 enum command_operands { COMMAND_NO_OPERANDS, COMMAND_FILES, COMMAND_NAMES, COMMAND_TEXT };

@@ -12,6 +12,7 @@
 #include "src/tools/ranks/ranks_report.h"
 #include "src/tools/ranks/ranks_run.h"
 #include "src/tools/recording/recording_file.h"
+#include "src/tools/text/amount.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
@@ -100,24 +101,25 @@ static bool compare_both(struct comparing *comparing)
 
 /* --- Printing. --- */
 
-static void print_limit(uint64_t count, const char *what)
+static void print_limit(uint64_t count, enum recording_limit what)
 {
     if (count > 0)
-        (void)printf("   %" PRIu64 " %s\n", count, what);
+        (void)printf("   %s\n", recording_file_limit(what, count).text);
 }
 
 static void print_side(const struct side *side, char letter)
 {
     (void)printf("%c: ", letter);
     printable_print(stdout, recording_file_name(side->path));
-    (void)printf(", device %d, %" PRIu64 " events\n", side->device->number, side->profile.events);
+    (void)printf(", device %d, %s\n", side->device->number,
+                 amount_of(side->profile.events, "event").text);
     if (side->profile.events == 0)
         (void)fputs("   there is no history in it, so what both have at their ends is "
                     "compared; " RECORDING_FILE_HOW_TO "\n",
                     stdout);
-    print_limit(side->profile.lost, "events before the first were overwritten");
-    print_limit(side->profile.no_room, "events before the first had no room in the file");
-    print_limit(side->profile.left_out, "events or blocks do not fit the others, and are left out");
+    print_limit(side->profile.lost, RECORDING_LIMIT_LOST);
+    print_limit(side->profile.no_room, RECORDING_LIMIT_NO_ROOM);
+    print_limit(side->profile.left_out, RECORDING_LIMIT_LEFT_OUT);
 }
 
 static void print_text(const struct comparing *comparing, const char *verdict,
@@ -155,7 +157,7 @@ static int print(const struct comparing *comparing)
     const struct compare_names names = {"A", "B"};
     const bool differs = compare_judge(&comparing->compare).result >= COMPARE_WHOLE;
     char *verdict = compare_report_verdict(&comparing->compare, &names);
-    bool fine = verdict;
+    bool fine = verdict, has_dropped = false;
 
     if (!fine)
         (void)complain_of_memory();
@@ -164,7 +166,11 @@ static int print(const struct comparing *comparing)
     else
         print_text(comparing, verdict, &names);
     free(verdict);
-    if (!fine)
+    for (unsigned i = 0; fine && i < 2; i++)
+        has_dropped |= course_report_dropped(recording_file_name(comparing->sides[i].path),
+                                             &comparing->sides[i].profile.dropped);
+    /* A difference may be that of blocks that are left out. */
+    if (!fine || has_dropped)
         return COMMAND_BAD;
     return differs ? COMMAND_MISMATCH : COMMAND_FINE;
 }

@@ -6,6 +6,8 @@
 
 #include "src/tools/containers/array.h"
 #include "src/tools/course/course_ranges.h"
+#include "src/tools/text/amount.h"
+#include "src/tools/text/complain.h"
 #include "src/tools/text/progress.h"
 
 #define QUANTUM      512u
@@ -130,6 +132,12 @@ static uint64_t place_for(const struct course *course, uint64_t address, uint64_
 
 /* --- The end. --- */
 
+static void drop(struct course *course, uint64_t bytes)
+{
+    course->dropped.blocks++;
+    course->dropped.bytes += bytes;
+}
+
 static void load_block(struct course *course, const struct recording_segment *segment,
                        const struct recording_block *block)
 {
@@ -147,10 +155,12 @@ static void load_block(struct course *course, const struct recording_segment *se
     if (block->state == RECORDING_INACTIVE)
         return;
     if (block->bytes == 0 || block->address < segment->address ||
-        place_for(course, block->address, block->bytes) < block->bytes)
+        place_for(course, block->address, block->bytes) < block->bytes) {
         course->left_out++;
-    else
+        drop(course, block->bytes);
+    } else {
         (void)add_block(course, &loaded);
+    }
 }
 
 /* Addresses of segments are even: users of a course may count on that. */
@@ -174,6 +184,9 @@ static void load_segment(struct course *course, const struct recording *recordin
     if (!is_range(segment->address, segment->bytes) ||
         course_ranges_mapped(course, range.start, range.end, false) > 0) {
         course->left_out++;
+        for (uint32_t i = 0; i < segment->count; i++)
+            if (recording->blocks[segment->first + i].state != RECORDING_INACTIVE)
+                drop(course, recording->blocks[segment->first + i].bytes);
         return;
     }
     if (!course_ranges_add(course, &range))
@@ -201,8 +214,10 @@ static enum plan undo_alloc(struct course *course, size_t number)
     const struct recording_event *event = &course->device->events[number];
     const uint32_t slot = ordered_find(&course->blocks, event->address);
 
-    if (slot == ORDERED_NONE)
+    if (slot == ORDERED_NONE) {
+        drop(course, event->bytes);
         return LEFT_OUT;
+    }
     if (course->block[slot].bytes != round_up(event->bytes))
         (void)note_exception(course, number, course->block[slot].bytes);
     remove_block(course, slot);
@@ -495,6 +510,17 @@ bool course_init(struct course *course, const struct recording *recording,
     }
     course_ranges_set_pages(course);
     set_clock(course, first_time(device));
+    return true;
+}
+
+bool course_report_dropped(const char *file, const struct course_dropped *dropped)
+{
+    if (dropped->blocks == 0)
+        return false;
+    complain("%s: %s of %s not in any segment of the file, and left out; the file is "
+             "inconsistent, or entries are missing",
+             file, amount_of(dropped->blocks, "allocated block").text,
+             amount_bytes(dropped->bytes).text);
     return true;
 }
 

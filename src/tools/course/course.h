@@ -60,6 +60,11 @@ struct course_watcher {
     void (*range_leaves)(void *self, const struct course_range *range); /* it is there no more */
 };
 
+/* Allocated blocks that are left out since no segment of the file contains them. */
+struct course_dropped {
+    uint64_t blocks, bytes;
+};
+
 struct course {
     const struct recording_device *device;
     struct ordered blocks; /* by address */
@@ -72,8 +77,9 @@ struct course {
     uint64_t now_us;                  /* never goes back */
     uint64_t large_page;              /* bytes */
     size_t at;                        /* events so far */
-    size_t left_out;                  /* events and segments that do not fit the others */
-    uint8_t *plan;                    /* of each event: how it is played */
+    size_t left_out;                  /* events, blocks and segments that do not fit the others */
+    struct course_dropped dropped;
+    uint8_t *plan; /* of each event: how it is played */
     struct course_exception *exceptions;
     size_t exception_count;
     bool has_times;    /* else its time is ticks */
@@ -108,6 +114,9 @@ uint64_t course_next_us(const struct course *course);
 
 /* Play the next event.  Returns false behind the last one, and where host memory runs out. */
 bool course_step(struct course *course);
+
+/* Report blocks that were left out on standard error.  Returns whether there are any. */
+bool course_report_dropped(const char *file, const struct course_dropped *dropped);
 
 /* The block that holds an address, or NULL.  Good until the next step.  Cost: O(log n). */
 const struct course_block *course_block_at(const struct course *course, uint64_t address);

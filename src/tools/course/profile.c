@@ -68,6 +68,7 @@ static bool find_figures(struct figures *out, struct profile *profile, const str
     if (!open_course(&course, sites->recording, device, rules))
         return false;
     profile->left_out = course.left_out;
+    profile->dropped = course.dropped;
     fine = stranded_play(&out->over, &course, sites->count, sites_of, sites);
     course_fini(&course);
     if (!fine)
@@ -255,6 +256,8 @@ bool profile_add(struct profile *to, const struct profile *from)
     to->events = bounded((stranded_sum)to->events + from->events);
     to->lost = bounded((stranded_sum)to->lost + from->lost);
     to->no_room = bounded((stranded_sum)to->no_room + from->no_room);
+    to->dropped.blocks += from->dropped.blocks;
+    to->dropped.bytes += from->dropped.bytes;
     to->left_out = bounded((stranded_sum)to->left_out + from->left_out);
     return true;
 }

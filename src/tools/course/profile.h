@@ -51,6 +51,7 @@ struct profile {
     struct profile_figures pending, idle;
     struct profile_figures whole; /* of all rows */
     uint64_t events, lost, no_room, left_out;
+    struct course_dropped dropped;
 };
 
 struct profile_rules {

@@ -35,7 +35,8 @@ static bool choose(const struct option_values *arguments, const struct recording
     return false;
 }
 
-static bool write_trace(const struct option_values *arguments, const struct recording *recording)
+static bool write_trace(const struct option_values *arguments, const struct recording *recording,
+                        struct course_dropped *dropped)
 {
     const struct recording_device *device;
     struct whole_file file;
@@ -47,7 +48,7 @@ static bool write_trace(const struct option_values *arguments, const struct reco
         return false;
     progress_begin(recording->name);
     fine = export_trace_write(file.out, recording, device,
-                              (size_t)arguments->of[OPTION_SLICES].number);
+                              (size_t)arguments->of[OPTION_SLICES].number, dropped);
     progress_end();
     if (!fine)
         complain("%s: no host memory is left to make a trace of it", recording->name);
@@ -56,6 +57,7 @@ static bool write_trace(const struct option_values *arguments, const struct reco
 
 static int run(const struct option_values *arguments)
 {
+    struct course_dropped dropped = {0, 0};
     struct recording recording;
     bool fine;
 
@@ -69,7 +71,11 @@ static int run(const struct option_values *arguments)
     }
     if (!recording_file_read(arguments->operands[0], &recording))
         return COMMAND_BAD;
-    fine = write_trace(arguments, &recording);
+    fine = write_trace(arguments, &recording, &dropped);
+    if (fine && course_report_dropped(recording.name, &dropped)) {
+        recording_fini(&recording);
+        return COMMAND_MISMATCH;
+    }
     recording_fini(&recording);
     return fine ? COMMAND_FINE : COMMAND_BAD;
 }
@@ -97,5 +103,5 @@ const struct command command_export = {
             {"xseg export --perfetto --blocks 20000 job.pickle -o job.perfetto",
              "with more blocks"},
         },
-    .exits = {COMMAND_EXIT_FINE, NULL, COMMAND_EXIT_BAD},
+    .exits = {COMMAND_EXIT_FINE, COMMAND_EXIT_DROPPED, COMMAND_EXIT_BAD},
 };

@@ -8,6 +8,8 @@
 #include "src/tools/course/course_ranges.h"
 #include "src/tools/course/sites.h"
 #include "src/tools/export/export_lives.h"
+#include "src/tools/recording/recording_file.h"
+#include "src/tools/text/amount.h"
 
 #define YEAR_2001_US UINT64_C(1000000000000000) /* earlier times are not those since 1970 */
 
@@ -65,6 +67,7 @@ struct exporting {
     size_t most_blocks;
     /* Of one device: */
     const struct recording_device *device;
+    struct course_dropped dropped; /* of all devices */
     struct course course;
     struct gauge gauge;
     struct pool *pools; /* [recording.pool_count] */
@@ -428,14 +431,15 @@ static bool write_lives(struct exporting *exporting)
 static void describe_device(struct exporting *exporting)
 {
     const struct recording_device *device = exporting->device;
-    char text[256], *name = NULL;
+    char text[320], *name = NULL;
     struct perfetto_track track = {.description = text, .rank = device->number};
 
     (void)snprintf(text, sizeof(text),
-                   "%zu events; %" PRIu64 " before the first were overwritten, %" PRIu64
-                   " had no room in the file; %zu events or blocks do not fit the others, and are "
-                   "left out",
-                   device->event_count, device->lost, device->left_out, exporting->course.left_out);
+                   "%s; %" PRIu64 " before the first %s overwritten, %" PRIu64
+                   " had no room in the file; %s",
+                   amount_of(device->event_count, "event").text, device->lost,
+                   device->lost == 1 ? "was" : "were", device->left_out,
+                   recording_file_limit(RECORDING_LIMIT_LEFT_OUT, exporting->course.left_out).text);
     if (asprintf(&name, "%s, device %d", exporting->recording->name, device->number) < 0) {
         exporting->lacks_memory = true;
         return;
@@ -518,6 +522,8 @@ static bool write_device(struct exporting *exporting, const struct recording_dev
     if (device->event_count > 0 ? !course_init(&exporting->course, recording, device)
                                 : !course_init_at_end(&exporting->course, recording, device))
         return false;
+    exporting->dropped.blocks += exporting->course.dropped.blocks;
+    exporting->dropped.bytes += exporting->course.dropped.bytes;
     exporting->pools = calloc(recording->pool_count, sizeof(*exporting->pools));
     exporting->touched = calloc(recording->pool_count, sizeof(*exporting->touched));
     fine = exporting->pools && exporting->touched &&
@@ -567,7 +573,8 @@ static bool write_devices(struct exporting *exporting, const struct recording_de
 }
 
 bool export_trace_write(FILE *out, const struct recording *recording,
-                        const struct recording_device *device, size_t most_blocks)
+                        const struct recording_device *device, size_t most_blocks,
+                        struct course_dropped *dropped)
 {
     struct exporting exporting = {.recording = recording, .most_blocks = most_blocks};
     bool fine;
@@ -584,6 +591,7 @@ bool export_trace_write(FILE *out, const struct recording *recording,
     intern_names(&exporting.trace);
     fine = exporting.interned && exporting.pool_is_interned && write_devices(&exporting, device);
     fine = perfetto_fini(&exporting.trace) && fine;
+    *dropped = exporting.dropped;
     free(exporting.interned);
     free(exporting.pool_is_interned);
     sites_fini(&exporting.sites);

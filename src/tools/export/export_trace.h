@@ -15,18 +15,20 @@
 
 #include <stdio.h>
 
-#include "src/tools/recording/recording.h"
+#include "src/tools/course/course.h"
 
 /*
  * Write the trace.
  *
  * device:      the one to write; NULL: all of them
  * most_blocks: how many blocks of a device have slices
+ * dropped:     blocks that are left out
  *
  * Returns: false without host memory.  What could not be written is the stream's to say (ferror())
  * Cost:    O(log n) an event; of host memory a byte for each event of a device, and what its state takes
  */
 bool export_trace_write(FILE *out, const struct recording *recording,
-                        const struct recording_device *device, size_t most_blocks);
+                        const struct recording_device *device, size_t most_blocks,
+                        struct course_dropped *dropped);
 
 #endif

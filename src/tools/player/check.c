@@ -170,6 +170,6 @@ void check_fini(struct check *check)
     if (check->mode == CHECK_EXACT && check->pending_difference)
         begin_step(check, UINT32_MAX);
     if (check->differences > PRINTED_MOST)
-        complain("%s: %" PRIu64 " more numbers differ", check->file,
-                 check->differences - PRINTED_MOST);
+        complain("%s: %" PRIu64 " more number%s", check->file, check->differences - PRINTED_MOST,
+                 check->differences - PRINTED_MOST == 1 ? " differs" : "s differ");
 }

@@ -49,6 +49,7 @@ bool explained_take(struct explained *explained, struct xseg_allocator *allocato
     struct taking taking = {explained, trace, streams};
 
     memset(explained, 0, sizeof(*explained));
+    explained->has_times = trace->has_clock;
     explained->sums.struct_bytes = sizeof(explained->sums);
     explained->is_there =
         xseg_explain(allocator, NULL, note_reason, &taking, &explained->sums) == XSEG_OK;
@@ -71,7 +72,7 @@ static const char *name_wall(const struct xseg_reason *reason)
     return reason->pool != NULL ? ", private pool" : "";
 }
 
-static void print_reason(FILE *out, const struct explained_reason *told)
+static void print_reason(FILE *out, const struct explained_reason *told, bool has_times)
 {
     const struct xseg_reason *reason = &told->reason;
 
@@ -87,9 +88,9 @@ static void print_reason(FILE *out, const struct explained_reason *told)
         if (reason->has_waits_for)
             (void)fprintf(out, " waits for stream %" PRIu64, told->waits_for);
     }
-    if (reason->block_age_ms != UINT64_MAX)
+    if (has_times && reason->block_age_ms != UINT64_MAX)
         (void)fprintf(out, ", allocated %.1f s ago", (double)reason->block_age_ms / 1000);
-    if (reason->age_ms != UINT64_MAX)
+    if (has_times && reason->age_ms != UINT64_MAX)
         (void)fprintf(out, "; %s for %.1f s",
                       reason->kind < XSEG_REASON_PINNED ? "no free" : "idle",
                       (double)reason->age_ms / 1000);
@@ -108,7 +109,7 @@ void explained_print(FILE *out, const struct explained *explained)
             continue;
         print_share(out, xseg_reason_text((enum xseg_reason_kind)i), kind->bytes, all);
         for (unsigned at = 0; at < kind->told; at++)
-            print_reason(out, &kind->largest[at]);
+            print_reason(out, &kind->largest[at], explained->has_times);
         if (kind->reasons > kind->told)
             (void)fprintf(out, "             and %" PRIu64 " more\n", kind->reasons - kind->told);
     }

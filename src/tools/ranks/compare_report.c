@@ -54,8 +54,8 @@ static void print_reason(FILE *out, const struct compare_verdict *verdict,
     if (!row->name_a || !row->name_b)
         (void)fprintf(out, ", where %s allocates nothing", row->name_a ? names->b : names->a);
     else if (verdict->measure == COMPARE_LIVE && life_a != life_b)
-        (void)fprintf(out, ", where a block lives for %" PRIu64 " events, not %" PRIu64, life_b,
-                      life_a);
+        (void)fprintf(out, ", where a block lives for %s, not %" PRIu64,
+                      amount_of(life_b, "event").text, life_a);
 }
 
 /* Which part of a difference is where, and why there. */

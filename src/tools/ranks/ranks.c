@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "src/tools/recording/recording_file.h"
+#include "src/tools/text/amount.h"
 #include "src/tools/text/complain.h"
 
 #define ODD_FROM 100 /* a rank is odd from this part of what is reserved on */
@@ -153,6 +154,7 @@ static void note_figures(struct reading *reading, size_t number, const struct pr
         for (int i = 0; i < COMPARE_MEASURES; i++)
             rank->whole[job][i] = compare_whole((enum compare_measure)i, &profiles[job]);
         rank->events[job] = profiles[job].events;
+        rank->dropped[job] = profiles[job].dropped;
         rank->lacks_history |= profiles[job].events == 0;
     }
     rank->is_read = true;
@@ -208,7 +210,8 @@ static void lead(struct reading *reading)
         if (reading->rules->progress) {
             const size_t next = atomic_load(&reading->next);
 
-            complain_progress("%zu of %zu files", next < count ? next : count, count);
+            complain_progress("%zu of %s", next < count ? next : count,
+                              amount_of(count, "file").text);
         }
     if (reading->rules->progress)
         complain_progress_end();

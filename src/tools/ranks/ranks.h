@@ -45,6 +45,7 @@ struct rank {
     char name[RANKS_NAME];
     bool is_read;
     bool lacks_history;
+    struct course_dropped dropped[2]; /* blocks of its files that are left out */
     uint64_t events[2];
     uint64_t whole[2][COMPARE_MEASURES]; /* bytes */
     double gap, distance;                /* bytes */

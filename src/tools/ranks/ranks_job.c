@@ -67,6 +67,10 @@ bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments
         if (!job->ranks.ranks[i].is_read)
             complain("%s", job->ranks.ranks[i].fault ? job->ranks.ranks[i].fault
                                                      : "no host memory is left");
+    for (size_t i = 0; i < job->ranks.count; i++)
+        for (unsigned of = 0; of < job->ranks.jobs; of++)
+            job->has_dropped |= course_report_dropped(job->ranks.files[of].files[i].path,
+                                                      &job->ranks.ranks[i].dropped[of]);
     fine = job->ranks.read > 0;
     if (fine && is_two) {
         fine = job->has_pair = compare_init(&job->pair, &job->ranks.sums[0], &job->ranks.sums[1],

@@ -17,6 +17,7 @@ struct ranks_job {
     struct profile profiles[2]; /* of one job: its typical rank and its odd one */
     struct compare pair;
     bool has_pair;
+    bool has_dropped; /* blocks of a file are left out; standard error has the sentences */
 };
 
 /*

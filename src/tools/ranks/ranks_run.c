@@ -5,6 +5,7 @@
 
 #include "src/tools/ranks/compare_report.h"
 #include "src/tools/ranks/ranks_report.h"
+#include "src/tools/text/amount.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
@@ -19,7 +20,7 @@ void ranks_run_heading(const struct ranks_job *job, const char *verdict)
         if (ranks->jobs == 2)
             (void)fprintf(stdout, "%c: ", "AB"[i]);
         printable_print(stdout, job->arguments->operands[i]);
-        (void)fprintf(stdout, ", %zu file%s", ranks->read, ranks->read == 1 ? "" : "s");
+        (void)fprintf(stdout, ", %s", amount_of(ranks->read, "file").text);
         if (ranks_has_typical(ranks))
             (void)fprintf(stdout, "; %s is the most like all",
                           ranks->ranks[ranks_typical(ranks)].name);
@@ -54,7 +55,7 @@ int ranks_run(const struct option_values *arguments,
         return COMMAND_BAD;
     verdict = ranks_job_verdict(&job);
     fine = verdict ? print(&job, verdict) : complain_of_memory();
-    fine = fine && job.ranks.read == job.ranks.count;
+    fine = fine && job.ranks.read == job.ranks.count && !job.has_dropped;
     differs = ranks_job_differs(&job);
     free(verdict);
     ranks_job_close(&job);

@@ -83,3 +83,12 @@ const struct recording_device *recording_device(const struct recording *recordin
     }
     return found;
 }
+
+size_t recording_histories(const struct recording *recording)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < recording->device_count; i++)
+        count += recording->devices[i].event_count > 0;
+    return count;
+}

@@ -144,6 +144,9 @@ enum recording_segments {
 
 enum recording_segments recording_segments(const struct recording *recording);
 
+/* How many devices have a history. */
+size_t recording_histories(const struct recording *recording);
+
 /* The device of a number, or NULL; -1: the one with most events, or else with the largest segment. */
 const struct recording_device *recording_device(const struct recording *recording, int number);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/tools/recording/recording_read.h"
+#include "src/tools/text/amount.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/progress.h"
 
@@ -59,6 +60,23 @@ bool recording_file_read(const char *path, struct recording *out)
         return true;
     complain("%s: %s", recording_file_name(path), fault.text);
     return false;
+}
+
+struct recording_limit_text recording_file_limit(enum recording_limit limit, uint64_t count)
+{
+    static const char *const one[] = {
+        [RECORDING_LIMIT_LOST] = " before the first was overwritten",
+        [RECORDING_LIMIT_NO_ROOM] = " before the first had no room in the file",
+        [RECORDING_LIMIT_LEFT_OUT] = " or block does not fit the others, and is left out"};
+    static const char *const more[] = {
+        [RECORDING_LIMIT_LOST] = " before the first were overwritten",
+        [RECORDING_LIMIT_NO_ROOM] = " before the first had no room in the file",
+        [RECORDING_LIMIT_LEFT_OUT] = " or blocks do not fit the others, and are left out"};
+    struct recording_limit_text out;
+
+    (void)snprintf(out.text, sizeof(out.text), "%s%s", amount_of(count, "event").text,
+                   count == 1 ? one[limit] : more[limit]);
+    return out;
 }
 
 const struct recording_device *recording_file_device(const struct recording *recording, int number,

@@ -26,6 +26,16 @@ bool recording_file_read(const char *path, struct recording *out);
 const struct recording_device *recording_file_device(const struct recording *recording, int number,
                                                      struct recording_fault *fault);
 
+/* What a device of a recording lacks, or what of it does not fit. */
+enum recording_limit { RECORDING_LIMIT_LOST, RECORDING_LIMIT_NO_ROOM, RECORDING_LIMIT_LEFT_OUT };
+
+struct recording_limit_text {
+    char text[128];
+};
+
+/* "3 events before the first were overwritten" */
+struct recording_limit_text recording_file_limit(enum recording_limit limit, uint64_t count);
+
 /* What a file without a history says about how to have one; completes "there is no history in it". */
 #define RECORDING_FILE_HOW_TO \
     "torch.cuda.memory._record_memory_history() or `history:all` records one"

@@ -249,9 +249,10 @@ static void print_check(FILE *out, const struct report *report)
 
     if (!result->was_checked)
         return;
-    (void)fprintf(out, "%s%" PRIu64 " of %" PRIu64 " steps agree",
+    (void)fprintf(out, "%s%" PRIu64 " of %" PRIu64 " step%s agree%s",
                   style_on(out, result->mismatches > 0 ? STYLE_BAD : STYLE_GOOD),
-                  result->checked - result->mismatches, result->checked);
+                  result->checked - result->mismatches, result->checked,
+                  result->checked == 1 ? "" : "s", result->checked == 1 ? "s" : "");
     if (result->check_end_line > 0)
         (void)fprintf(out, " up to line %" PRIu32 ", where only xseg found memory",
                       result->check_end_line);

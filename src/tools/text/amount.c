@@ -102,9 +102,10 @@ struct amount_noun amount_of(uint64_t number, const char *noun)
 
     (void)snprintf(out.text, sizeof(out.text), "%.27s %.*s%s", amount_count(number).text,
                    (int)(is_y && number != 1 ? length - 1 : length), noun,
-                   number == 1 ? ""
-                   : is_y      ? "ies"
-                               : "s");
+                   number == 1               ? ""
+                   : is_y                    ? "ies"
+                   : noun[length - 1] == 's' ? "es"
+                                             : "s");
     return out;
 }
 

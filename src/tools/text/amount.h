@@ -39,7 +39,7 @@ struct amount amount_change(int64_t bytes);
 /* 1234567 as 1,234,567. */
 struct amount amount_count(uint64_t number);
 
-/* A count with its noun, given in the singular: "1 entry", "1,234 entries". */
+/* A count with its noun, given in the singular: "1 entry", "1,234 entries", "2 processes". */
 struct amount_noun amount_of(uint64_t number, const char *noun);
 
 /* "12.34 %", as wide as "100.00 %"; a share of nothing is 0. */

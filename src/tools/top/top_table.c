@@ -144,21 +144,15 @@ void top_table_fini(struct top_table *table)
 
 /* --- Lines. --- */
 
-static const char *plural(size_t count, const char *one, const char *more)
-{
-    return count == 1 ? one : more;
-}
-
 void top_table_summary(const struct top_table *table, const struct publishers *publishers,
                        char line[TOP_LINE])
 {
-    int at = snprintf(line, TOP_LINE, "%zu %s, %zu %s", table->processes,
-                      plural(table->processes, "process", "processes"), table->devices,
-                      plural(table->devices, "device", "devices"));
+    int at = snprintf(line, TOP_LINE, "%s, %s", amount_of(table->processes, "process").text,
+                      amount_of(table->devices, "device").text);
 
     if (publishers->hidden > 0)
-        (void)snprintf(line + at, TOP_LINE - (size_t)at, "; %u %s may not be looked at",
-                       publishers->hidden, plural(publishers->hidden, "process", "processes"));
+        (void)snprintf(line + at, TOP_LINE - (size_t)at, "; %s may not be looked at",
+                       amount_of(publishers->hidden, "process").text);
 }
 
 void top_table_head(char line[TOP_LINE], enum top_by by, int *from, int *length)
@@ -220,7 +214,7 @@ static void format_pool(const struct xseg_published_pool *pool, char line[TOP_LI
 
     format_amounts(columns, sizeof(columns), amounts, sizeof(amounts) / sizeof(amounts[0]));
     if (pool->kind == XSEG_PUBLISHED_OTHERS)
-        (void)snprintf(label, sizeof(label), "%" PRIu32 " others", pool->count);
+        (void)snprintf(label, sizeof(label), "%s", amount_of(pool->count, "other").text);
     else
         (void)snprintf(label, sizeof(label), "%s", pool->label);
     (void)snprintf(line, TOP_LINE, "%35s  %-14.14s%s", "", label, columns);

@@ -530,20 +530,10 @@ static void compare_end(struct snapshot *snapshot)
     end->bytes_before = snapshot->early_bytes;
 }
 
-/* Devices that the snapshot has a history of. */
-static size_t count_devices(const struct recording *recording)
-{
-    size_t count = 0;
-
-    for (size_t i = 0; i < recording->device_count; i++)
-        count += recording->devices[i].event_count > 0;
-    return count;
-}
-
 /* What a user should know about the way from a snapshot to a trace. */
 static void note(const struct snapshot *snapshot)
 {
-    const size_t devices = count_devices(&snapshot->recording);
+    const size_t devices = recording_histories(&snapshot->recording);
     char *text = snapshot->reader->trace.note;
     const size_t room = sizeof(snapshot->reader->trace.note);
     int at = snprintf(text, room, "device %d", snapshot->device->number);

@@ -5,6 +5,7 @@
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/recording/recording_file.h"
+#include "src/tools/text/amount.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/progress.h"
 #include "src/tools/text/whole_file.h"
@@ -48,11 +49,13 @@ static const struct recording_device *choose(const struct option_values *argumen
     return device;
 }
 
-static bool add_file(FILE *out, const struct option_values *arguments, unsigned number)
+static bool add_file(FILE *out, const struct option_values *arguments, unsigned number,
+                     bool *has_dropped)
 {
     const size_t most = (size_t)arguments->of[OPTION_BLOCKS].number;
     const struct recording_device *device;
     struct recording recording;
+    struct course_dropped dropped = {0, 0};
     size_t summed = 0;
     bool fine;
 
@@ -60,14 +63,15 @@ static bool add_file(FILE *out, const struct option_values *arguments, unsigned 
         return false;
     device = choose(arguments, &recording);
     progress_begin(recording.name);
-    fine = device && view_model_write(out, number, &recording, device, most, &summed);
+    fine = device && view_model_write(out, number, &recording, device, most, &summed, &dropped);
     progress_end();
     if (device && !fine)
         complain("%s: no host memory is left to make a page of it", recording.name);
     else if (summed > 0)
-        complain("%s: the page is aggregated: it has the %zu blocks with most bytes x events, and "
-                 "of %zu others the sum; --blocks sets how many it has",
-                 recording.name, most, summed);
+        complain("%s: the page is aggregated: it has the %s with most bytes x events, and "
+                 "of %s the sum; --blocks sets how many it has",
+                 recording.name, amount_of(most, "block").text, amount_of(summed, "other").text);
+    *has_dropped |= fine && course_report_dropped(recording.name, &dropped);
     recording_fini(&recording);
     return fine;
 }
@@ -76,7 +80,7 @@ static int run(const struct option_values *arguments)
 {
     const char *path = arguments->of[OPTION_OUTPUT].text;
     struct whole_file page;
-    bool fine = true;
+    bool fine = true, has_dropped = false;
 
     if (!path) {
         complain_named("needs --output: the page to write");
@@ -86,10 +90,12 @@ static int run(const struct option_values *arguments)
         return COMMAND_BAD;
     (void)fwrite(view_page_head, 1, view_page_head_bytes, page.out);
     for (int i = 0; fine && i < arguments->operand_count; i++)
-        fine = add_file(page.out, arguments, (unsigned)i);
+        fine = add_file(page.out, arguments, (unsigned)i, &has_dropped);
     if (fine)
         (void)fwrite(view_page_tail, 1, view_page_tail_bytes, page.out);
-    return whole_file_close(&page, fine) ? COMMAND_FINE : COMMAND_BAD;
+    if (!whole_file_close(&page, fine))
+        return COMMAND_BAD;
+    return has_dropped ? COMMAND_MISMATCH : COMMAND_FINE;
 }
 
 const struct command command_view = {
@@ -115,5 +121,5 @@ const struct command command_view = {
             {"xseg view before.pickle after.pickle -o both.html", "two, to compare"},
             {"xseg view --device 3 job.pickle -o job.html", "of another device"},
         },
-    .exits = {COMMAND_EXIT_FINE, NULL, COMMAND_EXIT_BAD},
+    .exits = {COMMAND_EXIT_FINE, COMMAND_EXIT_DROPPED, COMMAND_EXIT_BAD},
 };

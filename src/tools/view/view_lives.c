@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "src/tools/containers/array.h"
-#include "src/tools/course/course.h"
 
 #define LIVES_MOST UINT32_MAX
 
@@ -204,6 +203,7 @@ static bool run(struct pass *pass)
                                            block_leaves, range_comes, range_leaves};
 
     pass->out->unmatched = pass->course.left_out;
+    pass->out->dropped = pass->course.dropped;
     course_watch(&pass->course, &watcher);
     do
         pass->now = (uint32_t)pass->course.at + 1;

@@ -21,7 +21,7 @@
 #ifndef TOOLS_VIEW_LIVES_H
 #define TOOLS_VIEW_LIVES_H
 
-#include "src/tools/recording/recording.h"
+#include "src/tools/course/course.h"
 
 struct view_life {
     uint64_t address, bytes, stream;
@@ -44,7 +44,8 @@ struct view_lives {
         summed; /* [event_count + 1] or NULL: the most that summed lives had from each moment to the next */
     size_t life_count, span_count, event_count;
     size_t summed_count; /* lives that are summed */
-    uint64_t unmatched;  /* events, segments and blocks that contradict what is around them */
+    struct course_dropped dropped;
+    uint64_t unmatched; /* events, segments and blocks that contradict what is around them */
 };
 
 /* Returns false without host memory; there is nothing to end then. */

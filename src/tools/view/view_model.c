@@ -269,7 +269,8 @@ static bool write_facts(FILE *out, const struct model *model)
 }
 
 bool view_model_write(FILE *out, unsigned number, const struct recording *recording,
-                      const struct recording_device *device, size_t most_lives, size_t *summed)
+                      const struct recording_device *device, size_t most_lives, size_t *summed,
+                      struct course_dropped *dropped)
 {
     struct model model = {.recording = recording, .device = device};
     bool fine;
@@ -286,6 +287,7 @@ bool view_model_write(FILE *out, unsigned number, const struct recording *record
         return false;
     }
     *summed = model.lives.summed_count;
+    *dropped = model.lives.dropped;
     add_times(&model);
     add_names(&model);
     add_lives(&model);

@@ -29,16 +29,18 @@
 
 #include <stdio.h>
 
-#include "src/tools/recording/recording.h"
+#include "src/tools/course/course.h"
 
 /*
  * Write two elements of a page, `facts-N` and `columns-N`, of one device, with at most so many lives.
  *
- * @param summed  how many lives are in sums alone, because there are more
+ * @param summed   how many lives are in sums alone, because there are more
+ * @param dropped  blocks that are left out
  *
  * Returns: false without host memory.  What could not be written is the stream's to say (ferror())
  */
 bool view_model_write(FILE *out, unsigned number, const struct recording *recording,
-                      const struct recording_device *device, size_t most_lives, size_t *summed);
+                      const struct recording_device *device, size_t most_lives, size_t *summed,
+                      struct course_dropped *dropped);
 
 #endif
