@@ -53,7 +53,7 @@ class ReplayTest(unittest.TestCase):
         """The steps of a tape, all of which must agree."""
         done = self.replay("--check", self.file(text))
         steps = sum(line.startswith("=") for line in text.splitlines())
-        self.assertIn(f"\n{steps} of {steps} steps agree\n", done.stdout)
+        self.assertIn(f"\n{steps} of {steps} {'step agrees' if steps == 1 else 'steps agree'}\n", done.stdout)
 
 
 class BadInput(ReplayTest):

@@ -48,8 +48,8 @@ struct advice {
     uint64_t driver_ns; /* that the driver may take more than in force */
     bool is_short;
     const char *left_out;                /* of the base, see there */
-    struct gaps gaps[TRIALS_PROGRAMMES]; /* what the file of each programme does not contain */
-    bool is_certain; /* the files show what the programmes take under the string in force */
+    struct gaps gaps[TRIALS_PROGRAMMES]; /* of the file of each program */
+    bool is_certain;                     /* the files have no gap that affects the advice */
     bool
         needs_larger; /* a string has a lower peak and is not told, since it needs a larger device */
     struct advise_string in_force;

@@ -184,7 +184,7 @@ static void print_title(FILE *out, const char *title)
     (void)fputc('\n', out);
 }
 
-/* What the files do not contain. */
+/* Print the gaps of all files. */
 static void print_gaps(FILE *out, const struct advice *advice)
 {
     for (size_t i = 0; i < advice->trials->count; i++)
@@ -308,7 +308,7 @@ static json_t *left_out_json(const struct advice *advice)
     return text_if(advice->left_out && advice->left_out[0] ? advice->left_out : NULL);
 }
 
-/* What the files do not contain; NULL without host memory. */
+/* The gaps of all files, as an array; NULL without host memory. */
 static json_t *notes_json(const struct advice *advice)
 {
     json_t *list = json_array();

@@ -163,7 +163,7 @@ static const struct signature *find_signature(const struct begin *begin)
     return NULL;
 }
 
-/* Neither compressed nor in the table. */
+/* The kind of a file without a signature; NULL: JSON that may be a snapshot. */
 static const char *other_of(const struct begin *begin)
 {
     const size_t at = skip_space(begin);

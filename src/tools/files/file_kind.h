@@ -11,12 +11,12 @@
 
 #include "src/tools/files/input.h"
 
-/* What the tool reads, for sentences about other files. */
+/* The kinds of files that the tool reads, for messages about other files. */
 #define FILE_KIND_READ                                                                        \
     "xseg reads memory snapshots (pickle or JSON), and `xseg replay` and `xseg advise` read " \
     "traces"
 
-/* What writes a snapshot. */
+/* The functions that write a snapshot. */
 #define FILE_KIND_SNAPSHOT "torch.cuda.memory._dump_snapshot() or xseg_snapshot()"
 
 /*

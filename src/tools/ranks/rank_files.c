@@ -55,7 +55,7 @@ static bool is_local(const char *base, const char *at)
            (before >= 6 && strncasecmp(at - 6, "local", 5) == 0 && strchr("-_.", at[-1]));
 }
 
-/* Where the `rank` of a name is; NULL: the name has none. */
+/* Find the `rank` of a name; NULL: the name has none. */
 static const char *find_rank(const char *base, int64_t *rank)
 {
     const char *found = NULL;

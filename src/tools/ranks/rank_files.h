@@ -34,7 +34,7 @@ struct rank_file {
 struct rank_files {
     struct rank_file *files; /* [count], by rank; those without one come last, by name */
     size_t count;
-    size_t older;  /* files that a newer one of their rank stands for */
+    size_t older;  /* files of which a newer one of the same rank is read */
     size_t others; /* files of other kinds */
     char *
         kinds; /* of these kinds and of the one that is read, with numbers of files; NULL: there is one kind */

@@ -134,7 +134,7 @@ static inline const char *recording_text(const struct recording *recording, uint
     return recording->texts + recording->text[text];
 }
 
-/* Which kind of segments a recording shows, by its segments and by events of segments. */
+/* The kinds of segments in a recording, by its segments and by events of segments. */
 enum recording_segments {
     RECORDING_UNSHOWN,
     RECORDING_CLASSIC,
@@ -144,7 +144,7 @@ enum recording_segments {
 
 enum recording_segments recording_segments(const struct recording *recording);
 
-/* How many devices have a history. */
+/* The number of devices that have a history. */
 size_t recording_histories(const struct recording *recording);
 
 /* The device of a number, or NULL; -1: the one with most events, or else with the largest segment. */

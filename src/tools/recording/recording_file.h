@@ -26,7 +26,7 @@ bool recording_file_read(const char *path, struct recording *out);
 const struct recording_device *recording_file_device(const struct recording *recording, int number,
                                                      struct recording_fault *fault);
 
-/* What a device of a recording lacks, or what of it does not fit. */
+/* Events that a recording lacks, and events and blocks that do not fit the others. */
 enum recording_limit { RECORDING_LIMIT_LOST, RECORDING_LIMIT_NO_ROOM, RECORDING_LIMIT_LEFT_OUT };
 
 struct recording_limit_text {

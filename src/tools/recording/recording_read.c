@@ -356,7 +356,7 @@ static int compare_devices(const void *left, const void *right)
            ((const struct recording_device *)right)->number;
 }
 
-/* What a pickle or JSON is that has no segments. */
+/* Report the kind of a pickle or JSON without segments. */
 static bool refuse_other(struct reading *reading, struct input *input)
 {
     static const char *const kinds[] = {

@@ -330,7 +330,7 @@ static void print_verdict(FILE *out, const struct report *reports)
     (void)fprintf(out, "%s\n", style_off(out));
 }
 
-/* What the file does not contain; what both replays lack is printed once. */
+/* Print the gaps of the file; a gap of both replays is printed once. */
 static void print_gaps(FILE *out, const struct report *reports, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)

@@ -525,8 +525,6 @@ static void compare_end(struct snapshot *snapshot)
     }
     end->unfreed = snapshot->live > matched ? snapshot->live - matched : 0;
     end->made_up = snapshot->unfreed;
-    end->lost = snapshot->device->lost + snapshot->device->left_out;
-    end->blocks_before = snapshot->early_count;
     end->bytes_before = snapshot->early_bytes;
 }
 

@@ -85,25 +85,18 @@ struct xtrace_answer {
     uint64_t number[XTRACE_ROW_NUMBERS];
 };
 
-/* How the state at the end of a snapshot compares with its history. */
+/* The state at the end of a snapshot, compared with its history. */
 struct xtrace_end {
-    uint64_t reserved;                    /* bytes of its segments */
-    uint64_t reserved_before;             /* bytes that were reserved before the first entry */
-    uint64_t blocks_before, bytes_before; /* blocks that were allocated before the first entry */
-    uint64_t
-        lost; /* entries before the first that a ring has lost, if the file contains the number */
-    uint64_t unfreed; /* blocks that the history does not free, and that no segment contains */
-    uint64_t
-        made_up; /* frees that the history lacks, and that were added where an address is allocated again */
-    uint64_t unknown,
-        unknown_bytes; /* blocks of segments whose allocation the history lacks after a free */
-    enum {
-        XTRACE_SEGMENTS_NAMED,
-        XTRACE_SEGMENTS_SHOWN,
-        XTRACE_SEGMENTS_ASSUMED
-    } inferred; /* where the configuration has expandable_segments from: the file's settings, its segments and events, PyTorch's default */
-    bool
-        contradicts; /* the settings name one kind of segments, and all segments and events are of the other */
+    uint64_t reserved;        /* bytes of its segments */
+    uint64_t reserved_before; /* bytes that were reserved before the first entry */
+    uint64_t bytes_before;    /* of these, bytes of blocks that a replay allocates first */
+    uint64_t unfreed;         /* blocks that the history does not free and no segment contains */
+    uint64_t made_up;         /* frees that the history lacks, added before the next allocation */
+    uint64_t unknown;         /* blocks of segments whose allocation the history lacks */
+    uint64_t unknown_bytes;
+    /* The origin of expandable_segments: the settings, the segments and events, PyTorch's default. */
+    enum { XTRACE_SEGMENTS_NAMED, XTRACE_SEGMENTS_SHOWN, XTRACE_SEGMENTS_ASSUMED } inferred;
+    bool contradicts; /* all segments and events are of the kind that the settings do not name */
 };
 
 struct xtrace {
