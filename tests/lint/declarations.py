@@ -16,6 +16,8 @@ HEADERS = ("status", "allocator", "key", "stream", "trim", "stats", "explain", "
 PLAIN = {"void": "None", "bool": "c_bool", "char": "c_char", "int": "c_int", "unsigned": "c_uint", "size_t": "c_size_t",
          "uint8_t": "c_uint8", "uint32_t": "c_uint32", "int32_t": "c_int32", "uint64_t": "c_uint64", "int64_t": "c_int64",
          "double": "c_double", "xseg_status": "c_int", "xseg_stream": "c_void_p", "xseg_event": "c_void_p"}
+# Parameters that the methods of the Python package call otherwise.
+PYTHON_NAMES = {"anywhere": "address", "bytes": "size", "from_offset": "source_offset", "ptr": "pointer"}
 HEAD = '''# SPDX-License-Identifier: MIT
 """{}
 
@@ -47,8 +49,8 @@ class Reader:
             self.read_struct(match[1], match[2], standard)
         for match in re.finditer(r"^XSEG_API (?:XSEG_NODISCARD )?([^;]*?)(\w+)\(([^;]*)\);", re.sub(r"\s+(?=\w*\()", " ", text),
                                  re.MULTILINE):
-            arguments = [self.declaration(one)[1] for one in split(match[3], ",")]
-            self.functions[match[2]] = (self.typed(match[1]), [kind for kind in arguments if kind != "None"])
+            arguments = [self.declaration(one) for one in split(match[3], ",")]
+            self.functions[match[2]] = (self.typed(match[1]), [one for one in arguments if one[1] != "None"])
 
     def read_enum(self, body):
         """Number its values."""
@@ -147,9 +149,10 @@ def structs_of(reader):
 
 def functions_of(reader):
     """The file of functions."""
-    lines = ["", "# Name: what it returns, what it takes.", "FUNCTIONS = {"]
+    lines = ["", "# Name: result type, parameter types, parameter names.", "FUNCTIONS = {"]
     for name, (result, arguments) in sorted(reader.functions.items()):
-        lines.append(f'    "{name}": ({result}, [{", ".join(arguments)}]),')
+        names = [PYTHON_NAMES.get(argument, argument) for argument, _ in arguments]
+        lines.append(f'    "{name}": ({result}, [{", ".join(kind for _, kind in arguments)}], {" ".join(names)!r}),'.replace("'", '"'))
     body = "\n".join(lines + ["}", ""])
     used = sorted(name for name in reader.structs if re.search(rf"\b{name}\b(?!\")", body))
     return HEAD.format("Functions of libxseg.so.") + imported(body) + opening("xseg._structs", used) + body

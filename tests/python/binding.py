@@ -462,6 +462,194 @@ class Captures(StreamCase):
         machine.checked("cuGraphDestroy", graph)
 
 
+class Index:
+    """An integer of another library, such as numpy.int64, whose sums wrap around."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+    def __add__(self, other):
+        return Index((self.value + int(other) + 2**63) % 2**64 - 2**63)
+
+    def __lt__(self, other):
+        return self.value < int(other)
+
+    __int__, __radd__ = __index__, __add__
+
+
+class Arguments(Case):
+    """Whatever does not fit the C type of an argument is rejected before the library is called."""
+
+    def setUp(self):
+        super().setUp()
+        self.allocator = self.open()
+        self.block, self.pool, self.range = self.allocator.allocate(MIB), self.allocator.pool(), self.allocator.range(8 * MIB)
+
+    def tearDown(self):
+        self.block.free()
+        self.range.release()
+        self.pool.release()
+        super().tearDown()
+
+    def calls(self):
+        """Each argument that is an integer: its name, the bits of its type, and a call with a value for it."""
+        one, block, pool, area, registered = self.allocator, self.block, self.pool, self.range, (lambda *_: None, lambda *_: None)
+        return (
+            ("size", 64, one.allocate), ("size", 64, pool.allocate), ("alignment", 64, lambda x: one.allocate(1, alignment=x)),
+            ("user", 64, lambda x: one.allocate(1, user=x)), ("user", 64, lambda x: pool.allocate(1, user=x)),
+            ("device", 31, lambda x: one.allocate(1, device=x)), ("stream", 64, lambda x: one.allocate(1, stream=x)),
+            ("size", 64, lambda x: one.allocate(x, zeroed=True)), ("device", 31, lambda x: one.allocate(1, device=x, alignment=1024)),
+            ("stream", 64, lambda x: pool.allocate(1, stream=x)), ("stream", 64, block.use), ("event", 64, lambda x: block.free([x])),
+            ("device", 31, one.pool), ("limit_bytes", 64, lambda x: one.pool(limit_bytes=x)), ("size", 64, one.range),
+            ("device", 31, lambda x: one.range(2 * MIB, x)), ("page_bytes", 64, lambda x: one.range(2 * MIB, page_bytes=x)),
+            ("limit_bytes", 64, lambda x: one.range(2 * MIB, limit_bytes=x)), ("address", 64, lambda x: one.register(x, 1, *registered)),
+            ("size", 64, lambda x: one.register(block.pointer, x, *registered)), ("address", 64, lambda x: one.dmabuf(x, 1)),
+            ("size", 64, lambda x: one.dmabuf(block.pointer, x)), ("address", 64, one.block_at), ("device", 31, one.walk),
+            ("leave_bytes", 64, lambda x: one.trim(leave_bytes=x)), ("idle_ms", 64, lambda x: one.trim(idle_ms=x)),
+            ("device", 31, lambda x: one.trim(device=x)), ("stream", 64, lambda x: one.trim(stream=x)), ("budget_us", 64, one.tick),
+            ("size", 64, one.prewarm), ("device", 31, lambda x: one.prewarm(1, device=x)),
+            ("stream", 64, lambda x: one.prewarm(1, stream=x)), ("device", 31, one.statistics), ("device", 31, one.reset_statistics),
+            ("device", 31, one.limits), ("device", 31, one.set_limits), ("hard_bytes", 64, lambda x: one.set_limits(hard_bytes=x)),
+            ("soft_bytes", 64, lambda x: one.set_limits(soft_bytes=x)), ("keep_bytes", 64, lambda x: one.set_limits(keep_bytes=x)),
+            ("hard_bytes", 64, pool.set_limit), ("device", 31, one.explain), ("host_bytes", 64, lambda x: one.snapshot("/no-folder/x", host_bytes=x)),
+            ("most_ms", 32, lambda x: one.snapshot("/no-folder/x", most_ms=x)), ("stream", 64, one.passed), ("device", 31, lambda x: one.passed(0, x)),
+            ("stream", 64, one.stream_gone), ("device", 31, lambda x: one.stream_gone(0, x)),
+            ("stream", 64, lambda x: pool.capture(x).__enter__()), ("leave_bytes", 64, lambda x: pool.trim(leave_bytes=x)),
+            ("offset", 64, lambda x: area.commit(x, 2 * MIB)), ("size", 64, lambda x: area.commit(0, x)),
+            ("stream", 64, lambda x: area.commit(0, 2 * MIB, x)), ("offset", 64, lambda x: area.decommit(x, 2 * MIB)),
+            ("size", 64, lambda x: area.decommit(0, x)), ("stream", 64, lambda x: area.decommit(0, 2 * MIB, x)), ("size", 64, area.prepare),
+            ("size", 64, area.quota), ("offset", 64, lambda x: area.hold(x, 2 * MIB)), ("size", 64, lambda x: area.hold(0, x)),
+            ("offset", 64, lambda x: area.let_go(x, 2 * MIB)), ("size", 64, lambda x: area.let_go(0, x)),
+            ("stream", 64, lambda x: area.let_go(0, 2 * MIB, x)), ("offset", 64, lambda x: area.share(x, 2 * MIB, area)),
+            ("size", 64, lambda x: area.share(0, x, area)), ("source_offset", 64, lambda x: area.share(0, 2 * MIB, area, x)),
+            ("offset", 64, area.view), ("size", 64, lambda x: area.view(0, x)),
+        )
+
+    def test_integers_that_do_not_fit_are_rejected(self):
+        before, limits = self.allocator.walk(), self.allocator.limits()
+        calls = machine.simulator.xseg_sim_calls(None)
+        for place, (name, bits, call) in enumerate(self.calls()):
+            for value in (1 << bits, (1 << bits) + 512, -(1 << bits) - 1, 1 << 20000, Index(1 << bits), *([] if bits == 31 else [-1, Index(-1)])):
+                with self.subTest(place=place, name=name, kind=type(value)):
+                    self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is out of range, \S", call, value)
+            for value in (1.0, 1.5, True, False, "1", b"1", [1]):
+                with self.subTest(place=place, name=name, value=value):
+                    self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is not an integer, |is no {name}", call, value)
+                    self.assertRaises(TypeError, call, value)
+        self.assertEqual((self.allocator.walk(), self.allocator.limits()), (before, limits))
+        self.assertEqual(machine.simulator.xseg_sim_calls(None), calls)
+
+    def test_integers_of_other_libraries_are_integers(self):
+        area = self.range
+        with self.allocator.allocate(Index(1000), device=Index(0), stream=Index(0), alignment=Index(1024)) as block:
+            self.assertEqual((block.size, block.device, block.stream, type(block.size)), (1000, 0, 0, int))
+            self.assertEqual(self.allocator.block_at(Index(block.pointer)).requested, 1000)
+        area.commit(Index(0), Index(2 * MIB))
+        self.assertEqual(area.view(Index(5), Index(7)).size, 7)
+        self.assertRaises(xseg.ArgumentError, area.view, Index(2**62), Index(2**63 - 1))
+        area.decommit(Index(0), Index(2 * MIB), Index(0))
+        self.allocator.set_limits(Index(0), hard_bytes=Index(64 * MIB))
+        self.assertEqual(self.allocator.limits().hard_bytes, 64 * MIB)
+
+    def test_the_greatest_integers_reach_the_library(self):
+        self.assertRaises(xseg.NoMemoryError, self.allocator.allocate, (1 << 64) - 1)
+        self.assertRaises(xseg.NotLiveError, self.allocator.block_at, (1 << 64) - 1)
+        self.assertRaisesRegex(xseg.ArgumentError, "device", self.allocator.statistics, (1 << 31) - 1)
+
+    def test_strings_with_a_nul_are_rejected(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a\0b")
+            for call in (lambda: self.allocator.snapshot(path), lambda: self.allocator.write_metrics(path),
+                         lambda: self.pool.pause("file", path), lambda: self.allocator.pool(name="a\0b"),
+                         lambda: self.allocator.range(2 * MIB, name="a\0b"), lambda: self.allocator.configure("idle_ms:7\0"),
+                         lambda: self.allocator.label("a\0b").__enter__(), lambda: xseg.keys("a\0b"), lambda: xseg.open("idle_ms:7\0"),
+                         lambda: xseg.open(driver="a\0b")):
+                self.assertRaisesRegex(xseg.ArgumentError, "contains a NUL", call)
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_fractions_are_numbers(self):
+        for value in ("0.5", True, None, [], 10**400):
+            self.assertRaisesRegex((xseg.ArgumentError), "fraction", lambda value=value: self.allocator.set_limits(fraction=value))
+        self.assertEqual(self.allocator.limits().fraction, 1)
+
+    def test_a_handle_of_another_kind_is_rejected(self):
+        for call in (lambda: self.allocator.trim(pool=self.range), lambda: self.allocator.statistics(pool=self.block),
+                     lambda: self.allocator.range(2 * MIB, pool=self.pool.handle), lambda: self.range.share(0, 2 * MIB, self.pool)):
+            self.assertRaises(TypeError, call)
+            self.assertRaises(xseg.ArgumentError, call)
+
+
+class Callbacks(Case):
+    def test_what_interrupts_a_visit_is_raised(self):
+        allocator = self.open()
+        for call in (allocator.walk, allocator.explain, xseg.keys):
+            with allocator.allocate(MIB), unittest.mock.patch("xseg._records.record", side_effect=KeyboardInterrupt):
+                self.assertRaises(KeyboardInterrupt, call)
+
+    def test_a_route_ends_although_its_pool_was_released(self):
+        allocator, asked = self.open(), []
+        pool = allocator.pool()
+        with pool.route(lambda stream: not asked.append(stream)):
+            pool.release()
+        gc.collect()
+        allocator.allocate(MIB).free()
+        self.assertEqual(asked, [])
+
+    def test_what_is_there_at_exit_ends_in_silence(self):
+        program = """
+import builtins, gc, sys, types
+holder = sys.modules["holder"] = types.ModuleType("holder")     # ends after xseg, which is imported later
+import xseg
+MIB = 1 << 20
+for log in (None, lambda level, line: None):
+    allocator = xseg.open("expandable_segments:True,rdma:True", log=log)
+    pool, area, block = allocator.pool(), allocator.range(4 * MIB), allocator.allocate(20 * MIB)
+    area.commit(0, 2 * MIB)
+    route = pool.route(lambda stream: True)
+    route.__enter__()
+    label = allocator.label("a")
+    label.__enter__()
+    registration = allocator.register(block.pointer, MIB, lambda *_: None, lambda *_: None)
+    made = [block, pool, area, route, label, registration, allocator.dmabuf(block.pointer, MIB, pin=True), allocator]
+    place = types.SimpleNamespace(made=made)
+    if PLACE == "cycle":
+        gc.disable()
+        place.place = place
+    else:
+        setattr(sys.modules[PLACE], f"of_xseg_{log is None}", place)
+    del allocator, pool, area, block, route, label, registration, made, place
+print("end")
+"""
+        for place in ("holder", "builtins", "sys", "cycle"):
+            with self.subTest(place):
+                out, complaint = cases.said(program.replace("PLACE", repr(place)), PYTHONMALLOC="debug")
+                self.assertEqual((out, cases.complaints(complaint)), ("end\n", ""))
+
+    def test_no_thread_of_the_library_calls_a_log_function_after_the_end(self):
+        """The background thread logs that it cannot write a snapshot; the signal for that comes after the end of the interpreter."""
+        program = """
+import ctypes, signal, time, xseg
+from xseg import _dlpack
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit.argtypes = [ctypes.c_void_p] * 3
+at_exit = lambda name, argument: libc.__cxa_atexit(ctypes.cast(getattr(libc, name), ctypes.c_void_p), argument, None)
+at_exit("usleep", 500_000)      # the last that is registered runs first
+at_exit("raise", signal.SIGUSR2)
+lines = []
+allocator = xseg.open("idle_ms:100,background_thread:True,snapshot_signal:USR2,oom_snapshot:/no-such-folder",
+                      log=lambda level, line: lines.append(line))
+_dlpack.keep((allocator, allocator.allocate(1 << 20)))
+signal.raise_signal(signal.SIGUSR2)
+while not any("no snapshot" in line for line in lines):
+    time.sleep(0.01)
+print("end")
+"""
+        self.assertEqual(cases.said(program)[0], "end\n")
+
+
 class Libraries(unittest.TestCase):
     def test_the_variable_chooses_the_library(self):
         program = "import xseg._library as library; print(library.path()); library.load()"

@@ -2,8 +2,13 @@
 """Blocks as arrays of other libraries: __cuda_array_interface__ and DLPack, with a consumer made of ctypes."""
 import ctypes
 import gc
+import pathlib
+import subprocess
+import sys
+import tempfile
 import threading
 import unittest
+import unittest.mock
 from ctypes import CFUNCTYPE, PYFUNCTYPE, c_char_p, c_int, c_void_p, py_object
 
 import cases
@@ -15,7 +20,55 @@ from xseg import _dlpack
 pointer_of = PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 name_of = PYFUNCTYPE(c_char_p, py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 rename = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
+new_capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 USED = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_versioned"}
+
+
+LATE_CONSUMER = r"""
+#include <stddef.h>
+#include <stdio.h>
+static char *tensors[8];
+static size_t deleters[8]; /* where in the tensor */
+static int count;
+void take(char *tensor, size_t deleter)
+{
+    tensors[count] = tensor;
+    deleters[count++] = deleter;
+}
+__attribute__((destructor)) static void end(void)
+{
+    for (int i = 0; i < count; i++) {
+        void (*deleter)(void *) = *(void (**)(void *))(tensors[i] + deleters[i]);
+        if (deleter != NULL)
+            deleter(tensors[i]);
+    }
+    printf("deleted %d tensors\n", count);
+}
+"""
+LATE = """
+import atexit, ctypes, sys, types
+sys.path.insert(0, {folder!r})
+holder = sys.modules["holder"] = types.ModuleType("holder")     # ends after xseg, which is imported later
+
+def take(array, version):
+    taken = dlpack.Consumer(array.__dlpack__(max_version=version))
+    consumer.take(ctypes.c_void_p(taken.address), ctypes.c_size_t(type(taken.managed).deleter.offset))
+
+@atexit.register                                                # the first that is registered runs last
+def take_late():
+    take(block, None)
+    holder.late = block.__dlpack__()
+
+import dlpack, xseg
+consumer = ctypes.CDLL({library!r})
+allocator = xseg.open("expandable_segments:True")
+block, reserved = allocator.allocate(1000), allocator.range(2 << 20)
+for version in (None, (1, 0)):
+    take(allocator.allocate(1000), version)
+    take(reserved.view(), version)
+holder.capsule, holder.block = block.__dlpack__(), block
+print("end", flush=True)
+"""
 
 
 class Consumer:
@@ -128,21 +181,54 @@ class Arrays(unittest.TestCase):
                 block.__dlpack__(dl_device=(1, 0))
             Consumer(block.__dlpack__(dl_device=(2, 0), copy=False)).delete()
 
+    def test_a_consumer_that_raises_lets_go_of_the_block(self):
+        for version in (None, (1, 0)):
+            block = self.allocator.allocate(MIB)
+            with self.assertRaisesRegex(TypeError, "PyCapsule"):
+                int(block.__dlpack__(max_version=version))
+            block.free()
+            with self.assertRaises(TypeError):
+                int(self.allocator.allocate(MIB).__dlpack__(max_version=version))
+        self.allocator.allocate(MIB).__dlpack__()  # the next capsule finds those that nobody has taken
+        self.assertLessEqual(self.live(), 1)
+
+    def test_a_tensor_that_is_deleted_while_an_exception_is_raised_lets_go_of_the_block(self):
+        block = self.allocator.allocate(MIB)
+        consumer, printed = Consumer(block.__dlpack__()), []
+        call, address = CFUNCTYPE(None)(consumer.managed.deleter), c_void_p(consumer.address)
+        end = CFUNCTYPE(None, c_void_p)(lambda _: call(address))
+        with unittest.mock.patch.object(sys, "unraisablehook", lambda what: printed.append(what.exc_type)):
+            with self.assertRaises((TypeError, SystemError)):
+                int(new_capsule(1, None, ctypes.cast(end, c_void_p)))  # its destructor runs as int() raises
+        self.assertEqual(printed, [TypeError])
+        block.free()
+
+    def test_a_freed_block_is_no_array(self):
+        block = self.allocator.allocate(MIB)
+        block.free()
+        for use in (lambda: block.__cuda_array_interface__, block.__dlpack__, lambda: block.__dlpack__(stream=-1), block.info, block.pin,
+                    block.unpin, lambda: block.use(None)):
+            with self.assertRaisesRegex(xseg.NotLiveError, "the block was freed"):
+                use()
+        block.free()
+        empty = self.allocator.allocate(0)
+        self.assertEqual(empty.__cuda_array_interface__["data"], (0, False))
+        Consumer(empty.__dlpack__()).delete()
+
+    def test_a_consumer_s_stream_is_a_handle(self):
+        with self.allocator.allocate(MIB) as block:
+            for stream in (1 << 64, -2, True, 1.0, "1"):
+                with self.subTest(stream), self.assertRaisesRegex(xseg.ArgumentError, "stream"):
+                    block.__dlpack__(stream=stream)
+
     def test_a_consumer_may_outlive_the_interpreter(self):
-        program = """
-import atexit, ctypes, sys
-sys.path.insert(0, {folder!r})
-def delete_late():
-    assert consumer.managed.deleter is None
-    consumer.delete()
-    print("nothing was called")
-atexit.register(delete_late)    # the first that is registered runs last
-import dlpack, xseg
-allocator = xseg.open()
-consumer = dlpack.Consumer(allocator.allocate(1 << 20).__dlpack__())
-"""
-        out, _ = cases.said(program.format(folder=str(cases.ROOT / "tests/python")))
-        self.assertEqual(out, "nothing was called\n")
+        """A consumer in C deletes its tensors as the process ends.  Freed memory is filled with a pattern."""
+        with tempfile.TemporaryDirectory() as folder:
+            source, library = pathlib.Path(folder, "consumer.c"), pathlib.Path(folder, "consumer.so")
+            source.write_text(LATE_CONSUMER, encoding="utf-8")
+            subprocess.run([*cases.COMPILER, "-shared", "-fPIC", "-o", library, source], check=True)
+            said = cases.said(LATE.format(folder=str(cases.ROOT / "tests/python"), library=str(library)), PYTHONMALLOC="debug")
+        self.assertEqual((said[0], cases.complaints(said[1])), ("end\ndeleted 5 tensors\n", ""))
 
 
 if __name__ == "__main__":

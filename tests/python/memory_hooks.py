@@ -126,6 +126,27 @@ class Rmm(Case):
             self.other.finish()
             self.allocator.passed(self.other)
 
+    def test_memory_whose_use_is_rejected_stays_allocated(self):
+        for call in (self.resource.old, self.resource.new):
+            free, pointer = call(30 * MIB, self.stream)
+            for handle in (1 << 64, -1, 1.5, None, "1"):
+                rejected = types.SimpleNamespace(__cuda_stream__=lambda handle=handle: (0, handle))
+                with self.assertRaises(xseg.ArgumentError):
+                    free(rejected)
+                gc.collect()
+                self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.LIVE)
+            free(self.other)
+            self.assertNotEqual(self.allocator.block_at(pointer).state, xseg.BlockState.LIVE)
+
+    def test_memory_whose_free_is_rejected_stays_allocated(self):
+        free, pointer = self.resource.new(30 * MIB, self.stream)
+        machine.simulator.xseg_sim_fail(b"cuEventRecord", 1, 1)
+        with self.assertRaises(xseg.DriverError):
+            free(self.other)
+        gc.collect()
+        self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.LIVE)
+        free(self.other)
+
     def test_alignment_is_kept(self):
         free, pointer = self.resource.new(MIB, self.stream, 1 << 20)
         self.assertEqual(pointer % (1 << 20), 0)

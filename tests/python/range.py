@@ -183,13 +183,13 @@ class Ranges(Case):
                 (xseg.ArgumentError, "is not committed", lambda: one.decommit(PAGE, PAGE)),
                 (xseg.ArgumentError, f"multiples of the page size of the range, {PAGE}", lambda: one.commit(1, PAGE)),
                 (xseg.ArgumentError, f"the range has {64 * PAGE}", lambda: one.commit(PAGE, 64 * PAGE)),
-                (xseg.ArgumentError, "multiples of the page size|the range has", lambda: one.commit(-PAGE, PAGE)),
+                (xseg.ArgumentError, f"offset is out of range, -{PAGE}", lambda: one.commit(-PAGE, PAGE)),
                 (xseg.ArgumentError, "is committed", lambda: one.share(0, PAGE, one, 0)),
                 (xseg.ArgumentError, "a quota of", lambda: one.quota(65 * PAGE)),
                 (xseg.ArgumentError, "to be prepared", lambda: one.prepare(65 * PAGE)),
                 (xseg.ArgumentError, "a multiple of its page size", lambda: self.allocator.range(1)),
                 (xseg.NoAddressesError, "bytes of addresses", lambda: self.allocator.range(1 << 60)),
-                (ValueError, "cannot have -1 bytes", lambda: self.allocator.range(-1)),
+                (xseg.ArgumentError, "size is out of range, -1", lambda: self.allocator.range(-1)),
                 (TypeError, "is no stream", lambda: one.commit(PAGE, PAGE, "a")),
                 (xseg.BusyError, "are committed: decommit them first", one.release)):
             with self.subTest(words), self.assertRaisesRegex(kind, words):
@@ -291,7 +291,7 @@ class Views(Case):
             self.assertEqual(view.__cuda_array_interface__, {
                 "shape": (bytes_,), "typestr": "|u1", "data": (one.address + offset, False), "version": 3, "strides": None,
                 "stream": None})
-        for offset, size in ((0, 64 * PAGE + 1), (-1, 5), (64 * PAGE + 1, None), (5, -1)):
+        for offset, size in ((0, 64 * PAGE + 1), (64 * PAGE + 1, None)):
             with self.subTest(offset), self.assertRaisesRegex(xseg.ArgumentError, f"the range has {64 * PAGE}"):
                 one.view(offset, size)
 

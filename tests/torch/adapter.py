@@ -94,6 +94,26 @@ def case_fraction():
     xseg.torch.allocator().set_limits(fraction=1)
 
 
+def case_arguments():
+    """A device beyond PyTorch's 8 bits stands for no other device, and a name does not end at a NUL."""
+    def is_rejected(call):
+        try:
+            call()
+        except xseg.ArgumentError:
+            return True
+        return False
+
+    for device in (256, 1 << 32, -257, 0.0, False):
+        for call in (lambda: xseg.torch.range(2 * MIB, device), lambda: xseg.torch.tag("tag", device).__enter__(),
+                     lambda: xseg.torch.registered("tag", device).__enter__(), lambda: xseg.torch.pool((0, 1), device)):
+            expect(is_rejected(call), f"device {device!r}")
+    for handle in (-1, 1 << 64, 1.0):
+        expect(is_rejected(lambda: xseg.torch.pool((0, handle))), f"pool {handle}")
+        expect(is_rejected(lambda: xseg.torch.range(2 * MIB).commit(0, 2 * MIB, handle)), f"stream {handle}")
+        expect(is_rejected(lambda: xseg.torch.range(2 * MIB).tensor((1,), torch.uint8, handle)), f"offset {handle}")
+    expect(is_rejected(lambda: xseg.torch.tag("a\0b").__enter__()) and xseg.torch.tags() == [], xseg.torch.tags())
+
+
 def case_snapshot():
     """Segments and blocks, with the line that allocated them; events in their order; metadata."""
     torch.cuda.memory._record_memory_history(stacks="python")

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: MIT
 """Allocators."""
+import atexit
 import contextlib
 import ctypes
+import operator
 import os
 import warnings
+import weakref
 from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_void_p
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Type, Union
 
-from xseg import _library, _records, _structs
+from xseg import _dlpack, _library, _records, _structs
 from xseg._block import Block, allocate
-from xseg._errors import BusyError
+from xseg._errors import ArgumentTypeError, BusyError
 from xseg._pool import Pool
 from xseg._range import Range, reserve
 from xseg._registration import Dmabuf, Enter, Leave, Registration, end_left, register
@@ -22,32 +25,52 @@ _stacks_are_slow = False
 
 
 def _bytes(text: Optional[str]) -> Optional[bytes]:
-    """A text as C has it, which ends with its first NUL."""
-    if text is None:
-        return None
-    if "\0" in text:
-        raise ValueError(f"{text!r} has a character NUL: leave it out")
-    return text.encode()
+    """A string as C has it."""
+    if text is not None and not isinstance(text, str):
+        raise ArgumentTypeError(f"a string is needed, not {text!r}")
+    return None if text is None else text.encode()
 
 
 def _where(device: int, stream: Optional[Handle], pool: Optional[Pool]) -> Any:
     """What a call is about, by the objects of this package."""
-    return _records.where(device, None if stream is None else handle(stream), None if pool is None else pool.alive())
+    return _records.where(device, None if stream is None else handle(stream), Pool.number_of(pool))
 
 
-def _visitor(kind: Type[ctypes.Structure], record: Type[Any], found: List[Any]) -> Any:
-    """A function for the library to call with each structure, which appends it to a list."""
+def _visited(function: str, *arguments: Any, visitor: int, kind: Type[ctypes.Structure], record: Type[Any]) -> List[Any]:
+    """Call a function that visits structures; the list of them.  The visitor is the argument with the index `visitor`."""
+    found: List[Any] = []
+    failures: List[BaseException] = []
 
     def visit(_: Any, one: Any) -> bool:
-        found.append(_records.record(record, one.contents))
-        return True
+        try:
+            found.append(_records.record(record, one.contents))
+        except BaseException as failure:  # pylint: disable=broad-except
+            failures.append(failure)  # such as KeyboardInterrupt: ctypes would only print it
+        return not failures
 
-    return CFUNCTYPE(c_bool, c_void_p, POINTER(kind))(visit)
+    values = list(arguments)
+    values[visitor:visitor] = [CFUNCTYPE(c_bool, c_void_p, POINTER(kind))(visit), None]
+    _library.call(function, *values)
+    if failures:
+        raise failures[0]
+    return found
 
 
 def _logger(log: Callable[[int, str], None]) -> Any:
     """A function for the library to call with each line."""
     return LOG(lambda _, level, line: log(level, line.decode(errors="replace")))
+
+
+# Allocators whose log lines go to a function of Python.
+_logging: "weakref.WeakSet[Allocator]" = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_threads() -> None:
+    """End the threads of the library that would call a function of Python after the end of the interpreter."""
+    for allocator in list(_logging):
+        if allocator.handle:
+            _library.load().xseg_configure(allocator.handle, b"background_thread:False,share_budget:none")
 
 
 class Allocator:
@@ -75,6 +98,8 @@ class Allocator:
         out = c_void_p()
         _library.call("xseg_open", _bytes(config), byref(options), byref(out))
         self.handle = out.value or 0
+        if self._log:
+            _logging.add(self)
         self._look_at_stacks()
 
     def close(self) -> None:
@@ -84,6 +109,7 @@ class Allocator:
         Threads: no other call on this allocator may be under way.  Cost: waits for streams of cached memory.
         """
         if self.handle:
+            _dlpack.settle()
             end_left(self.handle)
             _library.call("xseg_close", self.handle)
             self.handle = 0
@@ -136,7 +162,7 @@ class Allocator:
                                      single_page=single_page)
         out = c_void_p()
         _library.call("xseg_pool_create", self.handle, device, byref(options), byref(out))
-        return Pool(self, out.value or 0, device)
+        return Pool(self, out.value or 0, operator.index(device))
 
     def range(self, size: int, device: int = 0, *, pool: Optional[Pool] = None, page_bytes: int = 0, limit_bytes: int = 0,
               exportable: bool = False, rdma: bool = False, name: Optional[str] = None, read_only_shares: bool = False,
@@ -173,10 +199,8 @@ class Allocator:
 
     def walk(self, device: int = -1, *, pool: Optional[Pool] = None) -> List[_records.BlockInfo]:
         """Every block, holes included, segment by segment in the order of addresses."""
-        found: List[_records.BlockInfo] = []
-        visit = _visitor(_structs.xseg_block_info, _records.BlockInfo, found)
-        _library.call("xseg_walk", self.handle, byref(_where(device, None, pool)), visit, None)
-        return found
+        return _visited("xseg_walk", self.handle, byref(_where(device, None, pool)), visitor=2,
+                        kind=_structs.xseg_block_info, record=_records.BlockInfo)
 
     def trim(self, *, wait: bool = False, leave_bytes: int = 0, idle_ms: int = 0, device: int = -1,
              stream: Optional[Handle] = None, pool: Optional[Pool] = None) -> _records.Trimmed:
@@ -209,7 +233,7 @@ class Allocator:
 
     def reset_statistics(self, device: int = 0, *, peak: bool = True, accumulated: bool = False) -> None:
         """Let peaks fall to the current values, or totals start again at 0."""
-        what = _structs.XSEG_RESET_PEAK * peak | _structs.XSEG_RESET_ACCUMULATED * accumulated
+        what = (_structs.XSEG_RESET_PEAK if peak else 0) | (_structs.XSEG_RESET_ACCUMULATED if accumulated else 0)
         _library.call("xseg_stats_reset", self.handle, byref(_records.where(device)), what)
 
     def driver_calls(self) -> Dict[str, _records.DriverCall]:
@@ -251,18 +275,15 @@ class Allocator:
                                       ("fraction", fraction))
                    if value is not UNCHANGED}
         if changed:
-            was.has_fraction = "fraction" in changed
-            for name, value in changed.items():
-                setattr(was, name, value)
+            _records.assign(was, has_fraction="fraction" in changed, **changed)
             _library.call("xseg_limits", self.handle, where, byref(was), None)
         return before
 
     def explain(self, device: int = -1, *, pool: Optional[Pool] = None) -> _records.Explained:
         """Why reserved memory is not free: bytes by reason, and each piece in `reasons`."""
-        found: List[_records.Reason] = []
         out = _records.structure(_structs.xseg_explained)
-        _library.call("xseg_explain", self.handle, byref(_where(device, None, pool)),
-                      _visitor(_structs.xseg_reason, _records.Reason, found), None, byref(out))
+        found = _visited("xseg_explain", self.handle, byref(_where(device, None, pool)), byref(out), visitor=2,
+                         kind=_structs.xseg_reason, record=_records.Reason)
         return _records.record(_records.Explained, out, reasons=found)
 
     def snapshot(self, path: Union[str, "os.PathLike[str]"], *, as_json: bool = False, events: bool = True,
@@ -331,10 +352,13 @@ class Allocator:
             if kind is None:  # else the first exception says more: its frames hold the blocks
                 raise
 
-    def __del__(self) -> None:
+    def __del__(self, _load: Any = _library.load, _keep: Any = _dlpack.keep) -> None:  # modules may have ended before
         """Nobody hears of a failure here, such as in a forked child."""
-        if getattr(self, "handle", 0) and _library.load().xseg_close(self.handle) == 0:
-            self.handle = 0  # for those that end after it, as in a cycle of references
+        if getattr(self, "handle", 0):
+            if _load().xseg_close(self.handle) == 0:
+                self.handle = 0  # for those that end after it, as in a cycle of references
+            elif self._log:
+                _keep(self._log)  # the library goes on calling it
 
 
 def open(config: Optional[str] = None, *, driver: Optional[str] = None,  # pylint: disable=redefined-builtin
@@ -357,9 +381,7 @@ def keys(config: Optional[str] = None) -> List[_records.Key]:
 
     ConfigError: the string has an error.  Cost: no driver call.
     """
-    found: List[_records.Key] = []
-    _library.call("xseg_keys", _bytes(config), None, _visitor(_structs.xseg_key, _records.Key, found), None)
-    return found
+    return _visited("xseg_keys", _bytes(config), None, visitor=2, kind=_structs.xseg_key, record=_records.Key)
 
 
 def budget(name: str) -> List[_records.BudgetEntry]:
@@ -367,6 +389,4 @@ def budget(name: str) -> List[_records.BudgetEntry]:
 
     FileError: there is none, or it may not be read.  Cost: no driver call.
     """
-    found: List[_records.BudgetEntry] = []
-    _library.call("xseg_budget_look", _bytes(name), _visitor(_structs.xseg_budget_entry, _records.BudgetEntry, found), None)
-    return found
+    return _visited("xseg_budget_look", _bytes(name), visitor=1, kind=_structs.xseg_budget_entry, record=_records.BudgetEntry)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: MIT
 """A block of device memory."""
 import ctypes
-from ctypes import c_void_p
+import operator
+from ctypes import c_size_t, c_void_p
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple, Type
 
 from xseg import _dlpack, _driver, _library, _records, _structs
-from xseg._errors import BusyError
+from xseg._arguments import integer
+from xseg._errors import BusyError, NotLiveError
 from xseg._streams import Handle, handle
 
 if TYPE_CHECKING:
     from xseg._allocator import Allocator
-
-LEGACY = 1  # CUDA's name of the legacy default stream, beside 0
 
 
 class Block:
@@ -42,6 +42,13 @@ class Block:
         """The device address; 0 of an empty block, and of one that was freed."""
         return self._live[0] if self._live else 0
 
+    def _address(self) -> int:
+        """The device address; NotLiveError: the block was freed."""
+        try:
+            return self._live[0]
+        except IndexError:
+            raise NotLiveError(f"{self!r}: the block was freed; allocate another one") from None
+
     def free(self, after: Sequence[Handle] = ()) -> None:
         """Give the memory back to the allocator; again: nothing happens.
 
@@ -51,6 +58,8 @@ class Block:
         BusyError: another library holds it by DLPack.  DriverError: an event could not be recorded; it is still live.
         Cost: no driver call without uses and events.
         """
+        if self._exports:
+            _dlpack.settle()
         if self._exports:
             raise BusyError(f"{self!r} is held by DLPack: delete the arrays that were made of it first")
         try:
@@ -69,25 +78,25 @@ class Block:
 
     def use(self, stream: Handle) -> None:
         """Say that work on another stream uses the block (PyTorch's record_stream)."""
-        _library.call("xseg_use", self._allocator.handle, self.pointer, handle(stream))
+        _library.call("xseg_use", self._allocator.handle, self._address(), handle(stream))
 
     def info(self) -> _records.BlockInfo:
         """What the allocator knows of it, and what is free beside it."""
-        return self._allocator.block_at(self.pointer)
+        return self._allocator.block_at(self._address())
 
     def pin(self) -> None:
         """Keep the memory beneath it where it is until unpin(); pins are counted."""
-        _library.call("xseg_pin", self._allocator.handle, self.pointer, self.size)
+        _library.call("xseg_pin", self._allocator.handle, self._address(), self.size)
 
     def unpin(self) -> None:
         """Take one pin back."""
-        _library.call("xseg_unpin", self._allocator.handle, self.pointer, self.size)
+        _library.call("xseg_unpin", self._allocator.handle, self._address(), self.size)
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
-        """The block as an array of bytes, version 3; its contents are ordered on the block's stream."""
-        return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "version": 3, "strides": None,
-                "stream": self.stream or LEGACY}
+        """The block as an array of bytes, version 3; its contents are ordered on the block's stream.  NotLiveError: it was freed."""
+        return {"shape": (self.size,), "typestr": "|u1", "data": (self._address(), False), "version": 3, "strides": None,
+                "stream": self.stream or _dlpack.LEGACY}
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         """kDLCUDA and the device's number."""
@@ -98,11 +107,11 @@ class Block:
         """A capsule with the block as a tensor of bytes.
 
         `stream` is the consumer's: it is made to wait for what is queued on the block's stream, and noted as a use; -1:
-        neither; None: the legacy default stream.  BufferError: a copy is asked for, or another device.
+        neither; None: the legacy default stream.  BufferError: a copy is asked for, or another device.  NotLiveError: it was freed.
         """
         _dlpack.check(self.device, dl_device, copy)
-        consumer = LEGACY if stream is None else stream
-        if consumer not in (-1, self.stream or LEGACY) and self.pointer:
+        consumer = _dlpack.consumer(stream)
+        if self._address() and consumer not in (_dlpack.NO_ORDER, self.stream or _dlpack.LEGACY):
             _driver.wait(self._allocator.driver, self.device, self.stream, consumer)
             self.use(consumer)
         return _dlpack.capsule(self, max_version)
@@ -114,10 +123,10 @@ class Block:
                  traceback: Optional[TracebackType]) -> None:
         self.free()
 
-    def __del__(self) -> None:
+    def __del__(self, _load: Any = _library.load) -> None:  # modules may have ended before
         """Nobody hears of a failure here: the block may be in a forked child, or the allocator closed."""
         if getattr(self, "_live", None) and self._allocator.handle:
-            _library.load().xseg_free(self._allocator.handle, self._live.pop())
+            _load().xseg_free(self._allocator.handle, self._live.pop())
 
     def __repr__(self) -> str:
         state = f"0x{self.pointer:x}" if self._live else "freed"
@@ -128,12 +137,11 @@ def allocate(allocator: "Allocator", size: int, device: int, stream: Handle, poo
              zeroed: bool, user: int) -> Block:
     """The allocation behind Allocator.allocate() and Pool.allocate()."""
     on, pointer = handle(stream), c_void_p()
-    if size < 0:
-        raise ValueError(f"a block cannot have {size} bytes")
+    alignment, user = integer(alignment, c_size_t, "allocate: alignment"), integer(user, c_void_p, "allocate: user")
     if pool is None and not alignment and not zeroed and not user:
         _library.call("xseg_alloc", allocator.handle, device, size, on, ctypes.byref(pointer))
     else:
         request = _records.structure(_structs.xseg_request, device=device, bytes=size, stream=on, pool=pool or 0,
                                      alignment=alignment, zeroed=zeroed, user=user)
         _library.call("xseg_alloc_with", allocator.handle, ctypes.byref(request), ctypes.byref(pointer))
-    return Block(allocator, pointer.value or 0, size, device, on)
+    return Block(allocator, pointer.value or 0, operator.index(size), operator.index(device), on)

@@ -1,21 +1,31 @@
 # SPDX-License-Identifier: MIT
 """A block, or a part of a range, as a DLPack tensor: one dimension of bytes.
 
-The capsule, and then its consumer, hold the block: it is freed by the last of them, or by nobody if the interpreter ends
-before.  Deleters are functions of Python, so at its end those that are still out are taken back.
+The capsule, and then its consumer, hold the block, which is freed by the last of them.  A consumer may outlive the interpreter:
+the structures that it reads are allocated by malloc(), and at exit their deleters, which are functions of Python, become free();
+blocks that consumers hold then are never freed.
+
+A capsule has no destructor: ctypes would call it while an exception is raised, such as that of a consumer that rejects the
+capsule, and lose that exception.  So this module holds each capsule until settle() finds it consumed, or referenced by nobody else.
 """
 import atexit
 import ctypes
+import sys
 from ctypes import (
-    CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32,
+    CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32,
     c_uint64, c_void_p, py_object,
 )
 from typing import Any, Dict, Optional, Tuple
+
+from xseg._errors import HostMemoryError
+from xseg._streams import Handle, handle
 
 CUDA = 2  # kDLCUDA
 UINT, BITS = 1, 8  # kDLUInt
 VERSION = (1, 0)
 PLAIN_NAME, VERSIONED_NAME = b"dltensor", b"dltensor_versioned"
+LEGACY = 1  # the legacy default stream
+NO_ORDER = -1  # the consumer orders its stream itself
 
 
 class Tensor(Structure):
@@ -39,35 +49,90 @@ class ManagedVersioned(Structure):
                 ("flags", c_uint64), ("tensor", Tensor)]
 
 
+class _Plain(Structure):
+    """What is allocated for a capsule: the structure, and what it points to."""
+
+    _fields_ = [("managed", Managed), ("shape", c_int64), ("strides", c_int64)]
+
+
+class _Versioned(Structure):
+    """The same for a capsule of version 1."""
+
+    _fields_ = [("managed", ManagedVersioned), ("shape", c_int64), ("strides", c_int64)]
+
+
 # Own prototypes: those of ctypes.pythonapi belong to whoever set them last.
 _capsule_new = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
-_capsule_is = PYFUNCTYPE(c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
-_capsule_pointer = PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+_capsule_is = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+# Raises what is being raised in C: ctypes looks for an exception after each call of such a function.
+_raise_current = PYFUNCTYPE(c_void_p)(("PyErr_Occurred", ctypes.pythonapi))
+keep = PYFUNCTYPE(None, py_object)(("Py_IncRef", ctypes.pythonapi))
+_c = ctypes.CDLL(None)
+_malloc = CFUNCTYPE(c_void_p, c_size_t)(("malloc", _c))
+_free = CFUNCTYPE(None, c_void_p)(("free", _c))
 
-# By the address of its tensor: what a consumer still holds.
-_held: Dict[int, Tuple[Any, ...]] = {}
+# By the address of its tensor: the address of its deleter, and the block that a capsule or a consumer still holds.
+_held: Dict[int, Tuple[int, Any]] = {}
+# By the same: the capsules that were not consumed when settle() looked last.
+_capsules: Dict[int, Any] = {}
+_exiting = False
 
 
 @CFUNCTYPE(None, c_void_p)
 def _delete(address: int) -> None:
-    """What a consumer calls once, in any thread, when it needs the tensor no more."""
-    block = _held.pop(address)[-1]
-    block._exports.discard(address)
+    """What a consumer calls once, in any thread, when it needs the tensor no more.
+
+    The tensor may be destroyed while an exception is raised.  ctypes cannot preserve that exception: it prints the exception here,
+    and the caller raises SystemError.
+    """
+    try:
+        _raise_current()
+    finally:
+        _, block = _held.pop(address)
+        _capsules.pop(address, None)
+        block._exports.discard(address)
+        _free(address)
 
 
-@CFUNCTYPE(None, c_void_p)
-def _end_capsule(capsule: int) -> None:
-    """Delete the tensor of a capsule that nobody has taken: consumers rename it."""
-    for name in (PLAIN_NAME, VERSIONED_NAME):
-        if _capsule_is(capsule, name):
-            _delete(_capsule_pointer(capsule, name))
+def _references(objects: Dict[int, Any], key: int) -> int:
+    return sys.getrefcount(objects[key])
+
+
+_ALONE = _references({0: object()}, 0)
+
+
+def settle() -> None:
+    """Let go of the blocks whose capsule nobody has consumed and nobody refers to."""
+    for address in list(_capsules):
+        try:
+            is_pending = any(_capsule_is(_capsules[address], name) for name in (PLAIN_NAME, VERSIONED_NAME))
+            if is_pending and _references(_capsules, address) > _ALONE:
+                continue
+            del _capsules[address]
+        except KeyError:  # another thread was here
+            continue
+        if is_pending:
+            _delete(address)
 
 
 @atexit.register
-def _take_back() -> None:
-    """Consumers that end after the interpreter call nothing."""
-    for managed, *_ in list(_held.values()):
-        managed.deleter = None
+def _leave_to_consumers() -> None:
+    """Make what consumers hold independent of the interpreter."""
+    global _exiting  # pylint: disable=global-statement
+    _exiting = True
+    settle()
+    for deleter, block in list(_held.values()):
+        _make_independent(deleter, block)
+
+
+def _make_independent(deleter: int, block: Any) -> None:
+    c_void_p.from_address(deleter).value = ctypes.cast(_free, c_void_p).value
+    keep(block)  # its end would free the memory
+
+
+def consumer(stream: Handle) -> int:
+    """The stream of a consumer, as __dlpack__() gets it; NO_ORDER: there is none to order."""
+    return NO_ORDER if type(stream) is int and stream == NO_ORDER else handle(stream) or LEGACY  # pylint: disable=unidiomatic-typecheck
 
 
 def check(device: int, wanted: Optional[Tuple[int, int]], copy: Optional[bool]) -> None:
@@ -80,17 +145,27 @@ def check(device: int, wanted: Optional[Tuple[int, int]], copy: Optional[bool]) 
 
 def capsule(block: Any, max_version: Optional[Tuple[int, int]]) -> Any:
     """A capsule for a block, or what has its attributes; `max_version` is the newest that the consumer knows."""
+    settle()
     is_versioned = max_version is not None and max_version[0] >= VERSION[0]
-    managed = ManagedVersioned() if is_versioned else Managed()
-    shape, strides = (c_int64 * 1)(block.size), (c_int64 * 1)(1)
-    tensor = managed.tensor
-    tensor.data, tensor.device_type, tensor.device_id, tensor.ndim = block.pointer, CUDA, block.device, 1
+    kind, pointer = _Versioned if is_versioned else _Plain, block.pointer
+    address = _malloc(ctypes.sizeof(kind))
+    if not address:
+        raise HostMemoryError("__dlpack__: out of host memory")
+    ctypes.memset(address, 0, ctypes.sizeof(kind))
+    made = kind.from_address(address)
+    made.shape, made.strides = block.size, 1
+    managed, tensor = made.managed, made.managed.tensor
+    tensor.data, tensor.device_type, tensor.device_id, tensor.ndim = pointer, CUDA, block.device, 1
     tensor.code, tensor.bits, tensor.lanes = UINT, BITS, 1
-    tensor.shape, tensor.strides = shape, strides
+    tensor.shape = ctypes.cast(address + kind.shape.offset, POINTER(c_int64))
+    tensor.strides = ctypes.cast(address + kind.strides.offset, POINTER(c_int64))
     managed.deleter = ctypes.cast(_delete, c_void_p)
     if is_versioned:
         managed.major, managed.minor = VERSION
-    address = ctypes.addressof(managed)
-    _held[address] = managed, shape, strides, block
+    deleter = address + type(managed).deleter.offset
+    found = _capsules[address] = _capsule_new(address, VERSIONED_NAME if is_versioned else PLAIN_NAME, None)
+    _held[address] = deleter, block
     block._exports.add(address)
-    return _capsule_new(address, VERSIONED_NAME if is_versioned else PLAIN_NAME, ctypes.cast(_end_capsule, c_void_p))
+    if _exiting:
+        _make_independent(deleter, block)
+    return found

@@ -16,6 +16,10 @@ class ArgumentError(Error, ValueError):
     status = -1
 
 
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An ArgumentError whose argument has a type that the function does not accept."""
+
+
 class ConfigError(Error, ValueError):
     """The configuration string has an error: the text names the key, the value and the position."""
 

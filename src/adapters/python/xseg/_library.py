@@ -6,9 +6,11 @@ import os
 import pathlib
 import platform
 import sys
-from typing import Any
+from typing import Any, List, Tuple
 
+from xseg._arguments import LIMITS, converted
 from xseg._errors import UnsupportedError, error
+from xseg._functions import FUNCTIONS
 
 HERE = pathlib.Path(__file__).resolve().parent
 MACHINES = {b"\x3e\0": "x86_64", b"\xb7\0": "aarch64"}  # e_machine of an ELF file
@@ -86,13 +88,12 @@ def load() -> ctypes.CDLL:
 
     ImportError: there is none, or the system cannot load it.
     """
-    from xseg._functions import FUNCTIONS  # pylint: disable=import-outside-toplevel
     where = path()
     try:
         library = ctypes.CDLL(where)
     except OSError as refusal:
         raise ImportError(f"{where} cannot be loaded: {_why_not(where) or refusal}") from refusal
-    for name, (result, arguments) in FUNCTIONS.items():
+    for name, (result, arguments, _) in FUNCTIONS.items():
         try:
             function = getattr(library, name)
         except AttributeError:
@@ -115,9 +116,25 @@ def error_text() -> str:
     return text.value.decode(errors="replace")
 
 
-def call(name: str, *arguments: Any) -> None:
-    """Call a function that returns a status; an exception of its class if that is not XSEG_OK."""
-    status = getattr(load(), name)(*arguments)
+@functools.lru_cache(maxsize=None)
+def _conversions(function: str) -> List[Tuple[int, Any, int, int, str]]:
+    """The arguments of a function that ctypes would truncate: index, type, least and greatest integer, and name in error messages."""
+    _, kinds, names = FUNCTIONS[function]
+    return [(place, kind, *LIMITS.get(kind, (1, 0)), f"{function}: {name}")
+            for place, (kind, name) in enumerate(zip(kinds, names.split())) if kind in LIMITS or kind is ctypes.c_char_p]
+
+
+def call(function: str, *arguments: Any) -> None:
+    """Call a function that returns a status; an exception of its class if that is not XSEG_OK.
+
+    ArgumentError: an argument does not fit the type of its parameter; nothing was called.
+    """
+    values = list(arguments)
+    for place, kind, low, high, what in _conversions(function):
+        value = values[place]
+        if type(value) is not int or not low <= value <= high:  # pylint: disable=unidiomatic-typecheck
+            values[place] = converted(value, kind, what)
+    status = getattr(load(), function)(*values)
     if status:
         raise error(status, error_text())
 

@@ -4,11 +4,11 @@ import contextlib
 import os
 from ctypes import CFUNCTYPE, c_bool, c_void_p
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Type, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple, Type, Union
 
 from xseg import _library, _records, _structs
 from xseg._block import Block, allocate
-from xseg._errors import ArgumentError
+from xseg._errors import ArgumentError, ArgumentTypeError
 from xseg._streams import Handle, handle
 
 if TYPE_CHECKING:
@@ -42,6 +42,15 @@ class Pool:
             raise ArgumentError("the pool was released, or its allocator closed")
         return self.handle
 
+    @staticmethod
+    def number_of(pool: Optional["Pool"]) -> Optional[int]:
+        """The handle of an argument `pool`, None of None; ArgumentError: it is no pool, or was released."""
+        if pool is None:
+            return None
+        if not isinstance(pool, Pool):
+            raise ArgumentTypeError(f"pool is not an xseg.Pool, {pool!r}; pass one, or None")
+        return pool.alive()
+
     def allocate(self, size: int, *, stream: Handle = None, alignment: int = 0, zeroed: bool = False,
                  user: int = 0) -> Block:
         """Allocate from this pool; everything else as Allocator.allocate()."""
@@ -71,20 +80,25 @@ class Pool:
         call this allocator.  None accepts all.
         """
         predicate = ACCEPTS((lambda _, stream: bool(accepts(stream or 0))) if accepts else 0)  # type: ignore[misc]
-        _library.call("xseg_route_begin", self.handle, predicate, None)
-        try:
+        with self._between("xseg_route_begin", (predicate, None), "xseg_route_end"):
             yield self
-        finally:
-            _library.call("xseg_route_end", self.handle)
 
     @contextlib.contextmanager
     def capture(self, stream: Handle) -> Iterator["Pool"]:
         """Around the capture of a stream: what is allocated on it while it is captured comes from this pool."""
-        _library.call("xseg_capture_begin", self.handle, handle(stream))
-        try:
+        with self._between("xseg_capture_begin", (handle(stream),), "xseg_capture_end"):
             yield self
+
+    @contextlib.contextmanager
+    def _between(self, begin: str, arguments: Tuple[Any, ...], end: str) -> Iterator[None]:
+        """A call on the pool, and another one at the end, also where the pool is released within."""
+        number = self.alive()
+        _library.call(begin, number, *arguments)
+        try:
+            yield
         finally:
-            _library.call("xseg_capture_end", self.handle)
+            if self._allocator.handle:  # else it has ended with the allocator
+                _library.call(end, number)
 
     def pause(self, keep: str = "nothing", file: Union[str, "os.PathLike[str]", None] = None) -> None:
         """Take the physical memory away; addresses and blocks stay.
@@ -132,7 +146,7 @@ class Pool:
                  traceback: Optional[TracebackType]) -> None:
         self.release()
 
-    def __del__(self) -> None:
+    def __del__(self, _load: Any = _library.load) -> None:  # modules may have ended before
         """Nobody hears of a failure here, such as in a forked child."""
         if getattr(self, "_held", None) and self._allocator.handle:
-            _library.load().xseg_pool_release(self._held.pop())
+            _load().xseg_pool_release(self._held.pop())

@@ -2,11 +2,13 @@
 """Elastic ranges: addresses beneath which memory comes and goes by the page."""
 import contextlib
 import ctypes
+import operator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple, Type
 
 from xseg import _dlpack, _driver, _library, _records, _structs
-from xseg._errors import ArgumentError, BusyError, Error
+from xseg._arguments import integer
+from xseg._errors import ArgumentError, ArgumentTypeError, BusyError, Error
 from xseg._pool import Pool
 from xseg._streams import Handle, handle
 
@@ -160,6 +162,8 @@ class Range:
 
         These are committed then, and each place is decommitted by itself.  Cost: one map a page, and no memory.
         """
+        if not isinstance(source, Range):
+            raise ArgumentTypeError(f"share: source is not an xseg.Range, {source!r}; pass one")
         _library.call("xseg_range_share", self.alive(), offset, size, source.alive(), source_offset)
         self._streams |= source._streams  # whose work may be on the pages
         self._mark(offset, size, 1)
@@ -176,8 +180,9 @@ class Range:
         There need be no memory beneath the part; where there is none, nothing may touch it.
         """
         self.alive()
-        size = self.size - offset if size is None else size
-        if offset < 0 or size < 0 or offset + size > self.size:
+        offset = integer(offset, ctypes.c_uint64, "Range.view: offset")
+        size = max(self.size - offset, 0) if size is None else integer(size, ctypes.c_uint64, "Range.view: size")
+        if offset + size > self.size:
             raise ArgumentError(f"a view of {size} bytes from offset {offset} on: the range has {self.size}")
         return RangeView(self, offset, size)
 
@@ -187,6 +192,8 @@ class Range:
         BusyError: memory is committed, held, pinned, exported or registered, or another library holds a part by DLPack.
         Cost: waits for the streams behind which memory leaves.
         """
+        if self._exports:
+            _dlpack.settle()
         if self._exports:
             raise BusyError(f"{self!r} is held by DLPack: delete the arrays that were made of it first")
         try:
@@ -208,7 +215,7 @@ class Range:
 
     def _mark(self, offset: int, size: int, mark: int) -> None:
         """Note what a call has done."""
-        first, count = offset // self.page_bytes, size // self.page_bytes
+        first, count = operator.index(offset) // self.page_bytes, operator.index(size) // self.page_bytes
         self._committed[first:first + count] = bytes((mark,)) * count
 
     def _give_up(self) -> None:
@@ -252,7 +259,5 @@ class Range:
 
 def reserve(kind: Type[Range], allocator: "Allocator", size: int, device: int, pool: Optional[Pool], **options: Any) -> Range:
     """The reservation behind Allocator.range(); options are members of struct xseg_range_options."""
-    if size < 0:
-        raise ValueError(f"a range cannot have {size} bytes")
-    made = _records.structure(_structs.xseg_range_options, pool=pool.alive() if pool else 0, **options)
+    made = _records.structure(_structs.xseg_range_options, pool=Pool.number_of(pool) or 0, **options)
     return kind(allocator, size, device, pool, made)

@@ -8,6 +8,7 @@ import enum
 from typing import Any, List, NamedTuple, Optional, Type, TypeVar
 
 from xseg import _structs
+from xseg._arguments import converted
 from xseg._statistics import Groups, Stat, Statistics
 
 NONE = 2**64 - 1
@@ -248,10 +249,19 @@ def record(kind: Type[Record], structure: ctypes.Structure, **others: Any) -> Re
     return kind(**values)
 
 
+def assign(made: ctypes.Structure, **values: Any) -> None:
+    """Set members of a structure; ArgumentError: a value does not fit the type of its member, and no member has changed."""
+    kinds, name_of = dict(made._fields_), type(made).__name__  # type: ignore[arg-type,misc]
+    fitting = {name: converted(value, kinds[name], f"{name_of}: {'size' if name == 'bytes' else name}")
+               for name, value in values.items()}
+    for name, value in fitting.items():
+        setattr(made, name, value)
+
+
 def structure(kind: Type[ctypes.Structure], **values: Any) -> Any:
-    """A structure with its size and what it starts from, and these values."""
-    made = kind(**{**getattr(kind, "START", {}), **values})
-    made.struct_bytes = ctypes.sizeof(kind)
+    """A structure with its size and what it starts from, and these values; ArgumentError as assign()."""
+    made = kind(**getattr(kind, "START", {}))
+    assign(made, struct_bytes=ctypes.sizeof(kind), **values)
     return made
 
 

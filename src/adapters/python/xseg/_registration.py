@@ -4,7 +4,7 @@ import atexit
 import ctypes
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple, Type
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple, Type
 
 from xseg import _library, _structs
 from xseg._errors import ForkedError
@@ -98,9 +98,14 @@ class Registration:
 
     def end(self) -> None:
         """`leave` is called for what is there; again: nothing happens.  BusyError: within one of its own functions."""
-        if self._key in _LIVE and self._allocator.handle:
+        calls = _LIVE.pop(self._key, None)  # by one thread
+        if calls is None or not self._allocator.handle:
+            return
+        try:
             _library.call("xseg_unregister", *self._key)
-            _LIVE.pop(self._key, None)
+        except BaseException:
+            _LIVE[self._key] = calls
+            raise
 
     def __enter__(self) -> "Registration":
         return self
@@ -128,30 +133,35 @@ class Dmabuf:
 
     def __init__(self, allocator: "Allocator", address: int, size: int, pin: bool, pcie: bool) -> None:
         """Made by Allocator.dmabuf()."""
+        self._files: List[int] = []  # popped by whoever closes it
         file, offset = ctypes.c_int(-1), ctypes.c_uint64()
         flags = (_structs.XSEG_DMABUF_PIN if pin else 0) | (_structs.XSEG_DMABUF_PCIE if pcie else 0)
-        self._file = -1
         _library.call("xseg_dmabuf", allocator.handle, address, size, flags, ctypes.byref(file), ctypes.byref(offset))
-        self._allocator, self._file, self._pins = allocator, file.value, pin
+        self._allocator, self._pins = allocator, pin
+        self._files.append(file.value)
         #: Where the range begins in what the descriptor names, in bytes.
         self.offset = offset.value
 
     def fileno(self) -> int:
         """The descriptor; -1 once it is closed."""
-        return self._file
+        return self._files[0] if self._files else -1
 
     def close(self) -> None:
         """Close the descriptor; again: nothing happens."""
-        if self._file < 0:
+        try:
+            file = self._files.pop()
+        except IndexError:
             return
         try:
             if self._pins and self._allocator.handle:
-                _library.call("xseg_dmabuf_close", self._allocator.handle, self._file)
+                _library.call("xseg_dmabuf_close", self._allocator.handle, file)
             else:
-                os.close(self._file)
+                os.close(file)
         except ForkedError:
-            os.close(self._file)  # the pin is the parent's
-        self._file = -1
+            os.close(file)  # the pin is the parent's
+        except BaseException:
+            self._files.append(file)
+            raise
 
     def __enter__(self) -> "Dmabuf":
         return self

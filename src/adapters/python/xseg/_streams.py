@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Handles of streams and events, from whatever library they come."""
 import ctypes
+import numbers
 from typing import Any, Union
+
+from xseg._arguments import integer
+from xseg._errors import ArgumentTypeError
 
 Handle = Union[int, None, Any]
 
@@ -9,21 +13,22 @@ Handle = Union[int, None, Any]
 def handle(one: Handle, kind: str = "stream") -> int:
     """The CUstream or CUevent of an object, as a number; 0, the legacy default stream, of None.
 
-    Taken are numbers and what is one to int(), ctypes' pointers, what has the method __cuda_stream__() (cuda.core), and the objects of PyTorch
-    (cuda_stream, cuda_event), CuPy (ptr) and Numba (handle).
+    Accepted are integers, ctypes' pointers, what has the method __cuda_stream__() (cuda.core), the objects of PyTorch
+    (cuda_stream, cuda_event), CuPy (ptr) and Numba (handle), and other objects with __int__() that are no numbers (cuda.bindings).
+    ArgumentError: the handle does not fit a pointer; it is a TypeError as well if `one` is none of these.
     """
     if one is None:
         return 0
-    if isinstance(one, int):
-        return one
     if isinstance(one, ctypes.c_void_p):
         return one.value or 0
+    if type(one) is int or isinstance(one, numbers.Number) or hasattr(one, "__index__"):  # pylint: disable=unidiomatic-typecheck
+        return integer(one, ctypes.c_void_p, kind)
     if hasattr(one, "__cuda_stream__"):
-        return int(one.__cuda_stream__()[1])
+        return integer(one.__cuda_stream__()[1], ctypes.c_void_p, kind)
     for name in (f"cuda_{kind}", "ptr", "handle"):
         if hasattr(one, name):
             return handle(getattr(one, name), kind)
     if hasattr(one, "__int__"):
-        return int(one)
-    raise TypeError(f"{one!r} is no {kind}: a number, or an object with __cuda_stream__(), "
-                    f"cuda_{kind}, ptr or handle is needed")
+        return integer(int(one), ctypes.c_void_p, kind)
+    raise ArgumentTypeError(f"{one!r} is no {kind}: a number, or an object with __cuda_stream__(), "
+                            f"cuda_{kind}, ptr or handle is needed")

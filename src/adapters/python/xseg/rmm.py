@@ -7,7 +7,7 @@
 Memory is ordered on the stream that it is asked for; what is freed on another stream waits for that, too.  RMM's streams
 say their handle by __cuda_stream__(), which RMM has since 25.02.
 """
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 import rmm
 
@@ -19,6 +19,8 @@ from xseg._streams import handle
 __all__ = ["resource"]
 
 ALIGNED = 512  # that much every block is
+# Blocks whose last use could not be recorded: work may still use their memory, so it is never freed unless RMM deallocates it again.
+_unordered: List[Block] = []
 
 
 def resource(allocator: Optional[Allocator] = None, device: int = 0) -> Any:
@@ -38,13 +40,24 @@ def resource(allocator: Optional[Allocator] = None, device: int = 0) -> Any:
         return block.pointer
 
     def deallocate(*arguments: Any) -> None:
-        """What RMM calls when work on its stream is the last: with pointer, size and stream, or stream, pointer, ..."""
+        """What RMM calls when work on its stream is the last: with pointer, size and stream, or stream, pointer, ...
+
+        If the stream or the free is rejected, the block stays allocated, and RMM may deallocate it again.
+        """
         pointer, stream = (arguments[0], arguments[2]) if isinstance(arguments[0], int) else (arguments[1], arguments[0])
         block = blocks.pop(pointer, None)
         if block is None:
             return
-        if block.pointer:
-            block.use(stream)
-        block.free()
+        try:
+            if block.pointer:
+                block.use(stream)
+            block.free()
+        except BaseException:
+            blocks[pointer] = block
+            if block not in _unordered:
+                _unordered.append(block)
+            raise
+        if block in _unordered:
+            _unordered.remove(block)
 
     return rmm.mr.CallbackMemoryResource(allocate, deallocate)

@@ -35,6 +35,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set,
 import torch
 from xseg import _library, _range
 from xseg._allocator import Allocator
+from xseg._arguments import converted, integer
 from xseg._errors import ArgumentError, Error, PausedError, UnsupportedError
 from xseg._pool import Pool
 from xseg._streams import Handle, handle
@@ -60,6 +61,7 @@ class Range(_range.Range):
         longer.  What nothing is committed beneath must not be touched, by copies and printing neither.
         """
         kind = torch.get_default_dtype() if dtype is None else dtype
+        offset = integer(offset, ctypes.c_uint64, "Range.tensor: offset")
         if offset % kind.itemsize:
             raise ArgumentError(f"a tensor of {kind} at offset {offset}: give a multiple of {kind.itemsize}")
         part = self.view(offset, math.prod(shape) * kind.itemsize)
@@ -211,10 +213,15 @@ def allocator() -> Allocator:
     return _Borrowed(_ADAPTER.xseg_torch_library())
 
 
+def _ordinal(device: Optional[int]) -> int:
+    """The ordinal of an argument `device`: the current one of None.  PyTorch has 8 bits for it."""
+    return torch.cuda.current_device() if device is None else integer(device, ctypes.c_int8, "device")
+
+
 def pool(mempool: Any, device: Optional[int] = None) -> Pool:
     """The library's pool behind a torch.cuda.MemPool or the id of one; KeyError: nothing holds it."""
-    first, second = getattr(mempool, "id", mempool)
-    device = torch.cuda.current_device() if device is None else device
+    first, second = (integer(each, ctypes.c_uint64, "pool: mempool") for each in getattr(mempool, "id", mempool))
+    device = _ordinal(device)
     number = _ADAPTER.xseg_torch_pool(device, first, second)
     if not number:
         raise KeyError(f"nobody holds a pool of id ({first}, {second}) on device {device}: keep the MemPool, and name the device "
@@ -229,7 +236,7 @@ def range(size: int, device: Optional[int] = None,  # pylint: disable=redefined-
     pool=: that of a tag or a MemPool, `with tag("cache") as pool`, which limits it, pauses and resumes it.
     """
     torch.cuda.init()
-    device = torch.cuda.current_device() if device is None else device
+    device = _ordinal(device)
     _call(RuntimeError, "xseg_torch_open_device", device)
     return cast(Range, allocator().range(size, device, **options))
 
@@ -249,7 +256,7 @@ def _tag_pool(name: str, device: int, is_registered: bool) -> Pool:
         if found is None:
             made = ctypes.c_void_p()
             first, second = torch.cuda.graph_pool_handle()
-            _call(RuntimeError, "xseg_torch_tag", device, name.encode(), first, second, is_registered, ctypes.byref(made))
+            _call(RuntimeError, "xseg_torch_tag", device, converted(name.encode(), ctypes.c_char_p, "tag: name"), first, second, is_registered, ctypes.byref(made))
             found = _tags[name, device] = _BorrowedPool(allocator(), made.value or 0, device)
             if is_registered:
                 _registered.add(name)
@@ -278,7 +285,7 @@ _follow_labels()
 @contextlib.contextmanager
 def _entered(name: str, device: Optional[int], is_registered: bool) -> Iterator[Pool]:
     torch.cuda.init()
-    found = _tag_pool(name, torch.cuda.current_device() if device is None else device, is_registered)
+    found = _tag_pool(name, _ordinal(device), is_registered)
     _call(RuntimeError, "xseg_torch_tag_enter", found.handle)
     try:
         yield found

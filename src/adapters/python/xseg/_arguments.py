@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""Conversion of arguments to C: ctypes truncates integers to the C type and strings at a NUL, so this module rejects both.
+
+_library.call() converts the arguments of every function by its parameter types, _records.structure() the members of every structure.
+"""
+import ctypes
+import operator
+from ctypes import c_char_p, c_double, c_int, c_int8, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from typing import Any, Dict, Tuple
+
+from xseg._errors import ArgumentError, ArgumentTypeError
+
+
+def _unsigned(kind: Any) -> Tuple[int, int]:
+    return 0, (1 << 8 * ctypes.sizeof(kind)) - 1
+
+
+#: By integer type: the least and the greatest value.  Addresses and handles are integers as well.
+LIMITS: Dict[Any, Tuple[int, int]] = {
+    c_int: (-1 << 31, (1 << 31) - 1),
+    c_int8: (-1 << 7, (1 << 7) - 1),
+    **{kind: _unsigned(kind) for kind in (c_uint, c_uint32, c_size_t, c_uint64, c_void_p)},
+}
+#: What ctypes makes: instances of its types, and what byref() returns.
+_OF_CTYPES = (ctypes._SimpleCData.__base__, type(ctypes.byref(c_int())))  # pylint: disable=protected-access
+
+
+def integer(value: Any, kind: Any, what: str) -> int:
+    """An int, or an object with __index__(), as an int in the limits of a type of ctypes.
+
+    `what` names the operation and the argument in the text of an ArgumentError, which is a TypeError as well if the value is no
+    integer.  Floats and bools are not integers.
+    """
+    low, high = LIMITS[kind]
+    if type(value) is not int:  # pylint: disable=unidiomatic-typecheck
+        try:
+            number = None if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = None
+        if number is None:
+            raise ArgumentTypeError(f"{what} is not an integer, {value!r}; pass an integer from {low} to {high}")
+        value = number
+    if not low <= value <= high:
+        shown = value if value.bit_length() <= 128 else f"an integer of {value.bit_length()} bits"
+        raise ArgumentError(f"{what} is out of range, {shown}; pass an integer from {low} to {high}")
+    return int(value)
+
+
+def _real(value: Any, what: str) -> float:
+    """A number as a C double."""
+    if isinstance(value, (bool, str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        raise ArgumentTypeError(f"{what} is not a number, {value!r}; pass a float")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ArgumentError(f"{what} is out of range; pass a float") from error
+
+
+def converted(value: Any, kind: Any, what: str) -> Any:
+    """A value as a parameter or a member of a type of ctypes takes it without loss; `what` is as in integer()."""
+    if isinstance(value, _OF_CTYPES) or (value is None and kind in (c_void_p, c_char_p)):
+        return value
+    if kind in LIMITS:
+        return integer(value, kind, what)
+    if kind is c_double:
+        return _real(value, what)
+    if kind is c_char_p and isinstance(value, bytes) and b"\0" in value:
+        raise ArgumentError(f"{what} contains a NUL, {value!r}; pass a string without")
+    return value
