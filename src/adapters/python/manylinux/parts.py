@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The libraries that the tool links, zstd and jansson, from Debian's source packages, as archives for one processor."""
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import tarfile
+from concurrent import futures
 
 from manylinux import toolchain
 
@@ -53,13 +55,14 @@ def configure_jansson(source):
 def compile_part(source, name, processor, prefix):
     """Compile one into an archive; its headers beside it."""
     _, library, folders = PARTS[name]
-    objects = []
     if name == "jansson":
         configure_jansson(source)
-    for file in (file for folder in folders for file in sorted((source / folder).glob("*.c"))):
-        objects.append(file.with_suffix(".o"))
-        toolchain.run([*toolchain.compiler(processor), *FLAGS, f"-ffile-prefix-map={source}=.", f"-I{source / folders[0]}", "-c",
-                       file, "-o", objects[-1]])
+    files = [file for folder in folders for file in sorted((source / folder).glob("*.c"))]
+    objects = [file.with_suffix(".o") for file in files]
+    with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda file: toolchain.run([
+            *toolchain.compiler(processor), *FLAGS, f"-ffile-prefix-map={source}=.", f"-I{source / folders[0]}", "-c", file, "-o",
+            file.with_suffix(".o")]), files))
     toolchain.run([f"{processor}-linux-gnu-ar", "rcsD", prefix / f"lib/lib{library.removeprefix('lib')}.a", *objects])
     for header in [*source.glob("lib/*.h"), *source.glob("src/jansson*.h")]:
         shutil.copy(header, prefix / "include")
