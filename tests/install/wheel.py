@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,14 @@ import tarfile
 import tempfile
 import zipfile
 
+# Names without a folder, as docs/python.md has them.
+NAMED = """
+import ctypes, xseg
+with xseg.open() as allocator, xseg.open(driver="libxseg-sim.so") as other:
+    print(*(each.allocate(1 << 20).size for each in (allocator, other)))
+folder = xseg.__path__[0]
+print(hasattr(ctypes.CDLL(folder + "/lib/libxseg-torch.so"), "xseg_torch_malloc"), folder)
+"""
 PTH = "print('_xseg_torch_hook' in __import__('sys').modules)"
 USE = """
 import xseg, xseg._library
@@ -159,6 +168,33 @@ def is_typed_and_imports(place):
     expect(said == f"{1 << 20} {version}\n", said)
 
 
+def finds_its_libraries(place):
+    """The simulator by its name alone, the plug-in and the library to preload by the folder of the package."""
+    for name in ("libxseg-sim.so", "libxseg-sim.so.1"):
+        sizes, found = run(place.python, "-c", NAMED, XSEG_DRIVER=name).splitlines()
+        expect(sizes == f"{1 << 20} {1 << 20}" and found.startswith("True "), found)
+    said = start("/bin/true", LD_PRELOAD=f"{found.split()[1]}/lib/libxseg-preload.so")
+    expect((said.returncode, said.stderr) == (0, ""), said.stderr)
+    refused = start(place.python, "-c", NAMED, XSEG_DRIVER="libno-such.so")
+    expect("libno-such.so" in refused.stderr, refused.stderr)
+
+
+def runs_what_is_shown(place):
+    """The C program of README.md, built as docs/installing.md shows it, and the commands by which docs/python.md runs programs."""
+    def shown(page, words):
+        blocks = re.findall(r"^```\w*\n(.*?)^```$", (place.root / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        return next(block for block in blocks if words in block)
+
+    folder = place.scratch / "shown"
+    folder.mkdir(exist_ok=True)
+    for name, page, words in (("program.py", "docs/python.md", "import xseg\n\nwith xseg.open"), ("program.c", "README.md", "int main(void)")):
+        (folder / name).write_text(shown(page, words), encoding="utf-8")
+    build = shown("docs/installing.md", "cc program.c -I$folder").replace("cc ", shlex.join(place.compiler) + " ", 1)
+    use = shown("docs/python.md", "LD_PRELOAD=$folder").replace("LD_PRELOAD", "XSEG_DRIVER=$folder/lib/libxseg-sim.so.1 LD_PRELOAD")
+    said = run("sh", "-ec", f"cd {folder}\n{build}\nmv a.out program\n{use}", PATH=f"{place.python.parent}:{os.environ['PATH']}")
+    expect(said.startswith("<xseg.Block 0x"), said)
+
+
 def has_its_command(place):
     """python -m xseg and bin/xseg are the command, which finds its libraries."""
     tape = place.root / "tests/data/tapes/expandable-mixed.tape.zst"
@@ -215,6 +251,7 @@ def can_be_passed_on(place):
     expect(re.search(r"py3-none-manylinux_2_\d+_", wheel.name), wheel.name)
     place.install(wheel)
     is_typed_and_imports(place)
+    finds_its_libraries(place)
     has_its_command(place)
 
 
@@ -227,6 +264,8 @@ def cases(place):
     yield "the source distribution", lambda: comes_from_the_source_distribution(place, wheel)
     place.install(wheel)
     yield "the package works", lambda: is_typed_and_imports(place)
+    yield "the libraries are found", lambda: finds_its_libraries(place)
+    yield "what is shown runs", lambda: runs_what_is_shown(place)
     yield "the command works", lambda: has_its_command(place)
     yield "a C program can be built with it", lambda: can_be_linked(place)
     yield "XSEG_TORCH=1 brings the hook, and nothing else does", lambda: reads_the_variable(place)

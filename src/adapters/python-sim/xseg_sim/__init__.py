@@ -5,7 +5,8 @@
     import numba.cuda       # or xseg, cuda.bindings, ...: they find the simulator
 
 The loader knows libraries by their soname: once this package is imported, whatever loads libcuda.so.1 by that name, in this
-process, gets the simulator.  A program that it starts has to import xseg_sim itself.  Kernels compute nothing.
+process, gets the simulator.  A program that it starts has to import xseg_sim itself.  Kernels compute nothing, and PyTorch
+does not run: it needs NVIDIA's libraries beside the driver (docs/python.md has what to do).
 
 Environment variables XSEG_SIM_* say what the machine is like; xseg/sim.h, which the package xseg has, lists them.
 """

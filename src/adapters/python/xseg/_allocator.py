@@ -90,9 +90,9 @@ class Allocator:
         #: The library's handle, a number; 0 once it is closed.
         self.handle = 0
         #: The library that was named as the driver; "": the environment's XSEG_DRIVER, else libcuda.so.1.
-        self.driver = driver or ""
+        self.driver = _library.driver(driver) if driver else ""
         self._log = _logger(log) if log else None  # the library calls it as long as the allocator is open
-        options = _records.structure(_structs.xseg_options, driver=_bytes(driver))
+        options = _records.structure(_structs.xseg_options, driver=_bytes(self.driver or None))
         if self._log:
             options.log = self._log
         out = c_void_p()

@@ -15,6 +15,7 @@ from xseg._functions import FUNCTIONS
 HERE = pathlib.Path(__file__).resolve().parent
 MACHINES = {b"\x3e\0": "x86_64", b"\xb7\0": "aarch64"}  # e_machine of an ELF file
 OLDEST_GLIBC = (2, 28)  # of the wheels, manylinux_2_28
+SIMULATORS = ("libxseg-sim.so", "libxseg-sim.so.1")
 
 
 def path() -> str:
@@ -55,6 +56,15 @@ def simulator() -> str:
     return str(found)
 
 
+def driver(name: str) -> str:
+    """A driver library as for dlopen(): the simulated driver beside libxseg.so, where its name without a folder stands for it.
+
+    The wheel's own folder is none in which the loader looks.
+    """
+    found = pathlib.Path(path()).resolve().parent / SIMULATORS[-1] if name in SIMULATORS else None
+    return str(found) if found and found.exists() else name
+
+
 def _glibc() -> str:
     """The version of glibc; "" where the C library is another."""
     try:
@@ -89,6 +99,8 @@ def load() -> ctypes.CDLL:
     ImportError: there is none, or the system cannot load it.
     """
     where = path()
+    if os.environ.get("XSEG_DRIVER") in SIMULATORS:
+        os.environ["XSEG_DRIVER"] = driver(os.environ["XSEG_DRIVER"])
     try:
         library = ctypes.CDLL(where)
     except OSError as refusal:
