@@ -2,12 +2,11 @@
 """A block of device memory."""
 import ctypes
 import operator
-from ctypes import c_size_t, c_void_p
+from ctypes import c_void_p
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple, Type
 
 from xseg import _dlpack, _driver, _library, _records, _structs
-from xseg._arguments import integer
 from xseg._errors import BusyError, NotLiveError
 from xseg._streams import Handle, handle
 
@@ -137,8 +136,8 @@ def allocate(allocator: "Allocator", size: int, device: int, stream: Handle, poo
              zeroed: bool, user: int) -> Block:
     """The allocation behind Allocator.allocate() and Pool.allocate()."""
     on, pointer = handle(stream), c_void_p()
-    alignment, user = integer(alignment, c_size_t, "allocate: alignment"), integer(user, c_void_p, "allocate: user")
-    if pool is None and not alignment and not zeroed and not user:
+    # Whatever equals 0 and is no integer is rejected as a member of the structure.
+    if pool is None and not zeroed and alignment == user == 0 and type(alignment) is type(user) is int:  # pylint: disable=unidiomatic-typecheck
         _library.call("xseg_alloc", allocator.handle, device, size, on, ctypes.byref(pointer))
     else:
         request = _records.structure(_structs.xseg_request, device=device, bytes=size, stream=on, pool=pool or 0,

@@ -128,12 +128,17 @@ def error_text() -> str:
     return text.value.decode(errors="replace")
 
 
-@functools.lru_cache(maxsize=None)
-def _conversions(function: str) -> List[Tuple[int, Any, int, int, str]]:
-    """The arguments of a function that ctypes would truncate: index, type, least and greatest integer, and name in error messages."""
+def _conversions(function: str) -> List[Tuple[int, int, int, Any, str]]:
+    """The arguments of a function that ctypes would truncate: index, least and greatest integer, type, and name in error messages.
+
+    Without the handle of the object that a call is on, which comes from the library.
+    """
     _, kinds, names = FUNCTIONS[function]
-    return [(place, kind, *LIMITS.get(kind, (1, 0)), f"{function}: {name}")
-            for place, (kind, name) in enumerate(zip(kinds, names.split())) if kind in LIMITS or kind is ctypes.c_char_p]
+    return [(place, *LIMITS.get(kind, (1, 0)), kind, f"{function}: {name}") for place, (kind, name) in enumerate(zip(kinds, names.split()))
+            if kind is ctypes.c_char_p or kind in LIMITS and (place, kind) != (0, ctypes.c_void_p)]
+
+
+_CONVERSIONS = {function: _conversions(function) for function in FUNCTIONS}
 
 
 def call(function: str, *arguments: Any) -> None:
@@ -141,12 +146,11 @@ def call(function: str, *arguments: Any) -> None:
 
     ArgumentError: an argument does not fit the type of its parameter; nothing was called.
     """
-    values = list(arguments)
-    for place, kind, low, high, what in _conversions(function):
-        value = values[place]
+    for place, low, high, kind, what in _CONVERSIONS[function]:
+        value = arguments[place]
         if type(value) is not int or not low <= value <= high:  # pylint: disable=unidiomatic-typecheck
-            values[place] = converted(value, kind, what)
-    status = getattr(load(), function)(*values)
+            arguments = (*arguments[:place], converted(value, kind, what), *arguments[place + 1:])
+    status = getattr(load(), function)(*arguments)
     if status:
         raise error(status, error_text())
 

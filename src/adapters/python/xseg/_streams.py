@@ -19,9 +19,11 @@ def handle(one: Handle, kind: str = "stream") -> int:
     """
     if one is None:
         return 0
+    if type(one) is int and 0 <= one < 1 << 64:  # pylint: disable=unidiomatic-typecheck
+        return one
     if isinstance(one, ctypes.c_void_p):
         return one.value or 0
-    if type(one) is int or isinstance(one, numbers.Number) or hasattr(one, "__index__"):  # pylint: disable=unidiomatic-typecheck
+    if isinstance(one, numbers.Number) or hasattr(one, "__index__"):
         return integer(one, ctypes.c_void_p, kind)
     if hasattr(one, "__cuda_stream__"):
         return integer(one.__cuda_stream__()[1], ctypes.c_void_p, kind)
