@@ -105,8 +105,9 @@ def settle() -> None:
     """Let go of the blocks whose capsule nobody has consumed and nobody refers to."""
     for address in list(_capsules):
         try:
+            is_alone = _references(_capsules, address) <= _ALONE  # first: nobody can consume it then
             is_pending = any(_capsule_is(_capsules[address], name) for name in (PLAIN_NAME, VERSIONED_NAME))
-            if is_pending and _references(_capsules, address) > _ALONE:
+            if is_pending and not is_alone:
                 continue
             del _capsules[address]
         except KeyError:  # another thread was here
