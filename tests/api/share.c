@@ -1225,6 +1225,44 @@ static void more_pages_than_a_block_needs_are_refused(void **state)
     close_with(allocator, pool, block);
 }
 
+/* On the simulator, too: memory that may be exported takes descriptors only while it is exported. */
+static void exportable_memory_is_not_limited_by_descriptors(void **state)
+{
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_share share = XSEG_SHARE_INIT;
+    struct xseg_allocator *allocator = open_on(false, 8 * GIB, NULL);
+    const unsigned files = scene_open_files();
+    struct xseg_range *range = NULL;
+    struct rlimit limit, low;
+    void *block;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    low.rlim_cur = files + 32;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    options.pool = make_pool(allocator);
+    assert_int_equal(xseg_range_reserve(allocator, 0, 2 * GIB, &options, &range), XSEG_OK);
+    assert_int_equal(xseg_range_commit(range, 0, 2 * GIB, NULL), XSEG_OK);
+    block = scene_alloc_in(allocator, options.pool, 4 * GIB, NULL);
+    for (unsigned times = 0; times < 2; times++) {
+        const unsigned before = scene_open_files();
+
+        scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_DRIVER,
+                           "ulimit -n");
+        assert_int_equal(scene_open_files(), before);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    share = export_of(allocator, block);
+    xseg_share_end(&share);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_range_decommit(range, 0, 2 * GIB, NULL), XSEG_OK);
+    assert_int_equal(xseg_range_release(range), XSEG_OK);
+    assert_int_equal(xseg_pool_release(options.pool), XSEG_OK);
+    scene_close(allocator);
+}
+
 /* A peer that sends less than it said is not waited for without end; the socket says how long. */
 static void a_silent_peer_is_given_up(void **state)
 {
@@ -1579,6 +1617,7 @@ int main(void)
         cmocka_unit_test(a_share_has_more_pages_than_a_message_takes),
         cmocka_unit_test(what_comes_is_checked),
         cmocka_unit_test(more_pages_than_a_block_needs_are_refused),
+        cmocka_unit_test(exportable_memory_is_not_limited_by_descriptors),
         cmocka_unit_test(a_silent_peer_is_given_up),
         cmocka_unit_test(as_many_descriptors_come_as_there_are_pages),
         cmocka_unit_test(a_full_socket_is_waited_for),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Reservations, physical memory, mappings and access rights: what is refused, and what is counted. */
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "tests/support/draw.h"
@@ -1355,6 +1356,136 @@ static void what_nobody_holds_is_no_leak(void **state)
     assert_int_equal(xseg_sim_leaks(NULL, 0), usual - 1);
 }
 
+/* Let the process open at most that many descriptors more; returns the limits before. */
+static struct rlimit leave_descriptors(rlim_t count)
+{
+    struct rlimit before, low;
+    const int lowest = dup(STDERR_FILENO);
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    low = before;
+    low.rlim_cur = (rlim_t)lowest + count;
+    (void)close(lowest);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    return before;
+}
+
+enum { MANY = 200, FEW = 8 };
+
+/* The number of allocations and of imports is not limited by `ulimit -n`, and neither are exports that are closed. */
+static void exportable_memory_takes_no_descriptor_of_its_own(void **state)
+{
+    CUmemGenericAllocationHandle handle[MANY], again[MANY];
+    CUdeviceptr base = reserve(MANY * GRANULE), other = reserve(MANY * GRANULE);
+    const CUmemAccessDesc desc = read_write(0);
+    const struct rlimit before = leave_descriptors(FEW);
+
+    (void)state;
+    for (size_t i = 0; i < MANY; i++) {
+        handle[i] = create_exportable(GRANULE);
+        ASSERT_OK(cuMemMap(base + i * GRANULE, GRANULE, 0, handle[i], 0));
+    }
+    ASSERT_OK(cuMemSetAccess(base, MANY * GRANULE, &desc, 1));
+    for (size_t i = 0; i < MANY; i++)
+        seen(base)[i * GRANULE] = (unsigned char)(i + 1);
+    for (size_t i = 0; i < MANY; i++) {
+        const int file = export_of(handle[i]);
+
+        ASSERT_OK(import_from(file, &again[i]));
+        assert_int_equal(close(file), 0);
+        ASSERT_OK(cuMemMap(other + i * GRANULE, GRANULE, 0, again[i], 0));
+    }
+    ASSERT_OK(cuMemSetAccess(other, MANY * GRANULE, &desc, 1));
+
+    /* Each of them goes by itself: the odd ones at the exporter first, the even ones at the importer. */
+    ASSERT_OK(cuMemUnmap(base, MANY * GRANULE));
+    for (size_t i = 1; i < MANY; i += 2)
+        ASSERT_OK(cuMemRelease(handle[i]));
+    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
+    for (size_t i = 0; i < MANY; i++)
+        assert_int_equal(seen(other)[i * GRANULE], (unsigned char)(i + 1));
+    ASSERT_OK(cuMemUnmap(other, MANY * GRANULE));
+    for (size_t i = 0; i < MANY; i++)
+        ASSERT_OK(cuMemRelease(again[i]));
+    assert_int_equal(xseg_sim_used(0), MANY / 2 * GRANULE);
+    for (size_t i = 0; i < MANY; i += 2)
+        ASSERT_OK(cuMemRelease(handle[i]));
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+/* Where the host has no descriptor left, only the call that needs one fails. */
+static void an_export_without_a_descriptor_is_out_of_memory(void **state)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again = 0, other = 0;
+    const struct rlimit before = leave_descriptors(FEW);
+    int file[FEW + 1] = {-1};
+    CUresult result;
+    size_t count = 0;
+
+    (void)state;
+    while ((result = cuMemExportToShareableHandle(
+                &file[count], handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)) == CUDA_SUCCESS)
+        assert_true(++count <= FEW);
+    ASSERT_CU(result, CUDA_ERROR_OUT_OF_MEMORY);
+    assert_true(count >= 2);
+    again = create_exportable(GRANULE);
+    ASSERT_OK(cuMemRelease(again));
+    /* The first import from a device opens its file; further ones need no descriptor. */
+    ASSERT_CU(import_from(file[1], &again), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(close(file[0]), 0);
+    ASSERT_OK(import_from(file[1], &again));
+    ASSERT_OK(import_from(file[1], &other));
+    ASSERT_OK(cuMemRelease(again));
+    ASSERT_OK(cuMemRelease(other));
+    file[0] = export_of(handle);
+    while (count-- != 0)
+        assert_int_equal(close(file[count]), 0);
+    ASSERT_OK(cuMemRelease(handle));
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+/* Importing the same memory several times: each handle holds it. */
+static void each_import_of_one_export_holds_it(void **state)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again[3];
+    const int file = export_of(handle);
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++)
+        ASSERT_OK(import_from(file, &again[i]));
+    assert_int_equal(close(file), 0);
+    ASSERT_OK(cuMemRelease(handle));
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(xseg_sim_used(0), GRANULE);
+        ASSERT_OK(cuMemRelease(again[i]));
+    }
+    assert_int_equal(xseg_sim_used(0), 0);
+}
+
+/* Memory of another machine, which has ended: a descriptor keeps its contents. */
+static void a_descriptor_outlives_its_machine(void **state)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again = 0;
+    const CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr base = reserve(GRANULE);
+    const int file = export_of(handle);
+
+    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    seen(base)[5] = 7;
+    assert_int_equal(with_bytes(state), 0);
+    base = reserve(GRANULE);
+    ASSERT_OK(import_from(file, &again));
+    assert_int_equal(close(file), 0);
+    ASSERT_OK(cuMemMap(base, GRANULE, 0, again, 0));
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    assert_int_equal(seen(base)[5], 7);
+    ASSERT_OK(cuMemUnmap(base, GRANULE));
+    ASSERT_OK(cuMemRelease(again));
+}
+
 static void exports_and_imports_are_checked(void **state)
 {
     CUmemGenericAllocationHandle plain = create(GRANULE), handle = create_exportable(GRANULE),
@@ -1603,6 +1734,10 @@ int main(void)
         cmocka_unit_test_setup(an_import_is_the_same_memory, with_bytes),
         cmocka_unit_test_setup(an_open_file_holds_memory, fresh),
         cmocka_unit_test_setup(what_nobody_holds_is_no_leak, fresh),
+        cmocka_unit_test_setup(exportable_memory_takes_no_descriptor_of_its_own, with_bytes),
+        cmocka_unit_test_setup(an_export_without_a_descriptor_is_out_of_memory, fresh),
+        cmocka_unit_test_setup(each_import_of_one_export_holds_it, fresh),
+        cmocka_unit_test_setup(a_descriptor_outlives_its_machine, with_bytes),
         cmocka_unit_test_setup(exports_and_imports_are_checked, fresh),
         cmocka_unit_test_setup(memory_has_fabric_handles_where_asked_for, fresh),
         cmocka_unit_test_setup(memory_goes_to_another_process, with_bytes),

@@ -7,7 +7,12 @@
  * the access rights that any device has.  So what one mapping writes another one of the same memory
  * reads, a wrong mapping is a wrong byte, and an unmapped address is a fault.
  *
- * Without real bytes all of this does nothing and succeeds.
+ * Exportable memory has a piece of the file without real bytes as well.  The piece begins with a host page for the
+ * label that export.c writes, and its offsets are also the bytes that export.c locks.  So the number of open
+ * descriptors does not depend on the number of allocations.  The file of another process is opened once, and its
+ * descriptor is reference counted.
+ *
+ * All else does nothing without real bytes, and succeeds.
  *
  * Locking: the machine's lock.
  */
@@ -17,11 +22,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "vmm/sim/handle.h"
+
+/** Bytes of a file that can be locked for one piece of exportable memory: one for each handle of an importer. */
+#define SIM_LOCKS ((uint64_t)1 << SIM_INDEX_BITS)
+
 /** Where the contents of some memory are. */
 struct sim_store {
     int file; /* -1: nowhere */
-    bool is_own;
     uint64_t offset;
+    uint64_t label_bytes;      /* in the file, before the contents; 0: not exportable */
+    struct sim_opened *opened; /* the file; NULL: it is the device's own */
+};
+
+/** A file of another process, or of an import. */
+struct sim_opened {
+    struct sim_opened *next;
+    int file;
+    uint64_t references, device, inode;
 };
 
 /** Take addresses of the process.  Returns: false when something else lies there */
@@ -29,15 +47,19 @@ bool sim_bytes_reserve(uint64_t base, uint64_t bytes);
 void sim_bytes_unreserve(uint64_t base, uint64_t bytes);
 
 /** Fresh contents, all zero.  Returns: false when the host refuses */
-bool sim_bytes_take(unsigned device, uint64_t bytes, struct sim_store *store);
+bool sim_bytes_take(unsigned device, uint64_t bytes, bool is_exportable, struct sim_store *store);
 void sim_bytes_put(const struct sim_store *store, uint64_t bytes);
+
+/** Open a file of a process, or retain it if it is open.  Returns: NULL with errno when the host refuses */
+struct sim_opened *sim_opened_retain(int64_t process, int file);
+void sim_opened_release(struct sim_opened *opened);
 
 /** Show contents at reserved addresses, out of reach.  Returns: false when the host refuses */
 bool sim_bytes_map(const struct sim_store *store, uint64_t address, uint64_t bytes);
 void sim_bytes_unmap(uint64_t address, uint64_t bytes);
 void sim_bytes_protect(uint64_t address, uint64_t bytes, bool readable, bool writable);
 
-/** Close the devices' files. */
+/** Close all files. */
 void sim_bytes_end(void);
 
 #endif

@@ -191,7 +191,7 @@ void sim_dmabufs_settle(void)
     while (*at != NULL) {
         struct sim_dmabuf *dmabuf = *at;
 
-        if (sim_export_is_held(&(struct sim_store){.file = dmabuf->file, .is_own = true})) {
+        if (sim_file_is_locked(dmabuf->file, 0)) {
             at = &dmabuf->next;
             continue;
         }
@@ -268,7 +268,7 @@ static CUresult get_handle(void *out, uint64_t address, uint64_t bytes, int type
         return result;
     sim_dmabufs_settle();
     dmabuf = make(address, bytes);
-    file = dmabuf == NULL ? -1 : sim_export_open_again(dmabuf->file);
+    file = dmabuf == NULL ? -1 : sim_file_open_locked(dmabuf->file, 0);
     if (file < 0) {
         result = dmabuf == NULL || errno == EMFILE || errno == ENFILE ? CUDA_ERROR_OUT_OF_MEMORY
                                                                       : CUDA_ERROR_OPERATING_SYSTEM;

@@ -2,114 +2,138 @@
 /*
  * Memory that several processes use, by file descriptor.
  *
- * Memory that may be exported has a file of its own: its contents, and a page behind them that says
- * what it is.  A fabric handle names the process that made the memory and the file there, and holds
- * nothing.  Each export by file descriptor and each import is a new open file with a lock that ends with it, in
- * whatever process it is closed last.  So the process that made the memory can see whether others
- * hold it still, and keeps it in its accounts until none does.
+ * A descriptor is the file of the exporter's device, opened anew at each export.  Its position is the offset of the
+ * memory's label, which the first export writes, and which says what the memory is; the contents are behind it.  A
+ * fabric handle names the process that made the memory, the file there and the offset, and holds nothing.
+ *
+ * Each export by descriptor locks the first byte of the label, and the lock ends when the descriptor is closed, in
+ * whatever process that is.  Each import locks a byte of its own, through one open file for all imports from a
+ * device.  So the process that made the memory can see whether others hold it, and keeps it in its accounts until
+ * none does.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "vmm/sim/entry.h"
+#include "vmm/sim/host.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
 
-enum { LABEL_BYTES = 4096 };
-
-/* What stands behind the contents. */
+/* The label of exported memory; it precedes the contents. */
 struct label {
     char magic[8];
-    uint64_t bytes;
+    uint64_t offset, bytes; /* of the contents */
     CUmemAllocationProp prop;
 };
 
 static const char magic[8] = "xsegsim";
 
-bool sim_export_take(const CUmemAllocationProp *prop, uint64_t bytes, struct sim_store *store)
+/* The offset of the label in the file. */
+static uint64_t label_of(const struct sim_store *store)
+{
+    return store->offset - store->label_bytes;
+}
+
+/* Write the label of memory before its first export. */
+static bool write_label(struct sim_physical *physical)
 {
     struct label label;
 
+    if (physical->is_exported || physical->is_imported)
+        return true;
     memset(&label, 0, sizeof(label));
     memcpy(label.magic, magic, sizeof(magic));
-    label.bytes = bytes;
-    label.prop = *prop;
-    *store =
-        (struct sim_store){.file = memfd_create("xseg-sim-export", MFD_CLOEXEC), .is_own = true};
-    if (store->file < 0)
-        return false;
-    if (ftruncate(store->file, (off_t)(bytes + LABEL_BYTES)) == 0 &&
-        pwrite(store->file, &label, sizeof(label), (off_t)bytes) == (ssize_t)sizeof(label))
-        return true;
-    (void)close(store->file);
-    return false;
+    label.offset = physical->store.offset;
+    label.bytes = physical->bytes;
+    label.prop = physical->prop;
+    physical->is_exported = pwrite(physical->store.file, &label, sizeof(label),
+                                   (off_t)label_of(&physical->store)) == (ssize_t)sizeof(label);
+    return physical->is_exported;
 }
 
-static bool read_label(int file, struct label *label)
+static bool read_label(int file, uint64_t offset, struct label *label)
 {
     struct stat status;
 
-    if (fstat(file, &status) != 0 || status.st_size < LABEL_BYTES)
-        return false;
-    return pread(file, label, sizeof(*label), status.st_size - LABEL_BYTES) ==
-               (ssize_t)sizeof(*label) &&
+    return offset <= INT64_MAX - sizeof(*label) && fstat(file, &status) == 0 &&
+           pread(file, label, sizeof(*label), (off_t)offset) == (ssize_t)sizeof(*label) &&
            memcmp(label->magic, magic, sizeof(magic)) == 0 &&
-           label->bytes == (uint64_t)status.st_size - LABEL_BYTES;
+           label->offset == offset + sim_host_page() && label->offset <= (uint64_t)status.st_size &&
+           label->bytes <= (uint64_t)status.st_size - label->offset;
 }
 
-static struct flock whole_file(short type)
+static struct flock lock_of(short type, uint64_t byte, uint64_t count)
 {
     struct flock lock;
 
     memset(&lock, 0, sizeof(lock));
     lock.l_type = type;
     lock.l_whence = SEEK_SET;
+    lock.l_start = (off_t)byte;
+    lock.l_len = (off_t)count;
     return lock;
 }
 
-/* What a fabric handle is here. */
-struct fabric {
-    char magic[8];
-    int64_t process;
-    uint64_t file, inode;
-    char rest[32];
-};
-
-static const char fabric_magic[8] = "xsegfab";
-
-/* Open a file of a process anew, and lock it; -1 on failure. */
-static int open_again_of(int64_t process, int file)
+int sim_file_open_locked(int file, uint64_t byte)
 {
-    struct flock lock = whole_file(F_RDLCK);
+    struct flock lock = lock_of(F_RDLCK, byte, 1);
     char path[64];
-    int again;
 
-    (void)snprintf(path, sizeof(path), "/proc/%lld/fd/%d", (long long)process, file);
-    again = open(path, O_RDWR | O_CLOEXEC);
-    if (again >= 0 && fcntl(again, F_OFD_SETLK, &lock) != 0) {
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+    const int again = open(path, O_RDWR | O_CLOEXEC);
+    if (again >= 0 &&
+        (lseek(again, (off_t)byte, SEEK_SET) < 0 || fcntl(again, F_OFD_SETLK, &lock) != 0)) {
         (void)close(again);
         return -1;
     }
     return again;
 }
 
-int sim_export_open_again(int file)
+bool sim_file_is_locked(int file, uint64_t byte)
 {
-    return open_again_of(getpid(), file);
+    struct flock lock = lock_of(F_WRLCK, byte, SIM_LOCKS);
+
+    return fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-bool sim_export_is_held(const struct sim_store *store)
+bool sim_export_is_held(const struct sim_physical *physical)
 {
-    struct flock lock = whole_file(F_WRLCK);
-
-    return store->is_own && fcntl(store->file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    return physical->is_exported &&
+           sim_file_is_locked(physical->store.file, label_of(&physical->store));
 }
+
+/* The lock of imported memory: one byte, which no other handle of the process locks. */
+static struct flock lock_of_import(short type, const struct sim_physical *physical)
+{
+    uint32_t index, generation;
+
+    (void)sim_handle_parts(physical->handle, SIM_KIND_PHYSICAL, &index, &generation);
+    return lock_of(type, label_of(&physical->store) + index, 1);
+}
+
+void sim_export_unlock(const struct sim_physical *physical)
+{
+    struct flock lock = lock_of_import(F_UNLCK, physical);
+
+    if (!sim_machine.forked) /* a child has the open file of its parent */
+        (void)fcntl(physical->store.file, F_OFD_SETLK, &lock);
+}
+
+/* The contents of a fabric handle. */
+struct fabric {
+    char magic[8];
+    int64_t process;
+    uint64_t file, inode, offset;
+    char rest[24];
+};
+
+_Static_assert(sizeof(struct fabric) == 64, "a fabric handle has 64 bytes");
+
+static const char fabric_magic[8] = "xsegfab";
 
 static bool is_known(CUmemAllocationHandleType type)
 {
@@ -119,7 +143,9 @@ static bool is_known(CUmemAllocationHandleType type)
 
 static CUresult export_fabric(void *out, const struct sim_physical *physical)
 {
-    struct fabric fabric = {.process = getpid(), .file = (uint64_t)physical->store.file};
+    struct fabric fabric = {.process = getpid(),
+                            .file = (uint64_t)physical->store.file,
+                            .offset = label_of(&physical->store)};
     struct stat status;
 
     if (fstat(physical->store.file, &status) != 0)
@@ -130,26 +156,34 @@ static CUresult export_fabric(void *out, const struct sim_physical *physical)
     return CUDA_SUCCESS;
 }
 
-/* Open the memory that a fabric handle names; -1 if it is gone. */
-static int open_fabric(const void *handle)
+/* Open the file that a fabric handle names, and set the offset of the label.  Returns: NULL if the exporter has ended */
+static struct sim_opened *open_fabric(const void *handle, uint64_t *offset)
 {
+    struct sim_opened *opened;
     struct fabric fabric;
-    struct stat status;
 
     memcpy(&fabric, handle, sizeof(fabric));
     if (memcmp(fabric.magic, fabric_magic, sizeof(fabric.magic)) != 0 || fabric.file > INT32_MAX)
-        return -1;
-    const int file = open_again_of(fabric.process, (int)fabric.file);
-    if (file < 0 || (fstat(file, &status) == 0 && status.st_ino == fabric.inode))
-        return file;
-    (void)close(file);
-    return -1;
+        return NULL;
+    *offset = fabric.offset;
+    opened = sim_opened_retain(fabric.process, (int)fabric.file);
+    if (opened == NULL || opened->inode == fabric.inode)
+        return opened;
+    sim_opened_release(opened);
+    return NULL;
+}
+
+/* The result when no descriptor could be opened, by errno. */
+static CUresult fail_open(void)
+{
+    return errno == EMFILE || errno == ENFILE ? CUDA_ERROR_OUT_OF_MEMORY
+                                              : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
 static CUresult export(void *out, CUmemGenericAllocationHandle handle,
                        CUmemAllocationHandleType type, unsigned long long flags)
 {
-    const struct sim_physical *physical = sim_physical_find(handle);
+    struct sim_physical *physical = sim_physical_find(handle);
     int file;
 
     if (out == NULL || physical == NULL || flags != 0)
@@ -158,35 +192,48 @@ static CUresult export(void *out, CUmemGenericAllocationHandle handle,
         return CUDA_ERROR_NOT_SUPPORTED;
     if (((unsigned)physical->prop.requestedHandleTypes & (unsigned)type) == 0)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!write_label(physical))
+        return CUDA_ERROR_OPERATING_SYSTEM;
     if ((unsigned)type == SIM_HANDLE_FABRIC)
         return export_fabric(out, physical);
-    file = sim_export_open_again(physical->store.file);
+    file = sim_file_open_locked(physical->store.file, label_of(&physical->store));
     if (file < 0)
-        return errno == EMFILE || errno == ENFILE ? CUDA_ERROR_OUT_OF_MEMORY
-                                                  : CUDA_ERROR_OPERATING_SYSTEM;
+        return fail_open();
     memcpy(out, &file, sizeof(file));
     return CUDA_SUCCESS;
 }
 
-/* Take memory over whose file has been opened anew; the file is the memory's, or closed. */
-static CUresult take_over(CUmemGenericAllocationHandle *out, int file)
+/* Import the memory whose label is at an offset of an opened file.  Ownership of the file passes to the memory; on failure
+ * the file is released. */
+static CUresult take_over(CUmemGenericAllocationHandle *out, struct sim_opened *opened,
+                          uint64_t offset)
 {
-    const struct sim_store store = {.file = file, .is_own = true};
+    struct sim_store store = {.file = opened->file, .opened = opened};
     struct sim_physical *physical;
     struct label label;
+    struct flock lock;
 
-    if (!read_label(file, &label)) {
-        (void)close(file);
+    if (!read_label(opened->file, offset, &label)) {
+        sim_opened_release(opened);
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (label.prop.location.id < 0 || (unsigned)label.prop.location.id >= sim_machine.devices) {
-        (void)close(file);
+        sim_opened_release(opened);
         return CUDA_ERROR_INVALID_DEVICE;
     }
+    store.offset = label.offset;
+    store.label_bytes = label.offset - offset;
     physical = sim_physical_make(&label.prop, label.bytes, &store);
     if (physical == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     physical->is_imported = true;
+    lock = lock_of_import(F_RDLCK, physical);
+    /* Without the lock the exporter may release memory that a fabric handle names. */
+    if (fcntl(opened->file, F_OFD_SETLK, &lock) != 0 || !read_label(opened->file, offset, &label)) {
+        physical->references = 0;
+        sim_physical_settle(physical);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *out = physical->handle;
     return CUDA_SUCCESS;
 }
@@ -195,21 +242,25 @@ static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle,
                        CUmemAllocationHandleType type)
 {
     const intptr_t named = (intptr_t)os_handle;
+    struct sim_opened *opened;
+    uint64_t offset = 0;
     struct label label;
-    int file;
 
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (!is_known(type))
         return CUDA_ERROR_NOT_SUPPORTED;
     if ((unsigned)type == SIM_HANDLE_FABRIC) {
-        file = os_handle == NULL ? -1 : open_fabric(os_handle);
-        return file < 0 ? CUDA_ERROR_INVALID_VALUE : take_over(out, file);
+        opened = os_handle == NULL ? NULL : open_fabric(os_handle, &offset);
+        return opened == NULL ? CUDA_ERROR_INVALID_VALUE : take_over(out, opened, offset);
     }
-    if (named < 0 || named > INT32_MAX || !read_label((int)named, &label))
+    if (named < 0 || named > INT32_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    file = sim_export_open_again((int)named);
-    return file < 0 ? CUDA_ERROR_OPERATING_SYSTEM : take_over(out, file);
+    const off_t position = lseek((int)named, 0, SEEK_CUR);
+    if (position < 0 || !read_label((int)named, (uint64_t)position, &label))
+        return CUDA_ERROR_INVALID_VALUE;
+    opened = sim_opened_retain(getpid(), (int)named);
+    return opened == NULL ? fail_open() : take_over(out, opened, (uint64_t)position);
 }
 
 SIM_ENTRY(MEM_EXPORT, cuMemExportToShareableHandle,

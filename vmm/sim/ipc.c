@@ -8,9 +8,7 @@
  *
  * Time is each process's own, so an event of another process has always ended.
  */
-#include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -88,15 +86,16 @@ static struct sim_range *opened(const struct label *label)
 
 static bool open_store(const struct label *label, struct sim_store *store)
 {
-    char path[64];
+    struct sim_opened *opened;
 
     *store = (struct sim_store){.file = -1};
     if (label->file < 0 || !sim_machine.real_bytes)
         return true;
-    (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", label->process, label->file);
-    *store = (struct sim_store){
-        .file = open(path, O_RDWR | O_CLOEXEC), .is_own = true, .offset = label->offset};
-    return store->file >= 0;
+    opened = sim_opened_retain(label->process, label->file);
+    if (opened == NULL)
+        return false;
+    *store = (struct sim_store){.file = opened->file, .offset = label->offset, .opened = opened};
+    return true;
 }
 
 static CUresult open_memory(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)

@@ -105,6 +105,7 @@ struct sim_machine {
     struct sim_handles streams, events, graphs, nodes, physical, executables, objects;
     uint64_t mappings; /* how many there are */
     struct sim_dmabuf *dmabufs;
+    struct sim_opened *opened;
     struct sim_registrations registrations;
     struct sim_host *hosts; /* pinned host memory */
 

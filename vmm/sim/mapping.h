@@ -34,6 +34,7 @@ struct sim_physical {
     struct sim_store store;
     struct sim_origin origin;
     bool is_imported; /* from a file; another handle accounts for it */
+    bool is_exported; /* not imported, and its file has the label that importers read */
     bool is_pinned;   /* nothing here refers to it, but others hold it */
 };
 
@@ -63,14 +64,21 @@ void sim_physical_settle_pinned(void);
 struct sim_physical *sim_physical_make(const CUmemAllocationProp *prop, uint64_t bytes,
                                        const struct sim_store *store);
 
-/** Contents that can be exported.  Returns: false when the host refuses */
-bool sim_export_take(const CUmemAllocationProp *prop, uint64_t bytes, struct sim_store *store);
+/** Whether a descriptor of an export is open, or an importer has the memory. */
+bool sim_export_is_held(const struct sim_physical *physical);
 
-/** Whether anybody else holds them: an open file, or an importer. */
-bool sim_export_is_held(const struct sim_store *store);
+/** Imported memory ends: release the lock by which the exporter sees it. */
+void sim_export_unlock(const struct sim_physical *physical);
 
-/** Open a file of this process anew, so that it is held as long as that is open.  Returns: -1 with errno */
-int sim_export_open_again(int file);
+/**
+ * Open a file of this process anew, and lock a byte of it until all descriptors that come of that are closed.
+ *
+ * Returns: the descriptor, whose position is the byte; -1 with errno
+ */
+int sim_file_open_locked(int file, uint64_t byte);
+
+/** Whether another open file has locked one of SIM_LOCKS bytes. */
+bool sim_file_is_locked(int file, uint64_t byte);
 
 /** End all mappings in a reservation; for the end of the machine. */
 void sim_mappings_end(struct sim_range *range);

@@ -45,7 +45,7 @@ static CUresult alloc(CUdeviceptr *out, size_t bytes)
     sim_charge(sim_cost_of(sim_machine.costs.alloc, bytes));
     if (bytes > sim_machine.memory_bytes || whole(bytes) > sim_memory_left(device))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!sim_bytes_take(device, whole(bytes), &store))
+    if (!sim_bytes_take(device, whole(bytes), false, &store))
         return CUDA_ERROR_OUT_OF_MEMORY;
     range = sim_allocation_make(device, bytes, &store);
     if (range == NULL)

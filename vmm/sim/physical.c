@@ -16,7 +16,9 @@ struct sim_physical *sim_physical_find(CUmemGenericAllocationHandle handle)
 static void end(struct sim_physical *physical)
 {
     sim_machine.pinned -= physical->is_pinned;
-    if (!physical->is_imported)
+    if (physical->is_imported)
+        sim_export_unlock(physical);
+    else
         sim_memory_put(physical->device, physical->bytes);
     sim_bytes_put(&physical->store, physical->bytes);
     sim_handles_remove(&sim_machine.physical, physical->handle, true);
@@ -27,7 +29,7 @@ void sim_physical_settle(struct sim_physical *physical)
 {
     if (physical->references != 0 || physical->mappings != 0 || physical->dmabufs != 0)
         return;
-    if (!physical->is_imported && sim_export_is_held(&physical->store)) {
+    if (sim_export_is_held(physical)) {
         sim_machine.pinned += !physical->is_pinned;
         physical->is_pinned = true;
         return;
@@ -53,8 +55,12 @@ void sim_physical_end(void)
     struct sim_physical *physical;
     uint32_t at = 0;
 
-    while ((physical = sim_handles_next(&sim_machine.physical, &at)) != NULL)
+    while ((physical = sim_handles_next(&sim_machine.physical, &at)) != NULL) {
+        /* Others keep the contents. */
+        if (sim_export_is_held(physical))
+            physical->store.file = -1;
         end(physical);
+    }
 }
 
 struct sim_physical *sim_physical_make(const CUmemAllocationProp *prop, uint64_t bytes,
@@ -136,8 +142,7 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
     sim_charge(sim_cost_of(sim_machine.costs.create, bytes));
     if (bytes > sim_memory_left((unsigned)prop.location.id))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (prop.requestedHandleTypes != 0 ? !sim_export_take(&prop, bytes, &store)
-                                       : !sim_bytes_take((unsigned)prop.location.id, bytes, &store))
+    if (!sim_bytes_take((unsigned)prop.location.id, bytes, prop.requestedHandleTypes != 0, &store))
         return CUDA_ERROR_OUT_OF_MEMORY;
     physical = sim_physical_make(&prop, bytes, &store);
     if (physical == NULL)
