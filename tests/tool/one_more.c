@@ -209,6 +209,105 @@ static void granule_of_range(unsigned at)
     }
 }
 
+/* Commit a granule of a range and decommit it, which nothing else has to do with. */
+static void use_a_granule(void)
+{
+    static struct xseg_range *range;
+    const uint64_t page = 2 * MIB;
+
+    if (range == NULL)
+        expect(xseg_range_reserve(allocator, 0, page, NULL, &range), "xseg_range_reserve");
+    expect(xseg_range_commit(range, 0, page, NULL), "xseg_range_commit");
+    expect(xseg_range_decommit(range, 0, page, NULL), "xseg_range_decommit");
+}
+
+/* A granule that was decommitted and is held. */
+static void held_granule(unsigned at)
+{
+    static struct xseg_range *range;
+    const uint64_t page = 2 * MIB;
+
+    if (range == NULL)
+        expect(xseg_range_reserve(allocator, 0, MOST * page, NULL, &range), "xseg_range_reserve");
+    expect(xseg_range_commit(range, at * page, page, NULL), "xseg_range_commit");
+    expect(xseg_range_hold(range, at * page, page), "xseg_range_hold");
+    expect(xseg_range_decommit(range, at * page, page, NULL), "xseg_range_decommit");
+    use_a_granule();
+}
+
+static struct xseg_range *prepared[MOST];
+
+/* A range that stays, with a prepared page. */
+static void prepared_range(unsigned at)
+{
+    expect(xseg_range_reserve(allocator, 0, 2 * MIB, NULL, &prepared[at]), "xseg_range_reserve");
+    expect(xseg_range_prepare(prepared[at], 2 * MIB), "xseg_range_prepare");
+    use_a_granule();
+}
+
+/* All such ranges are released, and a granule of another one is used. */
+static void release_prepared(unsigned count)
+{
+    static unsigned first;
+
+    for (; first < count; first++)
+        expect(xseg_range_release(prepared[first]), "xseg_range_release");
+    first += WINDOW;
+}
+
+static void released_range(unsigned at)
+{
+    (void)at;
+    use_a_granule();
+}
+
+static bool enter(void *context, struct xseg_registered *run)
+{
+    (void)context;
+    (void)run;
+    return true;
+}
+
+static void leave(void *context, const struct xseg_registered *run)
+{
+    (void)context;
+    (void)run;
+}
+
+/* Each registration is another one, by its context. */
+static void add_registration(const void *address, size_t bytes, unsigned at)
+{
+    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    uint64_t id = 0;
+
+    registrar.context = &block[at];
+    registrar.enter = enter;
+    registrar.leave = leave;
+    expect(xseg_register(allocator, address, bytes, &registrar, &id), "xseg_register");
+}
+
+/* A registration of a block of its own. */
+static void registration(unsigned at)
+{
+    block[at] = allocate(NULL, 2 * MIB, NULL);
+    add_registration(block[at], 2 * MIB, at);
+}
+
+/* One more of a page that all register. */
+static void registration_of_one_page(unsigned at)
+{
+    if (block[0] == NULL)
+        block[0] = allocate(NULL, 2 * MIB, NULL);
+    add_registration(block[0], 2 * MIB, at);
+}
+
+/* A registration of a block of its own, and a granule that none of them is about. */
+static void granule_beside_registrations(unsigned at)
+{
+    registration(at);
+    use_a_granule();
+}
+
 /* 10^5 segments of the shortest reservation, 1 GiB, fit into the driver's 128 TiB of addresses. */
 #define SHORT "expandable_segments:True,expandable_segments_reserve:1G"
 
@@ -216,23 +315,35 @@ static const struct {
     const char *name, *config;
     void (*make)(unsigned at);
     uint64_t memory_bytes; /* of the device */
+    /* NULL: it is `make` that is measured; else this, once `settle` has been called for as many as there are. */
+    void (*measured)(unsigned at);
+    void (*settle)(unsigned count);
 } cases[] = {
-    {"passing_stream", "expandable_segments:True", passing_stream, 4 * TIB},
-    {"passing_stream_classic", "expandable_segments:False", passing_stream, 4 * TIB},
-    {"living_stream", SHORT, living_stream, 4 * TIB},
-    {"living_stream_classic", "expandable_segments:False", living_stream, 4 * TIB},
-    {"passing_pool", "expandable_segments:True", passing_pool, WINDOW *MIB},
-    {"living_pool", SHORT, living_pool, 4 * TIB},
-    {"segment", "expandable_segments:False", segment, 4 * TIB},
-    {"small_block", "expandable_segments:True", small_block, 4 * TIB},
-    {"small_block_classic", "expandable_segments:False", small_block, 4 * TIB},
-    {"large_block", "expandable_segments:True", large_block, 4 * TIB},
-    {"large_block_classic", "expandable_segments:False", large_block, 4 * TIB},
-    {"pin", "expandable_segments:True", pin, 4 * TIB},
-    {"observer", "expandable_segments:True", observer, 4 * TIB},
-    {"export", "expandable_segments:True", export, 4 * TIB},
-    {"leaving_granule", "expandable_segments:True", leaving_granule, 4 * TIB},
-    {"granule_of_range", "expandable_segments:True", granule_of_range, 4 * TIB},
+    {"passing_stream", "expandable_segments:True", passing_stream, 4 * TIB, NULL, NULL},
+    {"passing_stream_classic", "expandable_segments:False", passing_stream, 4 * TIB, NULL, NULL},
+    {"living_stream", SHORT, living_stream, 4 * TIB, NULL, NULL},
+    {"living_stream_classic", "expandable_segments:False", living_stream, 4 * TIB, NULL, NULL},
+    {"passing_pool", "expandable_segments:True", passing_pool, WINDOW *MIB, NULL, NULL},
+    {"living_pool", SHORT, living_pool, 4 * TIB, NULL, NULL},
+    {"segment", "expandable_segments:False", segment, 4 * TIB, NULL, NULL},
+    {"small_block", "expandable_segments:True", small_block, 4 * TIB, NULL, NULL},
+    {"small_block_classic", "expandable_segments:False", small_block, 4 * TIB, NULL, NULL},
+    {"large_block", "expandable_segments:True", large_block, 4 * TIB, NULL, NULL},
+    {"large_block_classic", "expandable_segments:False", large_block, 4 * TIB, NULL, NULL},
+    {"pin", "expandable_segments:True", pin, 4 * TIB, NULL, NULL},
+    {"observer", "expandable_segments:True", observer, 4 * TIB, NULL, NULL},
+    {"export", "expandable_segments:True", export, 4 * TIB, NULL, NULL},
+    {"leaving_granule", "expandable_segments:True", leaving_granule, 4 * TIB, NULL, NULL},
+    {"granule_of_range", "expandable_segments:True", granule_of_range, 4 * TIB, NULL, NULL},
+    {"held_granule", "expandable_segments:True", held_granule, 4 * TIB, NULL, NULL},
+    {"prepared_range", "expandable_segments:True", prepared_range, 4 * TIB, NULL, NULL},
+    {"released_range", "expandable_segments:True", prepared_range, 4 * TIB, released_range,
+     release_prepared},
+    {"registration", "expandable_segments:True", registration, 4 * TIB, NULL, NULL},
+    {"registration_of_one_page", "expandable_segments:True", registration_of_one_page, 4 * TIB,
+     NULL, NULL},
+    {"granule_beside_registrations", "expandable_segments:True", granule_beside_registrations,
+     4 * TIB, NULL, NULL},
 };
 
 static void open_machine(const char *config, uint64_t memory_bytes)
@@ -293,7 +404,10 @@ int main(int argc, char **argv)
 
             for (; made < count && made + WINDOW < MOST; made++)
                 cases[i].make(made);
-            measure(cases[i].name, cases[i].make, made);
+            if (cases[i].settle != NULL)
+                cases[i].settle(made);
+            measure(cases[i].name, cases[i].measured != NULL ? cases[i].measured : cases[i].make,
+                    made);
             made += WINDOW;
         }
         return 0;

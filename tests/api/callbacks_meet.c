@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Callbacks of several threads at the same time: none waits for another one, so none waits for ever; and two threads
+ * that register the same are told the same.
+ */
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tests/support/cases.h"
+#include "tests/support/ranges.h"
+#include "xseg/registration.h"
+
+/* --- Two callbacks at a time, each of which calls the library about what the other one is called for. --- */
+
+struct side {
+    struct world *world;
+    struct xseg_range *range;
+    uint64_t registration, observer;
+};
+
+/* What a callback does about the other side. */
+typedef xseg_status action(struct side *other);
+
+struct world {
+    struct xseg_allocator *allocator;
+    struct side side[2];
+    pthread_barrier_t both;
+    bool is_armed;
+    bool by_enter; /* the callbacks are `enter`; else `leave` or `leaving` */
+    action *act;
+    unsigned allowed; /* statuses of `act`: bit 0 XSEG_OK, bit 1 XSEG_ERR_BUSY */
+};
+
+static _Thread_local bool was_here;
+
+/* Meet the other callback, and act while it is in its function. */
+static void meet(struct side *side)
+{
+    struct world *world = side->world;
+
+    if (!world->is_armed || was_here)
+        return;
+    was_here = true;
+    (void)pthread_barrier_wait(&world->both);
+    const xseg_status status = world->act(&world->side[side == &world->side[0]]);
+    if ((status != XSEG_OK || (world->allowed & 1) == 0) &&
+        (status != XSEG_ERR_BUSY || (world->allowed & 2) == 0))
+        _exit(1);
+}
+
+static bool enter(void *context, struct xseg_registered *run)
+{
+    struct side *side = context;
+
+    (void)run;
+    if (side->world->by_enter)
+        meet(side);
+    return true;
+}
+
+static void leave(void *context, const struct xseg_registered *run)
+{
+    struct side *side = context;
+
+    (void)run;
+    if (!side->world->by_enter)
+        meet(side);
+}
+
+static void leaving(void *context, const struct xseg_mapping *mapping)
+{
+    struct side *side = context;
+
+    if (mapping->base == info(side->range).base)
+        meet(side);
+}
+
+static void *commit_side(void *context)
+{
+    const struct side *side = context;
+
+    commit(side->range, 4, 1, NULL);
+    return NULL;
+}
+
+static void *decommit_side(void *context)
+{
+    const struct side *side = context;
+
+    decommit(side->range, 0, 1, NULL);
+    return NULL;
+}
+
+static xseg_status commit_beneath(struct side *other)
+{
+    return xseg_range_commit(other->range, 8 * PAGE, PAGE, NULL);
+}
+
+static xseg_status decommit_beneath(struct side *other)
+{
+    return xseg_range_decommit(other->range, 2 * PAGE, PAGE, NULL);
+}
+
+static xseg_status unregister(struct side *other)
+{
+    const xseg_status status = xseg_unregister(other->world->allocator, other->registration);
+
+    if (status == XSEG_OK)
+        other->registration = 0;
+    return status;
+}
+
+static xseg_status unobserve(struct side *other)
+{
+    const xseg_status status = xseg_unobserve(other->world->allocator, other->observer);
+
+    if (status == XSEG_OK)
+        other->observer = 0;
+    return status;
+}
+
+static void open_side(struct side *side, bool observes)
+{
+    struct xseg_allocator *allocator = side->world->allocator;
+    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+
+    assert_int_equal(xseg_range_reserve(allocator, 0, 16 * PAGE, NULL, &side->range), XSEG_OK);
+    commit(side->range, 0, 1, NULL);
+    commit(side->range, 2, 1, NULL);
+    observer.context = registrar.context = side;
+    observer.leaving = leaving;
+    registrar.enter = enter;
+    registrar.leave = leave;
+    if (observes)
+        assert_int_equal(xseg_observe(allocator, &observer, &side->observer), XSEG_OK);
+    else
+        assert_int_equal(xseg_register(allocator, info(side->range).base, 16 * PAGE, &registrar,
+                                       &side->registration),
+                         XSEG_OK);
+}
+
+static void close_side(struct side *side)
+{
+    struct xseg_allocator *allocator = side->world->allocator;
+
+    if (side->registration != 0)
+        assert_int_equal(xseg_unregister(allocator, side->registration), XSEG_OK);
+    if (side->observer != 0)
+        assert_int_equal(xseg_unobserve(allocator, side->observer), XSEG_OK);
+    for (unsigned at = 0; at < 16; at++) {
+        const xseg_status status = xseg_range_decommit(side->range, at * PAGE, PAGE, NULL);
+
+        assert_true(status == XSEG_OK || status == XSEG_ERR_ARGUMENT);
+    }
+    release(side->range);
+}
+
+static void meet_in(bool by_enter, bool observes, action *act, unsigned allowed)
+{
+    static struct world world;
+    pthread_t thread[2];
+
+    world = (struct world){.by_enter = by_enter, .act = act, .allowed = allowed};
+    world.allocator = scene_open("rdma:True");
+    assert_int_equal(pthread_barrier_init(&world.both, NULL, 2), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        world.side[i].world = &world;
+        open_side(&world.side[i], observes);
+    }
+    world.is_armed = true;
+    cases_begin();
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, by_enter ? commit_side : decommit_side,
+                                        &world.side[i]),
+                         0);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    world.is_armed = false;
+    for (unsigned i = 0; i < 2; i++)
+        close_side(&world.side[i]);
+    (void)pthread_barrier_destroy(&world.both);
+    scene_close(world.allocator);
+}
+
+static void memory_is_mapped_in_two_leaves(const void *argument)
+{
+    (void)argument;
+    meet_in(false, false, commit_beneath, 3);
+}
+
+static void memory_is_mapped_in_two_enters(const void *argument)
+{
+    (void)argument;
+    meet_in(true, false, commit_beneath, 3);
+}
+
+static void memory_is_unmapped_in_two_leaves(const void *argument)
+{
+    (void)argument;
+    meet_in(false, false, decommit_beneath, 3);
+}
+
+static void memory_is_unmapped_in_two_enters(const void *argument)
+{
+    (void)argument;
+    meet_in(true, false, decommit_beneath, 3);
+}
+
+static void memory_is_mapped_in_two_observers(const void *argument)
+{
+    (void)argument;
+    meet_in(false, true, commit_beneath, 3);
+}
+
+static void registrations_end_in_two_leaves(const void *argument)
+{
+    (void)argument;
+    meet_in(false, false, unregister, 3);
+}
+
+static void registrations_end_in_two_enters(const void *argument)
+{
+    (void)argument;
+    meet_in(true, false, unregister, 3);
+}
+
+static void observers_end_in_two_observers(const void *argument)
+{
+    (void)argument;
+    meet_in(false, true, unobserve, 3);
+}
+
+/* --- The same registration, by two threads. --- */
+
+struct same {
+    struct xseg_allocator *allocator;
+    void *base;
+    struct xseg_registrar registrar;
+    uint64_t id[2];
+    xseg_status status;
+    unsigned entered, left;
+    pthread_t thread;
+    struct cases_thread called;
+    bool in_leave;
+};
+
+static void *register_again(void *context)
+{
+    struct same *same = context;
+
+    atomic_store(&same->called.number, (int)syscall(SYS_gettid));
+    same->status =
+        xseg_register(same->allocator, same->base, 4 * PAGE, &same->registrar, &same->id[1]);
+    atomic_store(&same->called.has_returned, true);
+    return NULL;
+}
+
+/* Let another thread register, until it has or waits. */
+static void let_register(struct same *same)
+{
+    if (pthread_create(&same->thread, NULL, register_again, same) != 0)
+        _exit(CASES_SETUP_FAILED);
+    cases_wait_for(&same->called);
+}
+
+static bool same_enter(void *context, struct xseg_registered *run)
+{
+    struct same *same = context;
+
+    (void)run;
+    if (same->entered++ == 0 && !same->in_leave)
+        let_register(same);
+    return true;
+}
+
+static void same_leave(void *context, const struct xseg_registered *run)
+{
+    struct same *same = context;
+
+    (void)run;
+    if (same->left++ == 0 && same->in_leave)
+        let_register(same);
+}
+
+static void register_twice(bool in_leave)
+{
+    struct same same = {.in_leave = in_leave};
+    struct xseg_range *range = NULL;
+
+    same.allocator = scene_open("rdma:True");
+    assert_int_equal(xseg_range_reserve(same.allocator, 0, 4 * PAGE, NULL, &range), XSEG_OK);
+    commit(range, 0, 4, NULL);
+    same.base = info(range).base;
+    same.registrar = (struct xseg_registrar)XSEG_REGISTRAR_INIT;
+    same.registrar.context = &same;
+    same.registrar.enter = same_enter;
+    same.registrar.leave = same_leave;
+    cases_begin();
+    assert_int_equal(
+        xseg_register(same.allocator, same.base, 4 * PAGE, &same.registrar, &same.id[0]), XSEG_OK);
+    if (in_leave)
+        decommit(range, 3, 1, NULL);
+    assert_int_equal(pthread_join(same.thread, NULL), 0);
+    if (same.status == XSEG_OK) {
+        assert_int_equal(same.id[1], same.id[0]);
+        assert_int_equal(xseg_unregister(same.allocator, same.id[1]), XSEG_OK);
+    } else {
+        assert_int_equal(same.status, XSEG_ERR_BUSY);
+    }
+    /* One run: once, and once more what has stayed of it. */
+    assert_int_equal(same.entered, in_leave ? 2 : 1);
+    assert_int_equal(xseg_unregister(same.allocator, same.id[0]), XSEG_OK);
+    assert_int_equal(same.left, same.entered);
+    decommit(range, 0, in_leave ? 3 : 4, NULL);
+    release(range);
+    scene_close(same.allocator);
+}
+
+static void one_registration_has_one_id_while_it_enters(const void *argument)
+{
+    (void)argument;
+    register_twice(false);
+}
+
+static void one_registration_has_one_id_while_a_part_leaves(const void *argument)
+{
+    (void)argument;
+    register_twice(true);
+}
+
+#define CASE(name)        \
+    {                     \
+#name, name, NULL \
+    }
+
+int main(int argc, char **argv)
+{
+    static const struct cases_case cases[] = {
+        CASE(memory_is_mapped_in_two_leaves),
+        CASE(memory_is_mapped_in_two_enters),
+        CASE(memory_is_unmapped_in_two_leaves),
+        CASE(memory_is_unmapped_in_two_enters),
+        CASE(memory_is_mapped_in_two_observers),
+        CASE(registrations_end_in_two_leaves),
+        CASE(registrations_end_in_two_enters),
+        CASE(observers_end_in_two_observers),
+        CASE(one_registration_has_one_id_while_it_enters),
+        CASE(one_registration_has_one_id_while_a_part_leaves),
+    };
+
+    return cases_main(argc, argv, cases, COUNT_OF(cases));
+}
