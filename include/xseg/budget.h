@@ -2,6 +2,9 @@
 /*
  * Processes that share devices by a ledger (key share_budget), as anybody sees them who may read its file.
  *
+ * A ledger has slots for 64 processes with 64 devices each.  A process that finds no slot takes no part; it tries again once
+ * a second.  Its log and the metric xseg_budget_member report that.
+ *
  * Looking takes no part: no slot is taken, and the file is neither made nor changed.  An allocator is not needed.
  *
  * Threads: any.  Fork: works in a forked child as well.  Errors: as in allocator.h.
@@ -54,7 +57,7 @@ struct xseg_budget_entry {
  *                                of open file descriptions
  *          XSEG_ERR_BUSY         an empty file, which a process is making a ledger, or never will: try again
  *          XSEG_ERR_HOST_MEMORY
- * Cost:    no driver call.  Some ten system calls, and three a process; 80 KiB of host memory meanwhile
+ * Cost:    no driver call.  Some ten system calls, and three a process; 350 KiB of host memory meanwhile
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_budget_look(
     const char *name, bool (*visit)(void *context, const struct xseg_budget_entry *entry),

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,7 +11,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 
-#define SLOT_BYTES 2048 /* a record lies within one page */
+#define SLOT_BYTES 8192
 
 /* Where the locks of slots begin. */
 #define PLACE_LOCKS  64
@@ -19,15 +20,10 @@
 /* How often a record that does not hold is read. */
 #define READ_TRIES 5u
 
-/* What stands in a slot. */
-struct image {
-    uint64_t checksum; /* of the record */
-    struct xseg_ledger_record record;
-};
-
 _Static_assert(sizeof(struct xseg_ledger_device) == 80, "a device has no padding");
-_Static_assert(sizeof(struct image) == 40 + XSEG_LEDGER_DEVICES * 80, "a record has no padding");
-_Static_assert(sizeof(struct image) <= SLOT_BYTES, "a record fits into a slot");
+_Static_assert(sizeof(struct xseg_ledger_image) == 40 + XSEG_LEDGER_DEVICES * 80,
+               "a record has no padding");
+_Static_assert(sizeof(struct xseg_ledger_image) <= SLOT_BYTES, "a record fits into a slot");
 _Static_assert(XSEG_LEDGER_FILE_HEADER + XSEG_LEDGER_SLOTS * SLOT_BYTES == XSEG_LEDGER_FILE_BYTES,
                "the file has room for all slots, and no more");
 _Static_assert(PLACE_LOCKS + XSEG_LEDGER_SLOTS <= RECORD_LOCKS, "each lock has a byte of its own");
@@ -60,13 +56,20 @@ xseg_status xseg_ledger_path(const char *name, char *path)
     return XSEG_OK;
 }
 
+/* Bytes of a record up to its last device. */
+static size_t used_bytes(const struct xseg_ledger_record *record)
+{
+    return offsetof(struct xseg_ledger_record, devices) +
+           record->device_count * sizeof(record->devices[0]);
+}
+
 /* FNV-1a. */
 static uint64_t sum_up(const struct xseg_ledger_record *record)
 {
     const unsigned char *bytes = (const unsigned char *)record;
     uint64_t sum = 0xcbf29ce484222325u;
 
-    for (size_t i = 0; i < sizeof(*record); i++)
+    for (size_t i = 0; i < used_bytes(record); i++)
         sum = (sum ^ bytes[i]) * 0x100000001b3u;
     return sum;
 }
@@ -76,27 +79,31 @@ static off_t offset_of(unsigned slot)
     return XSEG_LEDGER_FILE_HEADER + (off_t)slot * SLOT_BYTES;
 }
 
-/* Write what stands in the own slot, in one write.  Returns 0 or an errno. */
-static int write_slot(const struct xseg_ledger *ledger, const struct image *image)
+/* Write the beginning of the own slot, in one write, if the file is still a valid ledger (LEDGER-6). */
+static xseg_status write_slot(const struct xseg_ledger *ledger,
+                              const struct xseg_ledger_image *image, size_t bytes)
 {
+    const xseg_status checked = xseg_ledger_file_check(&ledger->file);
+
+    if (checked != XSEG_OK)
+        return checked;
     errno = ENOSPC;
-    const ssize_t put =
-        pwrite(ledger->file.descriptor, image, sizeof(*image), offset_of(ledger->slot));
-    return put == (ssize_t)sizeof(*image) ? 0 : errno;
+    if (pwrite(ledger->file.descriptor, image, bytes, offset_of(ledger->slot)) == (ssize_t)bytes)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be written: %s: give another path",
+                     ledger->file.path, strerror(errno));
 }
 
 /* Write the own record. */
 static xseg_status publish(struct xseg_ledger *ledger)
 {
-    struct image image = {.record = ledger->own};
+    struct xseg_ledger_image *own = &ledger->own;
 
-    image.checksum = sum_up(&image.record);
-    const int error = write_slot(ledger, &image);
-    ledger->is_written = error == 0;
-    if (error == 0)
-        return XSEG_OK;
-    return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be written: %s: give another path",
-                     ledger->file.path, strerror(error));
+    own->checksum = sum_up(&own->record);
+    const xseg_status status = write_slot(
+        ledger, own, offsetof(struct xseg_ledger_image, record) + used_bytes(&own->record));
+    ledger->is_written = status == XSEG_OK;
+    return status;
 }
 
 /* Take the first slot that is free. */
@@ -123,9 +130,10 @@ static xseg_status take_slot(struct xseg_ledger *ledger)
 
     if (taken != XSEG_OK)
         return taken;
-    ledger->own.sequence = 1;
-    ledger->own.pid = (int32_t)getpid();
-    (void)snprintf(ledger->own.name, sizeof(ledger->own.name), "%s", program_invocation_short_name);
+    struct xseg_ledger_record *own = &ledger->own.record;
+    own->sequence = 1;
+    own->pid = (int32_t)getpid();
+    (void)snprintf(own->name, sizeof(own->name), "%s", program_invocation_short_name);
     const xseg_status published = publish(ledger);
     if (published != XSEG_OK)
         return published;
@@ -153,10 +161,9 @@ static bool device_holds(const struct xseg_ledger_device *device)
            device->growing <= device->wanted && device->share <= XSEG_LEDGER_WHOLE_SHARE;
 }
 
+/* Whether the devices of a record hold, whose number does. */
 static bool record_holds(const struct xseg_ledger_record *record)
 {
-    if (record->device_count > XSEG_LEDGER_DEVICES)
-        return false;
     for (unsigned i = 0; i < record->device_count; i++) {
         if (!device_holds(&record->devices[i]))
             return false;
@@ -170,37 +177,37 @@ static bool record_holds(const struct xseg_ledger_record *record)
 xseg_status xseg_ledger_write(struct xseg_ledger *ledger, const struct xseg_ledger_device *devices,
                               unsigned device_count)
 {
-    struct xseg_ledger_record next = ledger->own;
+    struct xseg_ledger_record *own = &ledger->own.record;
+    const size_t bytes = device_count * sizeof(*devices);
 
     XSEG_ASSERT(device_count <= XSEG_LEDGER_DEVICES);
-    memset(next.devices, 0, sizeof(next.devices));
-    if (device_count > 0)
-        memcpy(next.devices, devices, device_count * sizeof(*devices));
-    next.device_count = device_count;
-    XSEG_ASSERT(record_holds(&next));
-    if (ledger->file.is_own && ledger->is_written && memcmp(&next, &ledger->own, sizeof(next)) == 0)
+    const bool is_same = device_count == own->device_count &&
+                         (bytes == 0 || memcmp(own->devices, devices, bytes) == 0);
+    if (ledger->file.is_own && ledger->is_written && is_same)
         return XSEG_OK;
-    const xseg_status checked = xseg_ledger_file_check(&ledger->file);
-    ledger->is_written = false;
-    if (checked != XSEG_OK)
-        return checked;
-    next.sequence++;
-    ledger->own = next;
+    memset(own->devices, 0, sizeof(own->devices));
+    if (bytes > 0)
+        memcpy(own->devices, devices, bytes);
+    own->device_count = device_count;
+    own->sequence++;
+    XSEG_ASSERT(record_holds(own));
     return publish(ledger);
 }
 
 /* Read the record of a slot.  Returns whether there is one that holds; it is untouched otherwise. */
-static bool fetch(const struct xseg_ledger *ledger, unsigned slot,
-                  struct xseg_ledger_record *record)
+static bool fetch(struct xseg_ledger *ledger, unsigned slot, struct xseg_ledger_record *record)
 {
-    struct image image;
+    struct xseg_ledger_image *image = &ledger->fetched;
+    struct xseg_ledger_record *found = &image->record;
 
-    if (pread(ledger->file.descriptor, &image, sizeof(image), offset_of(slot)) !=
-            (ssize_t)sizeof(image) ||
-        image.checksum != sum_up(&image.record) || !record_holds(&image.record))
+    if (pread(ledger->file.descriptor, image, sizeof(*image), offset_of(slot)) !=
+            (ssize_t)sizeof(*image) ||
+        found->device_count > XSEG_LEDGER_DEVICES || image->checksum != sum_up(found) ||
+        !record_holds(found))
         return false;
-    *record = image.record;
-    record->name[sizeof(record->name) - 1] = '\0';
+    memset((char *)found + used_bytes(found), 0, sizeof(*found) - used_bytes(found));
+    found->name[sizeof(found->name) - 1] = '\0';
+    *record = *found;
     return true;
 }
 
@@ -212,8 +219,7 @@ static int find_held(const struct xseg_ledger *ledger, unsigned slot, unsigned c
 }
 
 /* Look at a slot that another process holds, or has held a moment ago. */
-static void look_at(const struct xseg_ledger *ledger, unsigned slot,
-                    struct xseg_ledger_entry *entry)
+static void look_at(struct xseg_ledger *ledger, unsigned slot, struct xseg_ledger_entry *entry)
 {
     for (unsigned tries = 0; tries < READ_TRIES; tries++) {
         uint64_t held = 0;
@@ -237,12 +243,14 @@ static void look_at(const struct xseg_ledger *ledger, unsigned slot,
 /* The own record needs no reading; but if somebody has overwritten it, it has to be written again. */
 static void look_at_own(struct xseg_ledger *ledger)
 {
-    struct xseg_ledger_record record;
+    struct xseg_ledger_entry *entry = &ledger->seen[ledger->slot];
+    const struct xseg_ledger_record *own = &ledger->own.record;
 
-    if (!fetch(ledger, ledger->slot, &record) || memcmp(&record, &ledger->own, sizeof(record)) != 0)
+    if (!fetch(ledger, ledger->slot, &entry->record) ||
+        memcmp(&entry->record, own, sizeof(*own)) != 0)
         ledger->is_written = false;
-    ledger->seen[ledger->slot] =
-        (struct xseg_ledger_entry){.state = XSEG_LEDGER_FRESH, .record = ledger->own};
+    entry->state = XSEG_LEDGER_FRESH;
+    entry->record = *own;
 }
 
 xseg_status xseg_ledger_read(struct xseg_ledger *ledger)
@@ -250,8 +258,10 @@ xseg_status xseg_ledger_read(struct xseg_ledger *ledger)
     const xseg_status checked = xseg_ledger_file_check(&ledger->file);
     uint64_t held = 0;
 
-    if (checked != XSEG_OK)
+    if (checked != XSEG_OK) {
+        ledger->is_written = false;
         return checked;
+    }
     const int error = find_held(ledger, 0, XSEG_LEDGER_SLOTS, &held);
     if (error != 0)
         return xseg_ledger_file_fail_to_lock(&ledger->file, error);
@@ -280,11 +290,14 @@ xseg_status xseg_ledger_look(struct xseg_ledger *ledger, const char *path)
 
 void xseg_ledger_close(struct xseg_ledger *ledger)
 {
-    const struct image cleared = {0};
+    struct xseg_fail_kept kept;
 
     if (xseg_ledger_file_is_intact(&ledger->file)) {
+        xseg_fail_keep(&kept);
         (void)xseg_ledger_file_unlock(&ledger->file, RECORD_LOCKS + (off_t)ledger->slot);
-        (void)write_slot(ledger, &cleared);
+        memset(&ledger->own, 0, sizeof(ledger->own));
+        (void)write_slot(ledger, &ledger->own, sizeof(ledger->own));
+        xseg_fail_restore(&kept);
     }
     xseg_ledger_file_close(&ledger->file);
 }

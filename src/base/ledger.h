@@ -21,12 +21,19 @@
  *   LEDGER-4  No other process has the open file description: exec closes it, and so does a handler in a forked child.
  *             So both locks end with the process.
  *   LEDGER-5  Of a record nothing is used before its checksum and its numbers have been checked.
- *   LEDGER-6  A file that is neither a ledger nor all zeros is never written to.
+ *   LEDGER-6  Only a file that is a valid ledger at this moment is written to: each write of a slot follows a check of the
+ *             path, kind, mode, links, size and header (xseg_ledger_file_check()).  The exception is a file of zeros,
+ *             which is checked again before its header is written.
  *
  * A process may be killed at any point.  Before the header is there, it leaves zeros, and the next process begins anew
  * (LEDGER-1).  After that, all it leaves is a slot without locks, whose contents nobody reads; the next process that takes
  * the slot writes a record of its own before it counts (LEDGER-3).  The kernel takes the locks back, so nobody waits for a
  * dead process.  A process that is stopped keeps its slot, and its record counts as it is.
+ *
+ * Between the check and the write of LEDGER-6 there is no system call, yet another program may overwrite the file in these
+ * microseconds.  The file then gets one record of this process, at most 5168 bytes, in addition to its new contents.  No
+ * interface of Linux makes check and write one step: leases end when another process opens the file, and locks bind only
+ * programs that use them.
  *
  * A reader that finds a record torn or wrong tries again some times.  Then it falls back on the last good copy that it has
  * seen in that slot since the slot was last free; without one the slot is unreadable, but never free.  Between two looks
@@ -50,7 +57,7 @@
 #include "xseg/status.h"
 
 #define XSEG_LEDGER_SLOTS   64u
-#define XSEG_LEDGER_DEVICES 16u
+#define XSEG_LEDGER_DEVICES 64u
 #define XSEG_LEDGER_UUID    16u
 #define XSEG_LEDGER_NAME    64u /* longest name, without its terminator */
 
@@ -99,12 +106,19 @@ struct xseg_ledger_entry {
     struct xseg_ledger_record record; /* of FRESH and KEPT */
 };
 
+/* The contents of a slot: of the record, the devices that it has. */
+struct xseg_ledger_image {
+    uint64_t checksum; /* of the record, up to its last device */
+    struct xseg_ledger_record record;
+};
+
 /* A ledger as one process has it open.  One of zeros is closed. */
 struct xseg_ledger {
     struct xseg_ledger_file file;
     unsigned slot;
     bool is_written; /* `own` is in the file, as far as is known */
-    struct xseg_ledger_record own;
+    struct xseg_ledger_image own;
+    struct xseg_ledger_image fetched;                 /* for reads of slots */
     struct xseg_ledger_entry seen[XSEG_LEDGER_SLOTS]; /* by the last read that succeeded */
 };
 
@@ -130,7 +144,7 @@ xseg_status xseg_ledger_path(const char *name, char *path);
  * Returns: ERR_FILE when the file cannot be had, or is none of ours; ERR_BUSY when all slots are taken, or when another
  *          process, stopped perhaps, has not finished the header for two seconds; ERR_ARGUMENT for a path that is empty or
  *          too long; ERR_HOST_MEMORY.  Then the ledger is closed, and the sentence names the path and what to do.
- * Cost:    eight system calls and one for each slot that is taken before; some 20 when the file is made.
+ * Cost:    twelve system calls and one for each slot that is taken before; some 30 when the file is made.
  */
 xseg_status xseg_ledger_open(struct xseg_ledger *ledger, const char *path);
 
@@ -143,11 +157,12 @@ static inline bool xseg_ledger_is_own(const struct xseg_ledger *ledger)
 /*
  * Say what this process has of each device.
  *
- * Returns: ERR_FILE when the file was removed or cut short, the program has closed its descriptor, or the system does not
- *          write; the next call writes again.  Of a file that was removed, or a descriptor that was closed, others know
- *          nothing any more: close the ledger, and open it again.
+ * Returns: ERR_FILE when the file is no longer a valid ledger (removed, moved, replaced, overwritten, truncated, extended,
+ *          writable by every user, hard-linked), the program has closed its descriptor, or the system call fails.  The
+ *          file is then not written.  A later call writes again if the file is valid by then; other processes may have
+ *          another file by then, so close the ledger and open it again.
  *          ERR_FORKED in a forked child, and of a closed ledger.
- * Cost:    none when nothing has changed; else two system calls.
+ * Cost:    none when nothing has changed; else four system calls.
  */
 xseg_status xseg_ledger_write(struct xseg_ledger *ledger, const struct xseg_ledger_device *devices,
                               unsigned device_count);
@@ -156,7 +171,7 @@ xseg_status xseg_ledger_write(struct xseg_ledger *ledger, const struct xseg_ledg
  * Look at all slots: `seen` has what live processes say, the own record among them (seen[slot]).
  *
  * Returns: as xseg_ledger_write(); on failure `seen` stays as it was.
- * Cost:    three system calls, and at most three for each slot that is held; more for records that cannot be read.
+ * Cost:    five system calls, and at most three for each slot that is held; more for records that cannot be read.
  */
 xseg_status xseg_ledger_read(struct xseg_ledger *ledger);
 
@@ -168,15 +183,15 @@ xseg_status xseg_ledger_read(struct xseg_ledger *ledger);
  *
  * Returns: ERR_FILE when there is no file, it cannot be read, or is none of ours; ERR_BUSY when no process has finished the
  *          header yet; ERR_ARGUMENT, ERR_HOST_MEMORY as xseg_ledger_open().
- * Cost:    ten system calls, and at most three for each slot that is held; more for records that cannot be read.
+ * Cost:    twelve system calls, and at most three for each slot that is held; more for records that cannot be read.
  */
 xseg_status xseg_ledger_look(struct xseg_ledger *ledger, const char *path);
 
 /*
- * Give the slot back and close the file, which stays: another process may be opening it.  No effect on a closed ledger
- * and in a forked child.
+ * Release the slot and close the file, which stays: another process may be opening it.  The record is cleared only in a
+ * file that is still a valid ledger.  No effect on a closed ledger and in a forked child.
  *
- * Cost: five system calls.
+ * Cost: eight system calls.
  */
 void xseg_ledger_close(struct xseg_ledger *ledger);
 

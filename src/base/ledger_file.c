@@ -13,7 +13,7 @@
 #include "src/base/lock.h"
 
 #define MAGIC   "xseg ledger"
-#define VERSION 2u /* another version has another layout */
+#define VERSION 3u /* another version has another layout */
 
 #define HEADER_LOCK 0 /* the byte that stands for it */
 
@@ -220,6 +220,12 @@ static bool is_whole(const struct header *header, const struct stat *status)
            status->st_size == XSEG_LEDGER_FILE_BYTES;
 }
 
+static xseg_status fail_to_read(const struct xseg_ledger_file *file, int error)
+{
+    return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be read: %s: give another path",
+                     file->path, strerror(error));
+}
+
 /* Read the header, of zeros where the file has none.  The status is later than the header, so a header that is there
  * finds the file at its size. */
 static xseg_status look(const struct xseg_ledger_file *file, struct header *header,
@@ -234,27 +240,33 @@ static xseg_status look(const struct xseg_ledger_file *file, struct header *head
         return checked;
     if (has_status && got >= 0)
         return XSEG_OK;
-    return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be read: %s: give another path",
-                     file->path, strerror(has_status ? error : errno));
+    return fail_to_read(file, has_status ? error : errno);
 }
 
-/* Whether the file has nothing but zeros, and not more of them than a ledger has bytes. */
-static bool is_blank(const struct xseg_ledger_file *file, const struct stat *status)
+static bool is_zeros(const unsigned char *bytes, size_t count)
+{
+    return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0);
+}
+
+/* Whether the file has nothing but zeros, and not more of them than a ledger has bytes.  The beginning, where the header
+ * will be, is read last. */
+static xseg_status find_blank(const struct xseg_ledger_file *file, const struct stat *status,
+                              bool *is_blank)
 {
     unsigned char bytes[XSEG_LEDGER_FILE_HEADER];
+    const off_t step = (off_t)sizeof(bytes);
 
-    if (status->st_size > XSEG_LEDGER_FILE_BYTES)
-        return false;
-    for (off_t at = 0; at < status->st_size; at += (off_t)sizeof(bytes)) {
+    *is_blank = status->st_size <= XSEG_LEDGER_FILE_BYTES;
+    for (off_t end = status->st_size; *is_blank && end > 0;) {
+        const off_t at = (end - 1) / step * step;
         const ssize_t got = pread(file->descriptor, bytes, sizeof(bytes), at);
 
         if (got < 0)
-            return false;
-        for (ssize_t i = 0; i < got; i++)
-            if (bytes[i] != 0)
-                return false;
+            return fail_to_read(file, errno);
+        *is_blank = is_zeros(bytes, (size_t)got);
+        end = at;
     }
-    return true;
+    return XSEG_OK;
 }
 
 static xseg_status refuse(const struct xseg_ledger_file *file, const struct header *header,
@@ -265,18 +277,27 @@ static xseg_status refuse(const struct xseg_ledger_file *file, const struct head
                          "the file %s is not a ledger, and stays as it is: give another path",
                          file->path);
     if (header->version != VERSION)
-        return xseg_fail(XSEG_ERR_FILE,
-                         "the ledger %s has version %u, and this library version %u: give another "
-                         "path, or use one version of the library",
-                         file->path, header->version, VERSION);
+        return xseg_fail(
+            XSEG_ERR_FILE,
+            "the ledger %s has version %u, and this library version %u: remove it when "
+            "no process uses it, give another path, or use one version of the library",
+            file->path, header->version, VERSION);
     return xseg_fail(XSEG_ERR_FILE,
                      "the ledger %s has %lld bytes instead of %lld: remove it when no process uses "
                      "it, or give another path",
                      file->path, (long long)status->st_size, (long long)XSEG_LEDGER_FILE_BYTES);
 }
 
-/* Make a ledger of a file of zeros.  Only its owner can change its mode. */
-static int make(const struct xseg_ledger_file *file, const struct stat *status)
+/* Give a file of zeros its mode and size.  Only its owner can change its mode.  Returns 0 or an errno. */
+static int make_room(const struct xseg_ledger_file *file, const struct stat *status)
+{
+    if (status->st_uid == geteuid() && fchmod(file->descriptor, 0660) != 0)
+        return errno;
+    return posix_fallocate(file->descriptor, 0, XSEG_LEDGER_FILE_BYTES);
+}
+
+/* Make a ledger of a file of zeros that has its size.  Returns 0 or an errno. */
+static int write_header(const struct xseg_ledger_file *file)
 {
     const struct header header = {
         .magic = MAGIC,
@@ -284,11 +305,6 @@ static int make(const struct xseg_ledger_file *file, const struct stat *status)
         .bytes = (uint64_t)XSEG_LEDGER_FILE_BYTES,
     };
 
-    if (status->st_uid == geteuid() && fchmod(file->descriptor, 0660) != 0)
-        return errno;
-    const int error = posix_fallocate(file->descriptor, 0, XSEG_LEDGER_FILE_BYTES);
-    if (error != 0)
-        return error;
     errno = ENOSPC;
     return pwrite(file->descriptor, &header, sizeof(header), 0) == (ssize_t)sizeof(header) ? 0
                                                                                            : errno;
@@ -299,24 +315,36 @@ static int make(const struct xseg_ledger_file *file, const struct stat *status)
 static xseg_status judge(const struct xseg_ledger_file *file, struct stat *status, bool *is_unmade)
 {
     struct header header;
+    bool is_blank = false;
 
-    const xseg_status looked = look(file, &header, status);
-    if (looked != XSEG_OK)
-        return looked;
+    xseg_status judged = look(file, &header, status);
+    if (judged != XSEG_OK)
+        return judged;
     *is_unmade = !is_whole(&header, status);
-    return !*is_unmade || is_blank(file, status) ? XSEG_OK : refuse(file, &header, status);
+    if (*is_unmade)
+        judged = find_blank(file, status, &is_blank);
+    if (judged != XSEG_OK)
+        return judged;
+    return !*is_unmade || is_blank ? XSEG_OK : refuse(file, &header, status);
 }
 
-/* Look again at a file without a valid header, now under the header lock, and make a ledger of it if nobody has. */
+/* Look again at a file without a valid header, now under the header lock, and make a ledger of it if no process has.  Room is
+ * made first, and the file checked once more, as a program that knows no locks may write to it at any time (LEDGER-6). */
 static xseg_status make_or_refuse(const struct xseg_ledger_file *file)
 {
     struct stat status;
     bool is_unmade = false;
 
-    const xseg_status judged = judge(file, &status, &is_unmade);
+    xseg_status judged = judge(file, &status, &is_unmade);
     if (judged != XSEG_OK || !is_unmade)
         return judged;
-    const int error = make(file, &status);
+    int error = make_room(file, &status);
+    if (error == 0) {
+        judged = judge(file, &status, &is_unmade);
+        if (judged != XSEG_OK)
+            return judged;
+        error = write_header(file);
+    }
     if (error == 0)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_FILE,
@@ -454,24 +482,63 @@ void xseg_ledger_file_close(struct xseg_ledger_file *file)
     xseg_lock_give(&files_lock);
 }
 
-xseg_status xseg_ledger_file_check(const struct xseg_ledger_file *file)
+/* Whether the path leads to the file.  Only an absolute path tells: a relative one depends on the working directory.  A
+ * folder that this process may no longer search proves nothing. */
+static bool is_at_path(const struct xseg_ledger_file *file)
 {
     struct stat status;
 
-    if (!file->is_own)
-        return xseg_fail(XSEG_ERR_FORKED, "the ledger is closed, or belongs to the parent process");
-    if (fstat(file->descriptor, &status) != 0 || !is_same(file, &status))
+    if (file->path[0] != '/')
+        return true;
+    if (lstat(file->path, &status) == 0)
+        return is_same(file, &status);
+    return errno != ENOENT && errno != ENOTDIR;
+}
+
+/* Check the descriptor and what fstat() reports. */
+static xseg_status check_status(const struct xseg_ledger_file *file, struct stat *status)
+{
+    if (fstat(file->descriptor, status) != 0 || !is_same(file, status))
         return xseg_fail(XSEG_ERR_FILE,
                          "the program has closed descriptor %d, which was that of the ledger %s: "
                          "let it close no descriptors that it has not opened",
                          file->descriptor, file->path);
-    if (status.st_nlink == 0)
+    if (status->st_nlink == 0)
         return xseg_fail(XSEG_ERR_FILE, "the ledger %s was removed", file->path);
-    if (status.st_size != XSEG_LEDGER_FILE_BYTES)
+    return check_kind(file, status);
+}
+
+/* Fail for a file that was a ledger, of whose header `got` bytes are there. */
+static xseg_status fail_foreign(const struct xseg_ledger_file *file, const struct header *header,
+                                size_t got, const struct stat *status)
+{
+    const bool is_magic = memcmp(header->magic, MAGIC, xseg_min(got, sizeof(MAGIC))) == 0;
+
+    if (status->st_size == XSEG_LEDGER_FILE_BYTES || !is_magic)
+        return refuse(file, header, status);
+    return xseg_fail(XSEG_ERR_FILE, "the ledger %s was cut or extended to %lld bytes: remove it",
+                     file->path, (long long)status->st_size);
+}
+
+xseg_status xseg_ledger_file_check(const struct xseg_ledger_file *file)
+{
+    struct header header = {.version = 0};
+    struct stat status;
+
+    if (!file->is_own)
+        return xseg_fail(XSEG_ERR_FORKED, "the ledger is closed, or belongs to the parent process");
+    const bool is_there = is_at_path(file);
+    const xseg_status checked = check_status(file, &status);
+    if (checked != XSEG_OK)
+        return checked;
+    if (!is_there)
         return xseg_fail(XSEG_ERR_FILE,
-                         "the ledger %s was cut or extended to %lld bytes: remove it", file->path,
-                         (long long)status.st_size);
-    return XSEG_OK;
+                         "the budget file %s was renamed, or another file was put in its place",
+                         file->path);
+    const ssize_t got = pread(file->descriptor, &header, sizeof(header), 0);
+    if (got < 0)
+        return fail_to_read(file, errno);
+    return is_whole(&header, &status) ? XSEG_OK : fail_foreign(file, &header, (size_t)got, &status);
 }
 
 int xseg_ledger_file_find_held(const struct xseg_ledger_file *file, off_t byte, unsigned count,

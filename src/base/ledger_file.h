@@ -21,7 +21,7 @@
 
 #define XSEG_LEDGER_PATH        1024u /* longest path, with its terminator */
 #define XSEG_LEDGER_FILE_HEADER 4096
-#define XSEG_LEDGER_FILE_BYTES  (XSEG_LEDGER_FILE_HEADER + 64 * 2048) /* with the slots */
+#define XSEG_LEDGER_FILE_BYTES  (XSEG_LEDGER_FILE_HEADER + 64 * 8192) /* with the slots */
 
 /* Zeros: closed. */
 struct xseg_ledger_file {
@@ -53,8 +53,13 @@ void xseg_ledger_file_close(struct xseg_ledger_file *file);
 /* Whether the descriptor is this process's, and still the file's. */
 bool xseg_ledger_file_is_intact(const struct xseg_ledger_file *file);
 
-/* Whether the file is this process's, and its descriptor, name and size are what they were: ERR_FORKED or ERR_FILE if
- * not. */
+/*
+ * Check that the file is still a valid ledger: the descriptor is this process's and still open on the file, the path leads
+ * to it, and kind, mode, links, size and header are those of a ledger.
+ *
+ * Returns: ERR_FORKED or ERR_FILE if not.
+ * Cost:    three system calls.  The last one reads the header, so that a write can follow immediately.
+ */
 xseg_status xseg_ledger_file_check(const struct xseg_ledger_file *file);
 
 /* Take a lock, or give it back, without waiting.  Returns 0, EAGAIN when another has the lock, or another errno. */

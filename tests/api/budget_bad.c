@@ -10,7 +10,7 @@
 
 /* Where the slots are in the file. */
 #define SLOTS_AT 4096
-#define SLOT     2048
+#define SLOT     8192
 
 static struct xseg_ledger ledger;
 
@@ -102,7 +102,7 @@ static void a_full_file_system_is_said(void **state)
         return;
     }
     members.before_open = mount_a_full_one;
-    expect_alone(member_start(""), "make room for 135168 bytes");
+    expect_alone(member_start(""), "make room for 528384 bytes");
 }
 
 static void a_newer_version_is_left_alone(void **state)
@@ -133,6 +133,44 @@ static void a_ledger_may_be_cut_short(void **state)
     (void)usleep(1500000);
     expect_lending(one, other);
     assert_int_equal(member_ask(one, ' ', 0, 0).lines, 1);
+}
+
+/* Whether the file is still what was written over the ledger. */
+static bool is_foreign(size_t bytes)
+{
+    static char read_bytes[20000];
+    const int file = open(members.ledger, O_RDONLY | O_CLOEXEC);
+    const ssize_t count = read(file, read_bytes, sizeof(read_bytes));
+
+    (void)close(file);
+    for (ssize_t i = 0; i < count; i++)
+        if (read_bytes[i] != 'x')
+            return false;
+    return count == (ssize_t)bytes;
+}
+
+/* Another program writes its own file over the ledger: no member writes to it, neither while it lives nor when it leaves. */
+static void a_file_that_overwrites_the_ledger_stays(void **state)
+{
+    static char text[10000];
+    const unsigned one = member_start(""), other = member_start("");
+
+    (void)state;
+    memset(text, 'x', sizeof(text));
+    expect_lending(one, other);
+    assert_int_equal(truncate(members.ledger, 0), 0);
+    put(0, text, sizeof(text));
+    /* A request publishes at once; a turn publishes later. */
+    (void)member_ask(one, 'a', 0, 900 * MIB);
+    (void)member_ask(other, 'a', 1, 900 * MIB);
+    MEMBER_COMES_TO(one, answer.lines == 1 && strstr(answer.text, "goes on without") != NULL);
+    assert_true(is_foreign(sizeof(text)));
+    EXPECT_OK(member_configure(one, "share_budget:none"));
+    assert_true(is_foreign(sizeof(text)));
+    for (unsigned i = 0; i < members.count; i++)
+        member_end(i);
+    members.count = 0;
+    assert_true(is_foreign(sizeof(text)));
 }
 
 /* Who writes nonsense over a slot disturbs nobody for longer than a turn: each writes its own record again. */
@@ -341,6 +379,7 @@ int main(void)
         TEST(a_full_file_system_is_said),
         TEST(a_newer_version_is_left_alone),
         TEST(a_ledger_may_be_cut_short),
+        TEST(a_file_that_overwrites_the_ledger_stays),
         TEST(garbage_over_a_living_slot_is_overwritten),
         TEST(a_want_of_the_future_ends),
         TEST(threads_that_wait_in_turn_are_not_forgotten),

@@ -25,7 +25,7 @@
 
 /* Where what is in the file. */
 #define LEDGER_SLOTS_AT  4096
-#define LEDGER_SLOT      2048
+#define LEDGER_SLOT      8192
 #define LEDGER_BYTES     (LEDGER_SLOTS_AT + 64 * LEDGER_SLOT)
 #define LEDGER_RECORD_AT 8 /* in a slot, behind the checksum */
 

@@ -255,6 +255,19 @@ class Budget(Case):
         one.end(signal.SIGKILL)
         self.assertIn("no process has this ledger open\n", top("--once", "--budget", ledger).stdout)
 
+    def test_a_ledger_without_a_free_slot_is_reported(self):
+        ledger = self.ledger()
+        self.publisher(f"share_budget:{ledger}")
+        self.assertNotIn("slots", top("--once", "--budget", ledger).stdout)
+        # This process takes the locks of the other slots: of their places from byte 64 on, of their records from 128 on.
+        file = os.open(ledger, os.O_RDWR | os.O_CLOEXEC)
+        self.addCleanup(os.close, file)
+        for base in (64, 128):
+            lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, base + 1, 63, 0)
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+        self.assertIn("\nall 64 slots of the budget file are taken: further processes take no part\n",
+                      top("--once", "--budget", ledger).stdout)
+
     def test_what_is_no_ledger(self):
         ledger = self.ledger()
         for name, status in ((ledger, 1), ("a b", 2)):

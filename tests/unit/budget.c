@@ -49,6 +49,7 @@ static void wants_are_written_at_once(void **state)
 }
 
 static struct xseg_device *added;
+static int nameless = -1; /* a device whose UUID the driver does not report */
 static pthread_t thread;
 static unsigned questions;
 static bool has_thread;
@@ -66,6 +67,8 @@ xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
 xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
 {
     questions++;
+    if (context->ordinal == nameless)
+        return xseg_fail(XSEG_ERR_UNSUPPORTED, "no UUID is reported");
     if (added != NULL && !has_thread) {
         has_thread = true;
         assert_int_equal(pthread_create(&thread, NULL, add, added), 0);
@@ -84,13 +87,155 @@ static void a_device_is_named_once(void **state)
     struct xseg_allocator *allocator = scene_open(config);
     scene_free(allocator, scene_alloc(allocator, 4096, NULL));
     added = xseg_allocator_open_device(allocator, 0);
-    atomic_store(&added->budget->has_uuid, false);
+    atomic_store(&added->budget->is_member, false);
     questions = 0;
     xseg_budget_add(added);
     assert_true(has_thread);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(questions, 1);
     added = NULL;
+    scene_close(allocator);
+}
+
+static bool count_device(void *context, const struct xseg_budget_entry *entry)
+{
+    unsigned *devices = context;
+
+    *devices += entry->uuid != NULL;
+    return true;
+}
+
+static struct xseg_allocator *open_devices(unsigned devices, struct scene_heard *heard)
+{
+    const struct xseg_sim_settings machine = {
+        .struct_bytes = sizeof(machine), .devices = devices, .memory_bytes = 8 * MIB};
+    char config[256];
+
+    assert_int_equal(xseg_sim_reset(&machine), XSEG_OK);
+    (void)snprintf(config, sizeof(config), "share_budget:%s,budget_return_ms:60000", ledger_path);
+    return scene_open_heard(config, heard);
+}
+
+static void each_of_64_devices_is_a_member(void **state)
+{
+    enum { DEVICES = 64 };
+    struct scene_heard heard = {.lines = 0};
+    struct xseg_allocator *allocator = open_devices(DEVICES, &heard);
+    void *block[DEVICES];
+    unsigned seen_devices = 0;
+
+    (void)state;
+    for (int i = 0; i < DEVICES; i++)
+        assert_int_equal(xseg_alloc(allocator, i, 4096, NULL, &block[i]), XSEG_OK);
+    assert_int_equal(xseg_budget_look(ledger_path, count_device, &seen_devices), XSEG_OK);
+    assert_int_equal(seen_devices, DEVICES);
+    for (int i = 0; i < DEVICES; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        assert_true(xseg_budget_has_part(device));
+        /* There is no other process, so a request does not wait. */
+        assert_false(xseg_budget_want(device, 4096));
+        xseg_budget_want_no_more(device, 4096);
+        assert_int_equal(xseg_free(allocator, block[i]), XSEG_OK);
+    }
+    assert_int_equal(heard.lines, 0);
+    scene_close(allocator);
+}
+
+/* The value of a metric of a device; -1 if there is none. */
+static int metric(struct xseg_allocator *allocator, const char *name, int device)
+{
+    static char page[1 << 16];
+    char line[96];
+
+    assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_PROMETHEUS, page, sizeof(page), NULL),
+                     XSEG_OK);
+    (void)snprintf(line, sizeof(line), "\n%s{device=\"%d\"} ", name, device);
+    const char *found = strstr(page, line);
+    return found == NULL ? -1 : (int)strtol(found + strlen(line), NULL, 10);
+}
+
+/* Expect that a request of device 1 asks no process, for a reason that one line of the log has. */
+static void expect_no_part(struct xseg_allocator *allocator, struct scene_heard *heard,
+                           const char *reason)
+{
+    struct xseg_device *device;
+    void *block = NULL, *more = NULL;
+
+    assert_int_equal(xseg_alloc(allocator, 1, 4 * MIB, NULL, &block), XSEG_OK);
+    device = xseg_allocator_open_device(allocator, 1);
+    assert_false(xseg_budget_has_part(device));
+    /* A request that waited would do so for half a minute. */
+    for (unsigned i = 0; i < 3; i++) {
+        scene_expect_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &more), XSEG_ERR_NO_MEMORY,
+                           "device 1");
+        assert_int_equal(atomic_load(&device->budget->asks), 0);
+    }
+    assert_int_equal(heard->lines, 1);
+    assert_non_null(strstr(heard->line, "share_budget: device 1 takes no part: "));
+    assert_non_null(strstr(heard->line, reason));
+    assert_int_equal(metric(allocator, "xseg_budget_member", 1), 0);
+    assert_int_equal(xseg_free(allocator, block), XSEG_OK);
+}
+
+/* A device of another process, which would be asked. */
+static struct xseg_ledger other;
+
+static void a_device_without_a_part_waits_for_no_process(void **state)
+{
+    struct scene_heard heard = {.lines = 0};
+
+    (void)state;
+    assert_int_equal(xseg_ledger_open(&other, ledger_path), XSEG_OK);
+    for (unsigned way = 0; way < 2; way++) {
+        struct xseg_allocator *allocator = open_devices(2, &heard);
+        void *block = NULL;
+
+        heard.lines = 0;
+        if (way == 0)
+            nameless = 1;
+        else
+            atomic_store(&allocator->budget->members, XSEG_LEDGER_DEVICES - 1);
+        assert_int_equal(xseg_alloc(allocator, 0, 4096, NULL, &block), XSEG_OK);
+        assert_int_equal(metric(allocator, "xseg_budget_member", 0), 1);
+        expect_no_part(allocator, &heard, way == 0 ? "no UUID is reported" : "room for 64 devices");
+        assert_int_equal(xseg_free(allocator, block), XSEG_OK);
+        assert_int_equal(xseg_configure(allocator, "share_budget:none"), XSEG_OK);
+        assert_int_equal(metric(allocator, "xseg_budget_member", 0), -1);
+        nameless = -1;
+        scene_close(allocator);
+    }
+    xseg_ledger_close(&other);
+}
+
+/* The log and the metrics report a process that finds no slot; it joins when another process leaves. */
+static void a_process_without_a_slot_joins_later(void **state)
+{
+    struct xseg_ledger *many = calloc(XSEG_LEDGER_SLOTS, sizeof(*many));
+    struct scene_heard heard = {.lines = 0};
+    void *block = NULL;
+
+    (void)state;
+    assert_non_null(many);
+    for (unsigned i = 0; i < XSEG_LEDGER_SLOTS; i++)
+        assert_int_equal(xseg_ledger_open(&many[i], ledger_path), XSEG_OK);
+    struct xseg_allocator *allocator = open_devices(1, &heard);
+    assert_int_equal(xseg_alloc(allocator, 0, 4096, NULL, &block), XSEG_OK);
+    assert_int_equal(heard.lines, 1);
+    assert_non_null(strstr(heard.line, "64 processes have the ledger"));
+    assert_int_equal(metric(allocator, "xseg_budget_member", 0), 0);
+    assert_int_equal(metric(allocator, "xseg_budget_wanted_bytes", 0), -1);
+    xseg_ledger_close(&many[20]);
+    /* Turns are rare with the longest time; a turn a millisecond later is due. */
+    assert_int_equal(xseg_configure(allocator, "budget_return_ms:8"), XSEG_OK);
+    for (unsigned tries = 0; tries < 3000 && metric(allocator, "xseg_budget_member", 0) != 1;
+         tries++)
+        (void)usleep(10000);
+    assert_int_equal(metric(allocator, "xseg_budget_member", 0), 1);
+    for (unsigned i = 0; i < XSEG_LEDGER_SLOTS; i++)
+        xseg_ledger_close(&many[i]);
+    free(many);
+    assert_int_equal(xseg_free(allocator, block), XSEG_OK);
     scene_close(allocator);
 }
 
@@ -113,6 +258,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wants_are_written_at_once),
         cmocka_unit_test(a_device_is_named_once),
+        cmocka_unit_test(each_of_64_devices_is_a_member),
+        cmocka_unit_test(a_device_without_a_part_waits_for_no_process),
+        cmocka_unit_test(a_process_without_a_slot_joins_later),
         cmocka_unit_test(a_limit_is_known_by_its_value),
     };
 

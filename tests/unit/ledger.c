@@ -156,13 +156,17 @@ static void garbage_in_a_slot_is_unreadable(void **state)
     peer_end(&three);
 }
 
-/* Put a record into a slot with the checksum that belongs to it: FNV-1a. */
+/* Put a record into a slot with the checksum of its devices that belongs to it: FNV-1a. */
 static void put_record(unsigned slot, const struct xseg_ledger_record *record)
 {
     const off_t at = LEDGER_SLOTS_AT + (off_t)slot * LEDGER_SLOT;
+    const size_t devices =
+        record->device_count < XSEG_LEDGER_DEVICES ? record->device_count : XSEG_LEDGER_DEVICES;
+    const size_t bytes =
+        offsetof(struct xseg_ledger_record, devices) + devices * sizeof(record->devices[0]);
     uint64_t sum = 0xcbf29ce484222325u;
 
-    for (size_t i = 0; i < sizeof(*record); i++)
+    for (size_t i = 0; i < bytes; i++)
         sum = (sum ^ ((const unsigned char *)record)[i]) * 0x100000001b3u;
     ledger_put(at, &sum, sizeof(sum));
     ledger_put(at + LEDGER_RECORD_AT, record, sizeof(*record));
@@ -219,6 +223,35 @@ static void numbers_out_of_range_are_unreadable(void **state)
         xseg_ledger_close(&other);
     }
     peer_end(&peer);
+}
+
+/* Devices of a record with as many as there can be. */
+static void say_devices(struct xseg_ledger *out, unsigned count)
+{
+    struct xseg_ledger_device devices[XSEG_LEDGER_DEVICES];
+
+    for (unsigned i = 0; i < count; i++) {
+        devices[i] = ledger_figures(i);
+        devices[i].uuid[15] = (uint8_t)i;
+    }
+    assert_int_equal(xseg_ledger_write(out, devices, count), XSEG_OK);
+}
+
+static void each_device_of_64_is_read(void **state)
+{
+    (void)state;
+    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_ledger_open(&other, ledger_path), XSEG_OK);
+    for (unsigned round = 0; round < 2; round++) {
+        const unsigned count = round == 0 ? XSEG_LEDGER_DEVICES : 17;
+
+        say_devices(&other, count);
+        assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+        const struct xseg_ledger_record *record = &ledger.seen[other.slot].record;
+        assert_int_equal(record->device_count, count);
+        for (unsigned i = 0; i < XSEG_LEDGER_DEVICES; i++)
+            assert_int_equal(record->devices[i].taken, i < count ? 1000 + i : 0);
+    }
 }
 
 static void a_forked_child_keeps_nothing(void **state)
@@ -430,6 +463,7 @@ int main(void)
         cmocka_unit_test_teardown(all_slots_may_be_taken, without_a_file),
         cmocka_unit_test_teardown(garbage_in_a_slot_is_unreadable, without_a_file),
         cmocka_unit_test_teardown(numbers_out_of_range_are_unreadable, without_a_file),
+        cmocka_unit_test_teardown(each_device_of_64_is_read, without_a_file),
         cmocka_unit_test_teardown(a_forked_child_keeps_nothing, without_a_file),
         cmocka_unit_test_teardown(a_fork_amid_open_and_close_keeps_nothing, without_a_file),
         cmocka_unit_test_teardown(namespaces_make_no_difference, without_a_file),

@@ -143,13 +143,13 @@ static void files_of_other_contents_are_refused(void **state)
     assert_refused("version 99");
     leave_a_ledger();
     ledger_put(24, "\x01", 1);
-    assert_refused("instead of 135168");
+    assert_refused("instead of 528384");
     leave_a_ledger();
     ledger_put(LEDGER_BYTES, "", 1);
-    assert_refused("135169 bytes");
+    assert_refused("528385 bytes");
     leave_a_ledger();
     assert_int_equal(truncate(ledger_path, LEDGER_BYTES - 1), 0);
-    assert_refused("135167 bytes");
+    assert_refused("528383 bytes");
     /* Zeros, but for one byte; and zeros, but too many. */
     assert_int_equal(truncate(ledger_path, 0), 0);
     ledger_put(LEDGER_BYTES - 1, &one, 1);
@@ -240,6 +240,8 @@ static void a_file_may_be_cut_under_way(void **state)
 
     (void)state;
     for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        const bool has_header = sizes[i] >= LEDGER_SLOTS_AT;
+
         assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
         const struct peer peer = peer_start();
         assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
@@ -249,20 +251,181 @@ static void a_file_may_be_cut_under_way(void **state)
         assert_int_equal(ledger_count(&ledger), 2);
         assert_int_equal(ledger_say(&ledger, 3), XSEG_ERR_FILE);
         assert_said(ledger_path);
-        /* With its size back, it is a ledger again for those that have it open; what was cut is written again. */
+        /* With its size back, and the header, it is a ledger again for those that have it open; what was cut is written
+         * again. */
         assert_int_equal(truncate(ledger_path, LEDGER_BYTES), 0);
-        assert_int_equal(peer_tell(&peer, 'r', 0), 2);
-        assert_int_equal(peer_tell(&peer, 'w', 0), 0);
-        assert_int_equal(ledger_say(&ledger, 3), XSEG_OK);
-        assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
-        assert_true(ledger_says(&ledger.seen[peer.slot].record, 0));
-        assert_int_equal(ledger.seen[peer.slot].state, XSEG_LEDGER_FRESH);
+        assert_int_equal(peer_tell(&peer, 'r', 0), has_header ? 2 : 255);
+        assert_int_equal(peer_tell(&peer, 'w', 0), has_header ? 0 : 255);
+        assert_int_equal(ledger_say(&ledger, 3), has_header ? XSEG_OK : XSEG_ERR_FILE);
+        if (has_header) {
+            assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+            assert_true(ledger_says(&ledger.seen[peer.slot].record, 0));
+            assert_int_equal(ledger.seen[peer.slot].state, XSEG_LEDGER_FRESH);
+        } else {
+            /* A file of zeros becomes a ledger again when a process opens it; one with a part of a header does not. */
+            xseg_ledger_close(&ledger);
+            assert_int_equal(xseg_ledger_open(&ledger, ledger_path),
+                             sizes[i] == 0 ? XSEG_OK : XSEG_ERR_FILE);
+            assert_int_equal(peer_tell(&peer, 'w', 0), sizes[i] == 0 ? 0 : 255);
+            if (sizes[i] != 0) {
+                (void)unlink(ledger_path);
+                assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+            }
+        }
         assert_int_equal(unlink(ledger_path), 0);
         assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
         assert_said("was removed");
         assert_int_equal(ledger_say(&ledger, 4), XSEG_ERR_FILE);
         xseg_ledger_close(&ledger);
         peer_end(&peer);
+    }
+}
+
+/* --- Files that become foreign while members have them open. --- */
+
+/* Write a foreign file over the ledger, as cp does: truncate, then write. */
+static void overwrite(size_t bytes)
+{
+    char *text = malloc(bytes);
+
+    assert_non_null(text);
+    memset(text, 'x', bytes);
+    assert_int_equal(truncate(ledger_path, 0), 0);
+    ledger_put(0, text, bytes);
+    free(text);
+}
+
+static void overwrite_with_less(void)
+{
+    overwrite(10000);
+}
+
+static void overwrite_with_as_much(void)
+{
+    overwrite(LEDGER_BYTES);
+}
+
+static void overwrite_with_more(void)
+{
+    overwrite(LEDGER_BYTES + 1000);
+}
+
+static void empty_it(void)
+{
+    assert_int_equal(truncate(ledger_path, 0), 0);
+}
+
+static void fill_with_zeros(void)
+{
+    empty_it();
+    assert_int_equal(truncate(ledger_path, LEDGER_BYTES), 0);
+}
+
+static void damage_magic(void)
+{
+    ledger_put(3, "x", 1);
+}
+
+static void change_version(void)
+{
+    ledger_put(16, "\x02", 1);
+}
+
+static void damage_bytes(void)
+{
+    ledger_put(24, "\x01", 1);
+}
+
+static void let_everybody_write(void)
+{
+    assert_int_equal(chmod(ledger_path, 0666), 0);
+}
+
+static char second_path[sizeof(ledger_path) + 8];
+
+static void link_it(void)
+{
+    assert_int_equal(link(ledger_path, second_path), 0);
+}
+
+static void rename_it(void)
+{
+    assert_int_equal(rename(ledger_path, second_path), 0);
+}
+
+/* A foreign file is moved to the path, and the ledger is kept under another name. */
+static void put_another_in_its_place(void)
+{
+    rename_it();
+    ledger_put(0, "hello", 5);
+}
+
+/* Bytes of all files of the folder. */
+static uint64_t sum_files(void)
+{
+    char saved[sizeof(ledger_path)];
+    uint64_t sum = 0;
+
+    memcpy(saved, ledger_path, sizeof(saved));
+    for (unsigned i = 0; i < 2; i++) {
+        size_t count = 0;
+
+        (void)snprintf(ledger_path, sizeof(ledger_path), "%s%s", saved, i == 0 ? "" : ".2");
+        if (access(ledger_path, F_OK) == 0) {
+            unsigned char *bytes = take_bytes(&count);
+
+            for (size_t k = 0; k < count; k++)
+                sum = (sum ^ bytes[k]) * 0x100000001b3u;
+            sum = sum * 31 + count;
+            free(bytes);
+        }
+        memcpy(ledger_path, saved, sizeof(saved));
+    }
+    return sum;
+}
+
+static void a_file_that_became_foreign_is_never_written(void **state)
+{
+    static const struct {
+        void (*becomes)(void);
+        const char *words;
+    } ways[] = {
+        {overwrite_with_less, "is not a ledger, and stays as it is"},
+        {overwrite_with_as_much, "is not a ledger, and stays as it is"},
+        {overwrite_with_more, "is not a ledger, and stays as it is"},
+        {empty_it, "was cut or extended to 0 bytes"},
+        {fill_with_zeros, "is not a ledger"},
+        {damage_magic, "is not a ledger"},
+        {change_version, "has version 2"},
+        {damage_bytes, "instead of 528384"},
+        {let_everybody_write, "every user"},
+        {link_it, "second name"},
+        {rename_it, "was renamed"},
+        {put_another_in_its_place, "another file was put in its place"},
+    };
+
+    (void)state;
+    (void)snprintf(second_path, sizeof(second_path), "%s.2", ledger_path);
+    for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+        assert_int_equal(ledger_say(&ledger, 1), XSEG_OK);
+        const struct peer peer = peer_start();
+        ways[i].becomes();
+        const uint64_t before = sum_files();
+        /* A member publishes, reads, and leaves; so does another one. */
+        assert_int_equal(ledger_say(&ledger, 2), XSEG_ERR_FILE);
+        assert_said(ledger_path);
+        assert_said(ways[i].words);
+        assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
+        assert_int_equal(peer_tell(&peer, 'w', 3), 255);
+        peer_end(&peer);
+        (void)xseg_fail(XSEG_ERR_ARGUMENT, "an earlier message");
+        xseg_ledger_close(&ledger);
+        assert_said("an earlier message");
+        if (sum_files() != before)
+            fail_msg("a file that became foreign in way %u was written", i);
+        (void)unlink(ledger_path);
+        (void)unlink(second_path);
     }
 }
 
@@ -308,6 +471,7 @@ int main(void)
         cmocka_unit_test_teardown(files_of_other_modes_are_refused, without_a_file),
         cmocka_unit_test_teardown(an_unfinished_file_is_finished, without_a_file),
         cmocka_unit_test_teardown(a_file_may_be_cut_under_way, without_a_file),
+        cmocka_unit_test_teardown(a_file_that_became_foreign_is_never_written, without_a_file),
         cmocka_unit_test_teardown(a_descriptor_may_be_closed, without_a_file),
     };
 

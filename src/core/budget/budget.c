@@ -35,6 +35,7 @@ void xseg_budget_init(struct xseg_budget *budget)
     memset(budget, 0, sizeof(*budget));
     xseg_lock_init(&budget->lock, XSEG_RANK_BUDGET);
     atomic_init(&budget->is_open, false);
+    atomic_init(&budget->members, 0);
 }
 
 void xseg_budget_device_init(struct xseg_budget_device *device)
@@ -184,25 +185,51 @@ static xseg_status write_figures(struct xseg_allocator *allocator)
     struct xseg_ledger_device devices[XSEG_LEDGER_DEVICES];
     unsigned count = 0;
 
-    for (int i = 0; i < allocator->device_count && count < XSEG_LEDGER_DEVICES; i++) {
+    for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-        if (device != NULL && atomic_load_explicit(&device->budget->has_uuid, memory_order_acquire))
-            devices[count++] = figures_of(device, config);
+        if (device == NULL || !atomic_load(&device->budget->is_member))
+            continue;
+        XSEG_ASSERT(count < XSEG_LEDGER_DEVICES);
+        devices[count++] = figures_of(device, config);
     }
     return xseg_ledger_write(&allocator->budget->book->ledger, devices, count);
 }
 
-/* Find out the UUID of a device, once: threads that see has_uuid read it without a lock. */
+/* Reserve a place in the record. */
+static xseg_status take_member(struct xseg_budget *budget)
+{
+    if (atomic_fetch_add(&budget->members, 1) < XSEG_LEDGER_DEVICES)
+        return XSEG_OK;
+    atomic_fetch_sub(&budget->members, 1);
+    return xseg_fail(XSEG_ERR_BUSY, "a budget file has room for %u devices of a process",
+                     XSEG_LEDGER_DEVICES);
+}
+
+/* Make a device a member, once: threads that see is_member read the UUID without a lock. */
 static void name_device(struct xseg_device *device)
 {
-    if (atomic_load_explicit(&device->budget->has_uuid, memory_order_acquire))
+    struct xseg_budget_device *budget = device->budget;
+    struct xseg_fail_kept kept;
+    xseg_status status = XSEG_OK;
+
+    if (atomic_load_explicit(&budget->is_member, memory_order_acquire))
         return;
+    xseg_fail_keep(&kept);
     xseg_lock_take(&device->growth_lock);
-    if (!atomic_load(&device->budget->has_uuid) &&
-        xseg_driver_uuid(&device->context, device->budget->uuid) == XSEG_OK)
-        atomic_store_explicit(&device->budget->has_uuid, true, memory_order_release);
+    if (!atomic_load(&budget->is_member)) {
+        status = xseg_driver_uuid(&device->context, budget->uuid);
+        if (status == XSEG_OK)
+            status = take_member(device->allocator->budget);
+        if (status == XSEG_OK)
+            atomic_store_explicit(&budget->is_member, true, memory_order_release);
+    }
     xseg_lock_give(&device->growth_lock);
+    if (status != XSEG_OK && !atomic_exchange(&budget->has_said, true))
+        xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
+                      "share_budget: device %d takes no part: %s", device->context.ordinal,
+                      xseg_fail_text()->buffer);
+    xseg_fail_restore(&kept);
 }
 
 /* Find out the UUIDs of devices that have been opened since. */
@@ -487,7 +514,7 @@ void xseg_budget_turn(struct xseg_allocator *allocator)
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-        if (device == NULL || !atomic_load(&device->budget->has_uuid))
+        if (device == NULL || !atomic_load(&device->budget->is_member))
             continue;
         parties.is_wanted = false;
         const uint64_t part = look_at(device, patience, &parties, &exceeds);
@@ -509,8 +536,9 @@ bool xseg_budget_is_open(const struct xseg_device *device)
     return atomic_load_explicit(&device->allocator->budget->is_open, memory_order_acquire);
 }
 
-/* Write and read the ledger, if there is one, as turns may be rare; a failure is the next turn's to tell. */
-static void look_now(struct xseg_device *device)
+/* Write and read the ledger, if there is one, as turns may be rare; a failure is the next turn's to tell.  Returns whether
+ * the ledger was read. */
+static bool look_now(struct xseg_device *device)
 {
     struct xseg_allocator *allocator = device->allocator;
     const uint64_t patience = patience_of(xseg_allocator_config(allocator));
@@ -525,6 +553,7 @@ static void look_now(struct xseg_device *device)
     if (is_read)
         (void)look_at(device, patience, &parties, &exceeds);
     xseg_fail_restore(&kept);
+    return is_read;
 }
 
 bool xseg_budget_want(struct xseg_device *device, uint64_t bytes)
@@ -534,8 +563,9 @@ bool xseg_budget_want(struct xseg_device *device, uint64_t bytes)
     name_device(device);
     atomic_store(&budget->since, xseg_clock_system());
     atomic_fetch_add(&budget->wanted, bytes);
-    look_now(device);
-    if (atomic_load_explicit(&budget->others, memory_order_relaxed) == 0)
+    const bool is_read = look_now(device);
+    const unsigned others = atomic_load_explicit(&budget->others, memory_order_relaxed);
+    if (!is_read || others == 0 || others == XSEG_BUDGET_UNKNOWN)
         return false;
     atomic_fetch_add_explicit(&budget->asks, 1, memory_order_relaxed);
     return true;

@@ -18,7 +18,9 @@
  * when the want was first seen.
  *
  * Where the ledger cannot be had, or is lost, the allocator goes on without, and says so once; it tries again once a
- * second.
+ * second.  A device is a *member* of the budget once the driver has reported its UUID, if the record has space for it: the
+ * first XSEG_LEDGER_DEVICES devices of the process.  The log names each other device once.  Requests of a device without
+ * statistics in the ledger do not wait.
  *
  * Locking: BUDGET guards the ledger.  It is held across system calls on its file, and taken with no other lock.  Below it
  * GROWTH is taken, to ask the driver what is free.
@@ -52,6 +54,7 @@ struct xseg_budget {
     char path[XSEG_LEDGER_PATH];   /* of the ledger that is open, or was refused */
     uint64_t again;                /* clock of the next try to open it */
     uint64_t hurries;              /* clock up to which turns are quick; the background thread's */
+    atomic_uint members;           /* devices that are members */
     bool has_said;                 /* the log was told that it cannot be had */
     bool has_said_share;           /* and that the shares exceed the whole; guarded by BUDGET */
 };
@@ -62,7 +65,8 @@ struct xseg_budget {
 /* The budget of a device.  Figures may be read without a lock. */
 struct xseg_budget_device {
     uint8_t uuid[XSEG_LEDGER_UUID];
-    atomic_bool has_uuid;          /* set once */
+    atomic_bool is_member;         /* `uuid` is set, and the record has space; set once */
+    atomic_bool has_said;          /* the log names the reason why the device is not a member */
     atomic_uint_fast64_t wanted;   /* bytes for which requests wait */
     atomic_uint_fast64_t growing;  /* of these, bytes for which requests make pages now */
     atomic_uint_fast64_t since;    /* clock at which the last of them began */
@@ -103,10 +107,16 @@ void xseg_budget_turn(struct xseg_allocator *allocator);
 /* Whether there is a ledger, so that a request of the device may find others to ask. */
 bool xseg_budget_is_open(const struct xseg_device *device);
 
+/* Whether the device takes part in a budget now. */
+static inline bool xseg_budget_has_part(const struct xseg_device *device)
+{
+    return xseg_budget_is_open(device) && atomic_load(&device->budget->is_member);
+}
+
 /*
  * Want memory of a device, or no more.  No lock is held.  What is wanted has to be wanted no more, whatever was returned.
  *
- * Returns: whether there are others, by what the ledger says now
+ * Returns: whether there are others, by what the ledger says now; false if it has no statistics of the device
  * Cost:    a write of the ledger; to want, a read of it as well
  */
 bool xseg_budget_want(struct xseg_device *device, uint64_t bytes);

@@ -77,7 +77,10 @@ static void read_budget(const struct xseg_device *device, struct xseg_figures_de
 
     row->share = row->borrowed = row->wanted = row->others = XSEG_FIGURES_NONE;
     row->asks = row->served = row->given = XSEG_FIGURES_NONE;
-    if (!atomic_load_explicit(&device->allocator->budget->is_open, memory_order_acquire))
+    row->has_part = XSEG_FIGURES_NONE;
+    if (xseg_allocator_config(device->allocator)->share_budget[0] != '\0')
+        row->has_part = xseg_budget_has_part(device);
+    if (!xseg_budget_is_open(device))
         return;
     row->wanted = atomic_load_explicit(&budget->wanted, memory_order_relaxed);
     row->asks = atomic_load_explicit(&budget->asks, memory_order_relaxed);

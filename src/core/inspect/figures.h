@@ -36,6 +36,7 @@ struct xseg_figures_device {
         used_elsewhere_age; /* as stranded: taken by others, by the driver's last answer */
     uint64_t pools;         /* private ones */
     uint64_t ooms, rejections, retries; /* counted; a reset sets them to 0 */
+    uint64_t has_part; /* whether the device takes part in a budget; NONE without share_budget */
     /* Bytes, and the number of other processes; NONE without a budget, or before the first turn */
     uint64_t share, borrowed, wanted, others;
     uint64_t asks, served,

@@ -73,6 +73,9 @@ static const struct family of_devices[] = {
      "Allocations refused at once because of throw_on_cudamalloc_oom."},
     {"xseg_retries", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, retries),
      "Allocations tried again after all idle memory was given back."},
+    {"xseg_budget_member", GAUGE, NO_UNIT, offsetof(struct xseg_figures_device, has_part),
+     "Whether this process shares the device by a budget: 1, or 0 where the log names the "
+     "reason; absent without share_budget."},
     {"xseg_budget_share_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, share),
      "Memory of the device that is this process's own; absent without share_budget."},
     {"xseg_budget_borrowed_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, borrowed),

@@ -11,7 +11,8 @@
 #include "xseg/allocator.h"
 #include "xseg/budget.h"
 
-#define ROOM 1024u /* a ledger has no more rows: 64 processes with 16 devices each */
+#define SLOTS 64u
+#define ROOM  (SLOTS * 64) /* a budget file has no more rows: 64 processes with 64 devices each */
 
 static bool add_row(void *context, const struct xseg_budget_entry *entry)
 {
@@ -36,6 +37,16 @@ static bool add_row(void *context, const struct xseg_budget_entry *entry)
     return true;
 }
 
+/* Rows are in the order of slots. */
+static bool has_all_slots(const struct top_budget *budget)
+{
+    unsigned slots = 0;
+
+    for (size_t i = 0; i < budget->count; i++)
+        slots += i == 0 || budget->rows[i].slot != budget->rows[i - 1].slot;
+    return slots == SLOTS;
+}
+
 void top_budget_look(struct top_budget *budget, const char *name)
 {
     char said[400] = "";
@@ -47,8 +58,10 @@ void top_budget_look(struct top_budget *budget, const char *name)
         return;
     }
     budget->status = xseg_budget_look(name, add_row, budget);
-    if (budget->status == XSEG_OK)
+    if (budget->status == XSEG_OK) {
+        budget->is_full = has_all_slots(budget);
         return;
+    }
     (void)xseg_error_text(said, sizeof(said));
     (void)printable_copy(said, budget->problem, sizeof(budget->problem));
 }
@@ -63,7 +76,7 @@ void top_budget_fini(struct top_budget *budget)
 
 size_t top_budget_lines(const struct top_budget *budget)
 {
-    return 1 + (budget->count > 0 ? budget->count : 1);
+    return 1 + (budget->count > 0 ? budget->count : 1) + budget->is_full;
 }
 
 /* "70 %"; "rest" where none is named. */
@@ -101,6 +114,10 @@ void top_budget_line(const struct top_budget *budget, size_t number, char line[T
                        "COMMAND", "UUID", "TAKEN", "IDLE", "WANTED", "SHARE", "RETURNED");
     else if (number <= budget->count)
         format_row(&budget->rows[number - 1], line);
+    else if (budget->is_full)
+        (void)snprintf(line, TOP_LINE,
+                       "all %u slots of the budget file are taken: further processes take no part",
+                       SLOTS);
     else
         (void)snprintf(line, TOP_LINE, "%.255s",
                        budget->problem[0] != '\0' ? budget->problem

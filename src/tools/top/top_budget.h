@@ -27,6 +27,7 @@ struct top_share {
 struct top_budget {
     struct top_share *rows;
     size_t count;
+    bool is_full; /* all slots are taken */
     xseg_status status;
     char problem[512]; /* why there are none; empty: nothing is wrong */
 };
@@ -39,7 +40,8 @@ struct top_budget {
 void top_budget_look(struct top_budget *budget, const char *name);
 void top_budget_fini(struct top_budget *budget);
 
-/* How many lines there are: a heading, and one for each row, or one that says what is wrong. */
+/* How many lines there are: a heading, and one for each row, or one that says what is wrong; and one if no slot is
+ * left for another process. */
 size_t top_budget_lines(const struct top_budget *budget);
 void top_budget_line(const struct top_budget *budget, size_t number, char line[TOP_LINE]);
 
