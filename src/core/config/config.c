@@ -152,7 +152,7 @@ static bool read_bounded_real(const struct parser *parser, double *out)
         *out = row->low;
         return true;
     }
-    if (!xseg_config_token_real(&parser->token, out))
+    if (!xseg_config_token_real(&parser->token, out) || (*out > row->low && *out < row->smallest))
         return false;
     return row->is_open ? *out > row->low && *out < row->high
                         : *out >= row->low && *out <= row->high;

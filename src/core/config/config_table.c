@@ -478,7 +478,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(budget_share),
             .high = 1,
-            .accepts = "a number from 0 to 1",
+            .smallest = 1e-6,
+            .accepts = "0, or a number from 0.000001 to 1",
             .sentence =
                 "With share_budget: part of each device that is this process's own. Those that "
                 "name 0 have equal parts of what the others leave.",

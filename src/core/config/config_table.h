@@ -39,6 +39,7 @@ struct xseg_config_row {
     uint64_t least, most;  /* bounds in the unit of the string; most is 0 where there is none */
     uint64_t start;        /* the default in the unit of the string, or XSEG_CONFIG_UNSET */
     double low, high;      /* bounds of a real number */
+    double smallest;       /* real numbers above low and below it are rejected */
     const char *choice[5]; /* the words of a choice; NULL behind the last */
     const char *accepts;   /* completes "expected ..." */
     const char *unset;     /* name of a value that has no spelling, or NULL */

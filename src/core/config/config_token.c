@@ -71,6 +71,13 @@ static size_t count_digits(const char *text)
 }
 
 /* The grammar is checked here because strtod also takes signs, hexadecimal numbers and words. */
+/* Whether a number, up to its exponent, has another digit than 0. */
+static bool has_nonzero_digit(const char *text)
+{
+    text += strspn(text, "0.");
+    return *text >= '1' && *text <= '9';
+}
+
 bool xseg_config_token_real(const struct xseg_config_token *token, double *out)
 {
     const char *at = token->at;
@@ -92,5 +99,6 @@ bool xseg_config_token_real(const struct xseg_config_token *token, double *out)
         return false;
     *out = strtod_l(token->at, NULL, locale);
     freelocale(locale);
-    return isfinite(*out);
+    /* A number that is too small for a double is not 0. */
+    return isfinite(*out) && (*out > 0 || !has_nonzero_digit(token->at));
 }
