@@ -118,6 +118,8 @@ static void calls_are_made_by_the_run(void **state)
     scene_close(allocator);
 }
 
+#define TIB ((uint64_t)1 << 40)
+
 static void bad_input_changes_nothing(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
@@ -130,8 +132,18 @@ static void bad_input_changes_nothing(void **state)
     odd.page_bytes = 3 * MIB;
     scene_expect_error(xseg_range_reserve(allocator, 0, 6 * MIB, &odd, &range), XSEG_ERR_ARGUMENT,
                        "page_bytes 3145728");
+    /* Segments have addresses, too, so the reason is the limit and not what is reserved. */
+    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
     scene_expect_error(xseg_range_reserve(allocator, 0, UINT64_MAX - PAGE + 1, NULL, &range),
-                       XSEG_ERR_NO_ADDRESSES, "range");
+                       XSEG_ERR_NO_ADDRESSES,
+                       "size exceeds the limit of 35184372088832 bytes (32 TiB)");
+    scene_expect_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range),
+                       XSEG_ERR_NO_ADDRESSES, "35184374185984 bytes; reserve a smaller range");
+    range = reserve(allocator, 20 * TIB);
+    scene_expect_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none),
+                       XSEG_ERR_NO_ADDRESSES,
+                       "21990232555520 bytes exceed the limit of 35184372088832 bytes (32 TiB)");
+    assert_int_equal(xseg_range_release(range), XSEG_OK);
     range = reserve(allocator, PAGES * PAGE);
     commit(range, 4, 4, NULL);
     const uint64_t before = calls();

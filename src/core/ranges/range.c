@@ -76,11 +76,20 @@ static xseg_status check_size(const struct xseg_device *device, uint64_t bytes, 
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "a range of %" PRIu64 " bytes: give a multiple of its page size, %" PRIu64,
                          bytes, page);
-    if (bytes > XSEG_GROWTH_ADDRESSES || used > XSEG_GROWTH_ADDRESSES - bytes)
+    if (bytes > XSEG_GROWTH_ADDRESSES)
         return xseg_fail(XSEG_ERR_NO_ADDRESSES,
-                         "a range of %" PRIu64 " bytes on device %d: %" PRIu64 " of the %" PRIu64
-                         " bytes of addresses that a device may have are taken",
-                         bytes, device->context.ordinal, used, XSEG_GROWTH_ADDRESSES);
+                         "xseg_range_reserve: size exceeds the limit of %" PRIu64 " bytes (%" PRIu64
+                         " TiB) of virtual addresses of a device, %" PRIu64
+                         " bytes; reserve a smaller range",
+                         XSEG_GROWTH_ADDRESSES, XSEG_GROWTH_ADDRESSES >> 40, bytes);
+    if (used > XSEG_GROWTH_ADDRESSES - bytes)
+        return xseg_fail(XSEG_ERR_NO_ADDRESSES,
+                         "xseg_range_reserve: %" PRIu64 " bytes exceed the limit of %" PRIu64
+                         " bytes (%" PRIu64
+                         " TiB) of virtual addresses of device %d, of which %" PRIu64
+                         " are reserved; release other ranges or reserve a smaller one",
+                         bytes, XSEG_GROWTH_ADDRESSES, XSEG_GROWTH_ADDRESSES >> 40,
+                         device->context.ordinal, used);
     return XSEG_OK;
 }
 
