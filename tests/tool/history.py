@@ -298,7 +298,7 @@ class Output(HistoryTest):
             done = self.replay("--history", full, trace, exit_status=2)
             self.assertEqual(done.stdout, "")
             self.assertEqual(done.stderr.splitlines()[-1:],
-                             [f"{trace}: the history could not be written: No space left on device"])
+                             [f"xseg replay: {full} cannot be written: No space left on device"])
 
 
 class Names(HistoryTest):

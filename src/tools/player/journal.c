@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 
 bool journal_init(struct journal *journal, FILE *file, const struct xtrace *trace,
@@ -252,8 +253,8 @@ bool journal_fini(struct journal *journal, int *error)
                                    "lost", (json_int_t)journal->lost, "stacks",
                                    (json_int_t)journal->stacks_seen, "stacks_lost",
                                    (json_int_t)journal->stacks_lost));
-    if (journal->file && journal->error == 0 && fflush(journal->file) != 0)
-        journal->error = errno;
+    if (journal->file && journal->error == 0 && !output_flush(journal->file))
+        journal->error = errno ? errno : EIO;
     for (size_t i = 0; i < journal->stack_count; i++)
         json_decref(journal->stacks[i]);
     free(journal->stacks);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/player/replay.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -285,20 +286,19 @@ static void judge(struct player *player)
     out->check_end_line = check->ended_line;
     if (out->end == REPLAY_DONE && check->mismatches > 0)
         out->end = REPLAY_MISMATCH;
-    if (!timeline_fini(&player->timeline)) {
-        complain("%s: the timeline could not be written", player->settings->file);
+    if (!timeline_fini(&player->timeline))
         out->end = REPLAY_REFUSED;
-    }
 }
 
-/* End the journal; also where nothing was replayed. */
+/* End the journal; also where nothing was replayed.  The command reports a failed write when it closes the file. */
 static void end_history(struct player *player)
 {
     int error = 0;
 
     if (journal_fini(&player->journal, &error))
         return;
-    complain("%s: the history could not be written: %s", player->settings->file, strerror(error));
+    if (error == ENOMEM)
+        complain("%s: out of host memory for the history", player->settings->file);
     player->out->end = REPLAY_REFUSED;
 }
 

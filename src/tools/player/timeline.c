@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
 
 /* How long the clock of a trace runs, in microseconds; whether it has one. */
@@ -141,5 +142,5 @@ bool timeline_fini(struct timeline *timeline)
         timeline->at += timeline->has_clock ? timeline->run : 0;
         write_row(timeline);
     }
-    return fflush(timeline->file) == 0 && !ferror(timeline->file);
+    return output_flush(timeline->file);
 }

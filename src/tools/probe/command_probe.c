@@ -11,6 +11,7 @@
 #include "src/tools/text/complain.h"
 #include "src/tools/text/output.h"
 #include "src/tools/text/printable.h"
+#include "src/tools/text/whole_file.h"
 
 struct probe {
     const char *driver; /* gpu.h */
@@ -18,10 +19,8 @@ struct probe {
     int device;
     unsigned seconds; /* 0: no bound */
     bool json;
-    /* Where the report goes, and by name and stream what goes elsewhere; NULL: nothing does. */
-    FILE *out;
-    const char *table_name, *save_name;
-    FILE *table, *save;
+    FILE *out; /* where the report goes */
+    struct whole_file table, save;
 };
 
 /* The machine is the environment's, so that one can be probed that some program runs on. */
@@ -79,7 +78,7 @@ static void save_costs(const struct probe *probe, const struct probe_report *rep
     struct probe_preset preset;
     char source[256], who[128];
 
-    if (!probe->save)
+    if (!probe->save.out)
         return;
     (void)printable_copy(report->preset ? report->preset : report->device->name, who, sizeof(who));
     if (report->preset)
@@ -90,7 +89,7 @@ static void save_costs(const struct probe *probe, const struct probe_report *rep
                        "What calls of the driver cost, measured on %s under CUDA %d.%d.", who,
                        report->device->version / 1000, report->device->version % 1000 / 10);
     probe_preset_fit(report->costs, &preset);
-    probe_preset_print(probe->save, &preset, report->costs, report->device->name, source);
+    probe_preset_print(probe->save.out, &preset, report->costs, report->device->name, source);
 }
 
 static int run_probe(const struct probe *probe)
@@ -114,12 +113,12 @@ static int run_probe(const struct probe *probe)
         return COMMAND_BAD;
     }
     probe_device_describe(&driver, probe->device, &device);
-    if (probe->table)
-        probe_table_head(probe->table);
-    probe_costs_measure(&driver, &device, probe->seconds, &costs, probe->table ? put_rows : NULL,
-                        probe->table);
-    if (probe->table)
-        probe_table_firsts(probe->table, &driver);
+    if (probe->table.out)
+        probe_table_head(probe->table.out);
+    probe_costs_measure(&driver, &device, probe->seconds, &costs,
+                        probe->table.out ? put_rows : NULL, probe->table.out);
+    if (probe->table.out)
+        probe_table_firsts(probe->table.out, &driver);
     save_costs(probe, &report);
     printed = print(probe, &report);
     closed = driver.failures == 0;
@@ -141,9 +140,9 @@ static int run(const struct option_values *arguments)
         .seconds = (unsigned)arguments->of[OPTION_SECONDS].number,
         .json = arguments->of[OPTION_JSON].given,
         .out = stdout,
-        .table_name = arguments->of[OPTION_TABLE].text,
-        .save_name = arguments->of[OPTION_SAVE_COSTS].text,
     };
+    const char *const table = arguments->of[OPTION_TABLE].text;
+    const char *const save = arguments->of[OPTION_SAVE_COSTS].text;
     bool written;
     int status;
 
@@ -153,17 +152,18 @@ static int run(const struct option_values *arguments)
                             "another driver cost is measured");
         return COMMAND_BAD;
     }
-    if (probe.table_name && probe.save_name && strcmp(probe.table_name, probe.save_name) == 0) {
+    if (table && save && strcmp(table, save) == 0) {
         (void)option_refuse("--table", "and --save-costs take two files");
         return COMMAND_BAD;
     }
     /* Files are opened before anything is measured, so that a mistyped name costs no time. */
-    status = set_scene(&probe) && output_open(probe.table_name, &probe.table, &probe.out) &&
-                     output_open(probe.save_name, &probe.save, &probe.out)
+    status = set_scene(&probe) &&
+                     whole_file_open_second(&probe.table, table, NULL, 0, &probe.out) &&
+                     whole_file_open_second(&probe.save, save, NULL, 0, &probe.out)
                  ? run_probe(&probe)
                  : COMMAND_BAD;
-    written = output_close(probe.table_name, probe.table);
-    written = output_close(probe.save_name, probe.save) && written;
+    written = whole_file_close(&probe.table, status != COMMAND_BAD);
+    written = whole_file_close(&probe.save, status != COMMAND_BAD) && written;
     return written ? status : COMMAND_BAD;
 }
 

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "src/tools/text/output.h"
 #include "src/tools/text/style.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -122,7 +123,7 @@ void probe_table_head(FILE *out)
 
     for (size_t i = 0; i <= last; i++)
         (void)fprintf(out, "%s%c", column[i], i < last ? '\t' : '\n');
-    (void)fflush(out);
+    (void)output_flush(out);
 }
 
 void probe_table_rows(FILE *out, const struct probe_costs *costs, unsigned from)
@@ -139,7 +140,7 @@ void probe_table_rows(FILE *out, const struct probe_costs *costs, unsigned from)
         if (cost->busy.samples > 0)
             put_span(out, cost, "busy", &cost->busy, cost->waits ? "waits" : "-");
     }
-    (void)fflush(out);
+    (void)output_flush(out);
 }
 
 void probe_table_firsts(FILE *out, const struct probe_driver *driver)
@@ -148,5 +149,5 @@ void probe_table_firsts(FILE *out, const struct probe_driver *driver)
         if (driver->has_first[entry])
             (void)fprintf(out, "%s\t-\t-\t-\t1\tidle\tprocess\t%" PRIu64 "\t-\t-\t1\t-\n",
                           probe_driver_name((enum probe_entry)entry).text, driver->first[entry]);
-    (void)fflush(out);
+    (void)output_flush(out);
 }

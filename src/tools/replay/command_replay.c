@@ -11,13 +11,14 @@
 #include "src/tools/replay/report.h"
 #include "src/tools/text/complain.h"
 #include "src/tools/text/output.h"
+#include "src/tools/text/whole_file.h"
 #include "src/tools/trace/trace_file.h"
 
 /* A run of the command. */
 struct replays {
     const struct option_values *arguments;
     FILE *out; /* where the report goes */
-    FILE *timeline, *history;
+    struct whole_file timeline, history;
     json_t *objects;
     unsigned printed;    /* reports */
     bool has_read_input; /* standard input is at its end */
@@ -77,12 +78,18 @@ static void note_exit(struct replays *replays, int status)
         replays->exit = status;
 }
 
-static void close_output(struct replays *replays, enum option_id id, FILE *file)
+/* A replay that was refused or could not be written leaves no file. */
+static void close_output(struct replays *replays, struct whole_file *file)
 {
-    if (file)
-        clearerr(file); /* the replay has said it */
-    if (!output_close(option_text(replays->arguments, id), file))
+    if (!whole_file_close(file, replays->exit != COMMAND_BAD))
         note_exit(replays, COMMAND_BAD);
+}
+
+static bool open_output(struct replays *replays, enum option_id id, struct whole_file *file)
+{
+    return whole_file_open_second(file, option_text(replays->arguments, id),
+                                  replays->arguments->operands, replays->arguments->operand_count,
+                                  &replays->out);
 }
 
 /* The state at the end is compared if the first replay goes to the end under the file's configuration. */
@@ -112,8 +119,8 @@ static void run_once(struct replays *replays, const struct xtrace *trace, struct
         .device_bytes = report->device_bytes,
         .costs = option_text(replays->arguments, OPTION_COSTS),
         .check = report->check,
-        .timeline = is_first ? replays->timeline : NULL,
-        .history = is_first ? replays->history : NULL,
+        .timeline = is_first ? replays->timeline.out : NULL,
+        .history = is_first ? replays->history.out : NULL,
         .tick_ms = option_number(replays->arguments, OPTION_TICK),
         .explain = option_given(replays->arguments, OPTION_EXPLAIN),
         .progress = isatty(STDERR_FILENO),
@@ -133,7 +140,7 @@ static void print(struct replays *replays, const struct report *reports, unsigne
             (void)fputc('\n', replays->out);
         report_table(replays->out, reports, count,
                      option_given(replays->arguments, OPTION_NAME_CALLS));
-        (void)fflush(replays->out);
+        (void)output_flush(replays->out);
         return;
     }
     for (unsigned i = 0; i < count; i++)
@@ -240,11 +247,10 @@ static int run(const struct option_values *arguments)
 {
     struct replays replays = {.arguments = arguments, .out = stdout, .exit = COMMAND_FINE};
 
-    if (!agree(&replays) ||
-        !output_open(option_text(arguments, OPTION_TIMELINE), &replays.timeline, &replays.out))
+    if (!agree(&replays) || !open_output(&replays, OPTION_TIMELINE, &replays.timeline))
         return COMMAND_BAD;
-    if (!output_open(option_text(arguments, OPTION_HISTORY), &replays.history, &replays.out)) {
-        close_output(&replays, OPTION_TIMELINE, replays.timeline);
+    if (!open_output(&replays, OPTION_HISTORY, &replays.history)) {
+        (void)whole_file_close(&replays.timeline, false);
         return COMMAND_BAD;
     }
     if (option_given(arguments, OPTION_JSON))
@@ -254,8 +260,8 @@ static int run(const struct option_values *arguments)
     if (replays.objects)
         print_json(&replays);
     json_decref(replays.objects);
-    close_output(&replays, OPTION_TIMELINE, replays.timeline);
-    close_output(&replays, OPTION_HISTORY, replays.history);
+    close_output(&replays, &replays.timeline);
+    close_output(&replays, &replays.history);
     return replays.exit;
 }
 

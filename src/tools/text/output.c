@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,44 +16,29 @@ void output_guard(void)
     for (int number = 0; number <= STDERR_FILENO; number++)
         if (fcntl(number, F_GETFD) < 0)
             (void)!open("/dev/null", number == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    (void)signal(SIGXFSZ, SIG_IGN);
 }
 
-static bool is_written(const char *name, bool fine)
+/* The errno of the first flush of standard output that failed: after a failure the C library has nothing left to flush. */
+static int flush_error;
+
+bool output_flush(FILE *file)
 {
-    if (!fine)
-        complain_named("%s cannot be written%s%s", name, errno ? ": " : "",
-                       errno ? strerror(errno) : "");
-    return fine;
+    if (fflush(file) != 0) {
+        if (file == stdout && flush_error == 0)
+            flush_error = errno;
+        return false;
+    }
+    return !ferror(file);
 }
 
 bool output_finish(void)
 {
-    errno = 0;
-    return is_written("the output", fflush(stdout) == 0 && !ferror(stdout));
-}
-
-bool output_open(const char *path, FILE **out, FILE **report)
-{
-    if (!path)
+    if (output_flush(stdout))
         return true;
-    if (strcmp(path, "-") == 0) {
-        *out = stdout;
-        *report = stderr;
-        return true;
-    }
-    *out = fopen(path, "w");
-    return is_written(path, *out);
-}
-
-bool output_close(const char *path, FILE *file)
-{
-    bool fine;
-
-    if (!file || file == stdout)
-        return true;
-    errno = 0;
-    fine = !ferror(file);
-    return is_written(path, fclose(file) == 0 && fine);
+    complain_named("the output cannot be written%s%s", flush_error ? ": " : "",
+                   flush_error ? strerror(flush_error) : "");
+    return false;
 }
 
 bool output_json(FILE *out, json_t *object)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Standard output, and files that are written beside it: what could not be written is an error.
+ * Standard output: what could not be written is an error.  whole_file.h writes files.
  *
  * Locking: none.
  */
@@ -12,24 +12,17 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* First of all: no file that is opened later becomes standard input, output or error. */
+/* First of all: no file that is opened later becomes standard input, output or error, and a write beyond the limit on the size
+ * of files fails instead of ending the process. */
 void output_guard(void);
+
+/* Flush a stream.  Returns whether everything could be written so far; errno is set if the flush fails.  output_finish() reports
+ * the reason of the first failure of standard output. */
+bool output_flush(FILE *file);
 
 /* Last of all: whether everything was written to standard output.  Returns false where it was not: standard error has the
  * sentence. */
 bool output_finish(void);
-
-/*
- * Open a file to write beside a report.  Where it is standard output, `-`, the report goes to standard error.
- *
- * path: NULL: there is none, and *out stays as it is
- *
- * Returns: false where it cannot be written: standard error has the sentence
- */
-bool output_open(const char *path, FILE **out, FILE **report);
-
-/* Close it; NULL and standard output are fine.  Returns whether all of it was written, or standard error has the sentence. */
-bool output_close(const char *path, FILE *file);
 
 /*
  * Write an object, which is given up, and end the line.  What could not be written is seen by output_finish().

@@ -11,18 +11,38 @@
 
 #include "src/tools/text/complain.h"
 
-static bool complain_of(const struct whole_file *file)
+static bool complain_of(const struct whole_file *file, int error)
 {
-    complain_named("%s cannot be written: %s", file->path, strerror(errno));
+    complain_named("%s cannot be written: %s", file->path, strerror(error));
     return false;
 }
 
-/* Whether a place holds something that is no regular file. */
-static bool is_special(const char *path)
+/* The descriptor of standard output or standard error, if a path leads to its file; else -1. */
+static int find_stream(const struct stat *status)
+{
+    struct stat stream;
+
+    for (int number = STDOUT_FILENO; number <= STDERR_FILENO; number++)
+        if (fstat(number, &stream) == 0 && stream.st_dev == status->st_dev &&
+            stream.st_ino == status->st_ino)
+            return number;
+    return -1;
+}
+
+/* Open a path that is written in place.  Returns false if it is not one. */
+static bool open_in_place(struct whole_file *file)
 {
     struct stat status;
+    int stream;
 
-    return stat(path, &status) == 0 && !S_ISREG(status.st_mode);
+    if (stat(file->path, &status) != 0)
+        return false;
+    stream = find_stream(&status);
+    if (stream < 0 && S_ISREG(status.st_mode))
+        return false;
+    file->descriptor =
+        stream < 0 ? open(file->path, O_WRONLY | O_CLOEXEC) : fcntl(stream, F_DUPFD_CLOEXEC, 0);
+    return true;
 }
 
 /* Whether a place is one of the files that are read. */
@@ -39,129 +59,230 @@ static bool is_input(const char *path, char *const *inputs, int input_count)
     return false;
 }
 
-/* The mode that open() would have given. */
-static void set_mode(int descriptor)
+/* The mode that the file has so far, or that open() would have given. */
+static void set_mode(const struct whole_file *file)
 {
     const mode_t mask = umask(0);
+    struct stat status;
 
     (void)umask(mask);
-    (void)fchmod(descriptor, 0666 & ~mask);
+    (void)fchmod(file->descriptor,
+                 stat(file->place, &status) == 0 ? status.st_mode & 0777 : 0666 & ~mask);
 }
 
 /* --- Interrupts. --- */
 
-static const int interrupts[] = {SIGINT, SIGTERM, SIGHUP};
+static const int interrupts[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+                                 SIGALRM, SIGUSR1, SIGUSR2, SIGXCPU};
 
-/* The file that is being written; NULL: none. */
-static const char *volatile unfinished;
+/* The temporary names of files that are being written; NULL: none. */
+static const char *volatile unfinished[WHOLE_FILES];
 
 static void remove_unfinished(int interrupt)
 {
-    if (unfinished)
-        (void)unlink(unfinished);
+    for (size_t i = 0; i < WHOLE_FILES; i++)
+        if (unfinished[i])
+            (void)unlink(unfinished[i]);
     (void)raise(interrupt); /* it ends the process now */
 }
 
-/* Have no file left by an interrupt, unless it is ignored. */
-static void watch_interrupts(void)
+/* Set how a signal is handled, unless it is ignored or handled already. */
+static void handle(int number, void (*handler)(int))
 {
     struct sigaction action, old;
 
     memset(&action, 0, sizeof(action));
-    action.sa_handler = remove_unfinished;
+    action.sa_handler = handler;
     action.sa_flags = (int)(SA_RESETHAND | SA_NODEFER);
-    for (size_t i = 0; i < sizeof(interrupts) / sizeof(interrupts[0]); i++)
-        if (sigaction(interrupts[i], NULL, &old) == 0 && old.sa_handler == SIG_DFL)
-            (void)sigaction(interrupts[i], &action, NULL);
+    if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+        (void)sigaction(number, &action, NULL);
 }
 
-/* Make a file of a name that nothing else has, and note it before an interrupt can come. */
-static int make_unfinished(char *name)
+/* Have no file left by an interrupt, and errors of writes reported. */
+static void watch_interrupts(void)
+{
+    for (size_t i = 0; i < sizeof(interrupts) / sizeof(interrupts[0]); i++)
+        handle(interrupts[i], remove_unfinished);
+    handle(SIGPIPE, SIG_IGN);
+}
+
+/* Make a file of a name that nothing else has, and note it before an interrupt can come.  Returns false with errno. */
+static bool make_unfinished(struct whole_file *file)
 {
     sigset_t all, before;
-    int descriptor;
+    size_t slot = 0;
 
+    while (slot < WHOLE_FILES && unfinished[slot])
+        slot++;
+    if (slot == WHOLE_FILES) {
+        errno = EMFILE;
+        return false;
+    }
     (void)sigfillset(&all);
-    (void)sigprocmask(SIG_BLOCK, &all, &before);
-    descriptor = mkostemp(name, O_CLOEXEC);
-    if (descriptor >= 0)
-        unfinished = name;
-    (void)sigprocmask(SIG_SETMASK, &before, NULL);
-    return descriptor;
+    (void)pthread_sigmask(SIG_BLOCK, &all, &before);
+    file->descriptor = mkostemp(file->beside, O_CLOEXEC);
+    if (file->descriptor >= 0)
+        unfinished[slot] = file->beside;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return file->descriptor >= 0;
+}
+
+static void free_names(struct whole_file *file)
+{
+    for (size_t i = 0; i < WHOLE_FILES; i++)
+        if (unfinished[i] == file->beside)
+            unfinished[i] = NULL;
+    free(file->place);
+    free(file->beside);
+    file->place = file->beside = NULL;
+}
+
+/* --- Streams that keep the first error. --- */
+
+/* The C library's streams lose the reason of a failure that comes before fclose(). */
+static ssize_t write_some(void *cookie, const char *bytes, size_t count)
+{
+    struct whole_file *file = cookie;
+    size_t written = 0;
+
+    while (file->error == 0 && written < count) {
+        const ssize_t some = write(file->descriptor, bytes + written, count - written);
+
+        if (some >= 0)
+            written += (size_t)some;
+        else if (errno != EINTR)
+            file->error = errno;
+    }
+    errno = file->error;
+    return file->error == 0 ? (ssize_t)count : 0;
+}
+
+static int close_descriptor(void *cookie)
+{
+    struct whole_file *file = cookie;
+
+    if (close(file->descriptor) != 0 && file->error == 0)
+        file->error = errno;
+    return file->error == 0 ? 0 : -1;
+}
+
+/* Returns false with errno. */
+static bool open_stream(struct whole_file *file)
+{
+    static const cookie_io_functions_t functions = {.write = write_some, .close = close_descriptor};
+
+    file->out = fopencookie(file, "w", functions);
+    if (!file->out) {
+        (void)close(file->descriptor);
+        errno = ENOMEM;
+    }
+    return file->out != NULL;
 }
 
 /* --- Files. --- */
 
+/* Whether another open file goes to the same place. */
+static bool is_taken(const char *place)
+{
+    const size_t length = strlen(place);
+
+    for (size_t i = 0; i < WHOLE_FILES; i++)
+        if (unfinished[i] && strncmp(unfinished[i], place, length) == 0 &&
+            unfinished[i][length] == '.' && strlen(unfinished[i]) == length + sizeof(".XXXXXX") - 1)
+            return true;
+    return false;
+}
+
+/* A path without symbolic links, also of a file that is not there yet; NULL without host memory. */
+static char *find_place(const char *path)
+{
+    const char *const name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    char *place = realpath(path, NULL), *start, *folder;
+
+    if (place)
+        return place;
+    start = name == path ? strdup(".") : strndup(path, (size_t)(name - path));
+    folder = start ? realpath(start, NULL) : NULL;
+    if (!start ||
+        (folder ? asprintf(&place, "%s/%s", folder, name) : asprintf(&place, "%s", path)) < 0)
+        place = NULL;
+    free(folder);
+    free(start);
+    return place;
+}
+
 /* Open a file beside a place.  Returns false with errno. */
 static bool open_beside(struct whole_file *file)
 {
-    int descriptor;
-
-    file->place = realpath(file->path, NULL); /* of a file that is there; it may be a link */
-    if (!file->place)
-        file->place = strdup(file->path);
+    file->place = find_place(file->path);
     if (!file->place || asprintf(&file->beside, "%s.XXXXXX", file->place) < 0) {
         file->beside = NULL;
         errno = ENOMEM;
         return false;
     }
-    watch_interrupts();
-    descriptor = make_unfinished(file->beside);
-    if (descriptor < 0)
+    if (is_taken(file->place)) {
+        errno = EBUSY; /* two options name it */
         return false;
-    set_mode(descriptor);
-    file->out = fdopen(descriptor, "w");
-    if (!file->out) {
-        (void)close(descriptor);
-        (void)remove(file->beside);
     }
-    return file->out != NULL;
-}
-
-static void free_names(struct whole_file *file)
-{
-    unfinished = NULL;
-    free(file->place);
-    free(file->beside);
+    if (!make_unfinished(file))
+        return false;
+    set_mode(file);
+    return true;
 }
 
 bool whole_file_open(struct whole_file *file, const char *path, char *const *inputs,
                      int input_count)
 {
-    *file = (struct whole_file){.path = path};
+    bool fine;
+
+    *file = (struct whole_file){.path = path, .descriptor = -1};
     if (strcmp(path, "-") == 0) {
         file->out = stdout;
         return true;
     }
-    if (is_special(path)) {
-        file->out = fopen(path, "w");
+    watch_interrupts();
+    if (open_in_place(file)) {
+        fine = file->descriptor >= 0;
     } else if (is_input(path, inputs, input_count)) {
         complain_named("%s is read: give another file to write", path);
         return false;
     } else {
-        (void)open_beside(file);
+        fine = open_beside(file);
     }
-    if (file->out)
+    if (fine && open_stream(file))
         return true;
-    (void)complain_of(file);
+    (void)complain_of(file, errno);
+    if (file->beside && file->descriptor >= 0)
+        (void)unlink(file->beside);
     free_names(file);
     return false;
 }
 
+bool whole_file_open_second(struct whole_file *file, const char *path, char *const *inputs,
+                            int input_count, FILE **report)
+{
+    *file = (struct whole_file){.path = path};
+    if (!path)
+        return true;
+    if (strcmp(path, "-") == 0)
+        *report = stderr;
+    return whole_file_open(file, path, inputs, input_count);
+}
+
 bool whole_file_close(struct whole_file *file, bool fine)
 {
-    bool whole;
-
     /* What could not be written to standard output is said at the end of the programme. */
-    if (file->out == stdout)
+    if (!file->out || file->out == stdout)
         return fine;
-    whole = !ferror(file->out);
-    if ((fclose(file->out) != 0 || !whole) && fine)
-        fine = complain_of(file);
-    if (fine && file->beside && rename(file->beside, file->place) != 0)
-        fine = complain_of(file);
+    if (fclose(file->out) != 0 && file->error == 0)
+        file->error = errno;
+    if (file->error == 0 && fine && file->beside && rename(file->beside, file->place) != 0)
+        file->error = errno;
+    if (file->error != 0)
+        fine = complain_of(file, file->error);
     if (!fine && file->beside)
-        (void)remove(file->beside);
+        (void)unlink(file->beside);
     free_names(file);
+    file->out = NULL;
     return fine;
 }
