@@ -51,7 +51,8 @@ XSEG_API const char *xseg_metrics_content_type(enum xseg_metrics_format format);
  * takes no other.
  *
  * @param path  of the file, whose name the collector wants to end in ".prom".  It is written beside it, under a name that
- *              ends in ".part", and takes its place when it is complete; a device or a pipe is written into
+ *              ends in ".part", and takes its place when it is complete; a device, a pipe and standard output (such as
+ *              /dev/stdout) are written into
  *
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE: the sentence has the system's reason, and the
  *          file that was there before still is; XSEG_ERR_FORKED

@@ -41,8 +41,8 @@ struct xseg_snapshot_options {
  * Other threads go on meanwhile.  The blocks of a device are those of one moment, and its events end there; each device
  * has a moment of its own.
  *
- * @param path     of the file, which is written beside it and takes its place when it is complete; a device or a pipe
- *                 is written into, whole
+ * @param path     of the file, which is written beside it and takes its place when it is complete; a device, a
+ *                 pipe and standard output (such as /dev/stdout) are written into, whole
  * @param options  NULL for all defaults
  *
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE: the sentence has the system's reason, and

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A file that is written beside its place, and takes its place when it is complete: nobody reads half of it, and the
- * file that was there before stays until then.  A device or a pipe is written into.
+ * file that was there before stays until then.  Where the path is a symbolic link, the file that it leads to is replaced.
+ * A device or a pipe is written into, and so is the file of standard output or standard error (/dev/stdout).
+ *
+ * A process that is killed meanwhile leaves the file beside, PATH.PID.N.part.
  *
  * Locking: none; it belongs to one thread.
  */
@@ -13,6 +16,7 @@
 
 struct xseg_replacement {
     const char *path; /* the caller's */
+    char *place;      /* where it leads to; NULL: the path itself */
     int file;         /* descriptor */
     bool is_beside;   /* else `path` itself is written into */
     char beside[PATH_MAX + 64];

@@ -570,6 +570,65 @@ static void a_file_stays_until_the_new_one_is_complete(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* A link stays, and the file that it leads to is replaced, with its mode. */
+static void a_link_leads_to_the_file(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    char path[128], target[128];
+    struct stat status;
+
+    (void)state;
+    path_of(path, sizeof(path), "link.prom");
+    path_of(target, sizeof(target), "target.prom");
+    const int file = open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(file >= 0);
+    assert_int_equal(fchmod(file, 0640), 0);
+    assert_int_equal(close(file), 0);
+    assert_int_equal(symlink(target, path), 0);
+    assert_int_equal(xseg_metrics_write(allocator, path), XSEG_OK);
+    assert_int_equal(lstat(path, &status), 0);
+    assert_true(S_ISLNK(status.st_mode));
+    assert_int_equal(lstat(target, &status), 0);
+    assert_int_equal(status.st_mode, S_IFREG | 0640);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(target), 0);
+    scene_close(allocator);
+}
+
+/* In a child, whose standard output is a file: a path to it, as /dev/stdout is one, adds to the file. */
+static void standard_output_is_written_in_place(void **state)
+{
+    struct stat before, after;
+    char path[128], target[128];
+    int result = 0;
+
+    (void)state;
+    path_of(path, sizeof(path), "link.prom");
+    path_of(target, sizeof(target), "output");
+    assert_int_equal(symlink("/proc/self/fd/1", path), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct xseg_allocator *allocator = scene_open(NULL);
+        const int file = open(target, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        char first[6] = "";
+        bool fine = dup2(file, STDOUT_FILENO) == STDOUT_FILENO && write(file, "first\n", 6) == 6 &&
+                    fstat(file, &before) == 0;
+
+        scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+        fine = fine && xseg_metrics_write(allocator, path) == XSEG_OK;
+        fine = fine && stat(target, &after) == 0 && after.st_ino == before.st_ino &&
+               after.st_size > 512 && pread(file, first, 6, 0) == 6 &&
+               memcmp(first, "first\n", 6) == 0 && lstat(path, &after) == 0 &&
+               S_ISLNK(after.st_mode);
+        _exit(fine ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(target), 0);
+}
+
 static void a_forked_child_is_refused(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
@@ -606,6 +665,8 @@ int main(void)
         cmocka_unit_test(the_file_has_the_page),
         cmocka_unit_test(a_place_that_cannot_be_written),
         cmocka_unit_test(a_file_stays_until_the_new_one_is_complete),
+        cmocka_unit_test(a_link_leads_to_the_file),
+        cmocka_unit_test(standard_output_is_written_in_place),
         cmocka_unit_test(a_forked_child_is_refused),
     };
 
