@@ -12,6 +12,7 @@ import backends
 CASES = backends.HERE / "alike_cases.py"
 # Those of a line run in one process, one after another.
 NAMES = (
+    "annotations addresses observers",
     "backend",
     "capture_shortage",
     "children",
@@ -29,7 +30,7 @@ class Alike(unittest.TestCase):
         """Both processes run at once."""
         settings = BEGINNINGS.get(names.split()[0], "") + f"expandable_segments:{is_expandable}"
         running = [(backend, backends.start(pathlib.Path(sys.argv[1]), backend, CASES, *names.split(),
-                                            PYTORCH_CUDA_ALLOC_CONF=settings, BACKEND=backend,
+                                            PYTORCH_CUDA_ALLOC_CONF=settings, BACKEND=backend, XSEG_SIM_DEVICES="2",
                                             PYTHONWARNINGS="ignore", TORCH_SHOW_CPP_STACKTRACES="0"))
                    for backend in ("native", "xseg")]
         native, ours = (backends.finish(process, backend) for backend, process in running)

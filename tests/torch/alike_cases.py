@@ -269,6 +269,22 @@ def max_entries():
         byte_tensor(1)
     say("of many", len(actions()))
     torch.cuda.memory._record_memory_history(None)
+    for entries in (0, 1, 2, 3):
+        torch.cuda.memory._record_memory_history(max_entries=entries, context=None)
+        held = byte_tensor(3)
+        say(entries, actions(), actions())
+        del held
+        say("freed", actions())
+        torch.cuda.memory._record_memory_history(None)
+    for mode in ("state", "all"):
+        torch.cuda.memory._record_memory_history(mode, stacks="python")
+        held = byte_tensor(3)
+        frames = [len(block["frames"]) > 0 for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]
+                  if block["state"] == "active_allocated"]
+        say(mode, actions(), frames)
+        del held
+        say("freed", actions())
+    torch.cuda.memory._record_memory_history(None)
 
 
 def metadata():
@@ -284,6 +300,88 @@ def metadata():
     byte_tensor(1)
     say(actions())
     torch.cuda.memory._record_memory_history(None)
+
+
+def annotations():
+    """Texts with a NUL, annotations before the first allocation, on a device without one, and of memory that is not allocated."""
+    torch.cuda.memory._record_memory_history(context=None, global_record_annotations=True)
+
+    def of_times():
+        found = torch.cuda.memory._snapshot()["external_annotations"]
+        return [(entry["name"], entry["stage"], entry["device"]) for entry in found]
+
+    with torch.profiler.record_function("## before ##"):
+        pass
+    with torch.cuda.device(1), torch.profiler.record_function("## elsewhere ##"):
+        pass
+    with torch.profiler.record_function("## first ##"):
+        held = byte_tensor(1)
+    say(of_times())
+    traces = torch.cuda.memory._snapshot()["device_traces"]
+    say([[entry["action"] for entry in trace] for trace in traces])
+    for text in ("", "a\0b", "\0head", "tail\0", "#7", "x" * 300 + " #1\0y"):
+        torch.cuda.memory._set_memory_metadata(text)
+        byte_tensor(1)
+        torch.cuda.memory._annotate_tensor(held, text)
+        say(repr(torch.cuda.memory._get_memory_metadata()), [repr(entry) for entry in actions()[-5:]])
+    torch.cuda.memory._set_memory_metadata("")
+    address = held.untyped_storage().data_ptr()
+    annotate = torch._C._cuda_annotateMemory
+    say("a part", attempt(lambda: annotate(address + 512, "text")))
+    del held
+    for name, place in (("freed", address), ("null", 0), ("another's", 12345)):
+        say(name, attempt(lambda place=place: annotate(place, "text")))
+    torch.cuda.memory._record_memory_history(None)
+    torch.cuda.memory._record_memory_history(context=None, max_entries=3, global_record_annotations=True)
+    for number in range(4):
+        with torch.profiler.record_function(f"## {number} ##"):
+            byte_tensor(1)
+    say(of_times(), actions())
+    torch.cuda.memory._record_memory_history(None)
+    say(of_times())
+
+
+def addresses():
+    """Allocations at an address say so in the history, and are refused in PyTorch's words."""
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        occupied = torch.empty(4096, dtype=torch.uint8, device="cuda")
+        storage = torch.empty(2048, dtype=torch.uint8, device="cuda").untyped_storage()
+    at = storage.data_ptr()
+    storage.resize_(0)
+
+    def resize(size, address):
+        with torch.cuda.use_mem_pool(pool):
+            storage._resize_with_addr_(size, address)
+
+    for name, size, address in (("occupied", 4096, occupied.data_ptr()), ("no multiple", 2048, at + 1), ("null", 2048, 0),
+                                ("too much", 1 << 40, at), ("nobody's", 2048, 512)):
+        say(name, attempt(lambda size=size, address=address: resize(size, address)))
+    torch.cuda.memory._record_memory_history(context=None)
+    torch.cuda.memory._set_memory_metadata("mine")
+    resize(2048, at)
+    byte_tensor(1)
+    torch.cuda.memory._set_memory_metadata("")
+    events = torch.cuda.memory._snapshot()["device_traces"][0]
+    say(storage.data_ptr() == at, [(entry["action"], entry["size"], entry["user_metadata"], entry.get("internal_metadata"))
+                                   for entry in events if entry["size"] != 20 * MIB and not entry["action"].startswith("segment")])
+    torch.cuda.memory._record_memory_history(None)
+
+
+def observers():
+    """The exception of an observer comes out of the allocation that was refused."""
+    seen = []
+
+    def observer(*arguments):
+        seen.append(arguments[:2])
+        raise ValueError("of the observer")
+
+    torch._C._cuda_attach_out_of_memory_observer(observer)
+    torch._C._cuda_attach_out_of_memory_observer(lambda *arguments: seen.append("the second"))
+    for name, work in (("tensor", lambda: byte_tensor(1 << 20)), ("again", lambda: byte_tensor(1 << 20)),
+                       ("raw", lambda: torch.cuda.caching_allocator_alloc(1 << 40)), ("served", lambda: byte_tensor(1).numel())):
+        say(name, attempt(work), len(seen), torch.cuda.memory_stats()["num_ooms"])
+    say(seen)
 
 
 def segment_frames():

@@ -31,7 +31,7 @@ void note_moved(void *context, void *ptr, bool was_freed)
 struct xseg_pool *pool_of(DeviceIndex device, MempoolId_t id)
 {
     struct xseg_pool *pool = held_pool(device, id);
-    TORCH_CHECK(pool != nullptr, "xseg: nobody holds a pool of id (", id.first, ", ", id.second, ")");
+    TORCH_CHECK(pool != nullptr, "Could not find pool of id: xseg: no pool is held under (", id.first, ", ", id.second, ")");
     return pool;
 }
 

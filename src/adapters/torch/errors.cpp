@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iomanip>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 namespace xseg_torch {
@@ -40,13 +41,37 @@ std::string size_text(uint64_t bytes)
     return text.str();
 }
 
+/* `exception`: thrown by a callback since the request began; no exception can pass through the library. */
 static thread_local struct {
     uint64_t bytes, segment_bytes;
+    std::exception_ptr exception;
+    bool is_new; /* the exception was thrown before note_refused() was called for the request */
 } last_refused;
 
 void note_refused(const struct xseg_shortage *shortage)
 {
-    last_refused = {shortage->bytes, shortage->segment_bytes};
+    if (last_refused.bytes != shortage->bytes && !last_refused.is_new) {
+        last_refused.exception = nullptr;
+    }
+    last_refused.is_new = false;
+    last_refused.bytes = shortage->bytes;
+    last_refused.segment_bytes = shortage->segment_bytes;
+}
+
+void keep_exception(std::exception_ptr exception)
+{
+    if (last_refused.exception == nullptr) {
+        last_refused.exception = std::move(exception);
+        last_refused.is_new = true;
+    }
+}
+
+/* The exception of a callback during a request that has failed. */
+static std::exception_ptr take_exception(size_t bytes)
+{
+    std::exception_ptr exception = std::exchange(last_refused.exception, nullptr);
+    last_refused.is_new = false;
+    return last_refused.bytes == bytes ? exception : nullptr;
 }
 
 /* What PyTorch says that it tried to allocate: the segment that it would have made. */
@@ -123,7 +148,7 @@ Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex 
 {
     std::string text = error_text(status);
     if (is_shortage(status)) {
-        return {status, shortage_text(library, device, bytes, text)};
+        return {status, shortage_text(library, device, bytes, text), take_exception(bytes)};
     }
     if (status == XSEG_ERR_FORKED) {
         return {status, "xseg: " + text};
@@ -134,6 +159,9 @@ Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex 
 
 void raise(const Refusal &refusal)
 {
+    if (refusal.exception != nullptr) {
+        std::rethrow_exception(refusal.exception);
+    }
     if (refusal.status == XSEG_ERR_FORKED) {
         refuse_fork(refusal.text);
     }

@@ -3,6 +3,7 @@
 #ifndef XSEG_ADAPTERS_TORCH_ERRORS_H
 #define XSEG_ADAPTERS_TORCH_ERRORS_H
 
+#include <exception>
 #include <string>
 
 #include "src/adapters/torch/interface.h"
@@ -20,6 +21,9 @@ std::string size_text(uint64_t bytes);
 /** Remember what the library says of a request of the calling thread that it is about to refuse. */
 void note_refused(const struct xseg_shortage *shortage);
 
+/** Keep the exception that a callback has thrown during such a request: raise() throws it.  The first one counts. */
+void keep_exception(std::exception_ptr exception);
+
 /** Throws c10::Error with the library's sentence unless the status is XSEG_OK. */
 void check(xseg_status status, const char *what);
 
@@ -30,6 +34,7 @@ void warn(xseg_status status, const char *what);
 struct Refusal {
     xseg_status status;
     std::string text;
+    std::exception_ptr exception = nullptr; /* of a callback; raise() throws it instead */
 };
 
 /**
@@ -39,7 +44,7 @@ struct Refusal {
  */
 Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex device, size_t bytes);
 
-/** Throws what it becomes: c10::OutOfMemoryError where memory is short. */
+/** Throws what it becomes: the exception of a callback, or c10::OutOfMemoryError where memory is short. */
 [[noreturn]] void raise(const Refusal &refusal);
 
 } // namespace xseg_torch

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <unordered_set>
@@ -22,7 +23,7 @@ constexpr const char *NO_COMPILE_CONTEXT = "N/A";
 std::atomic<bool> is_recording{false}; /* while it is false there are no events */
 std::atomic<size_t> entries_most{SIZE_MAX}; /* of a device, in a snapshot */
 std::atomic<bool> skips_snapshots{false}, skips_annotations{false};
-thread_local std::string metadata;
+thread_local std::string metadata, internal_metadata;
 thread_local std::vector<std::string> compile_contexts;
 
 const char *stacks_of(RecordContext when)
@@ -36,6 +37,44 @@ const char *stacks_of(RecordContext when)
         return "all";
     default:
         return "none";
+    }
+}
+
+/*
+ * What the library's history cannot have as PyTorch does: annotations of a time, for which PyTorch has one ring, and
+ * events of devices on which there was no request yet.  Each deque has the newest entries, at most entries_most.
+ */
+struct Beside {
+    std::mutex mutex;
+    std::deque<Annotation> annotations;
+    std::map<DeviceIndex, std::deque<TraceEntry>> early;
+    /* When entries_most was last raised, and from what: older events are not in a ring of PyTorch's. */
+    time_t raised_at = 0;
+    size_t raised_from = SIZE_MAX;
+};
+
+Beside &beside()
+{
+    static Beside *const the_beside = new Beside;
+    return *the_beside;
+}
+
+/* The time of day, in microseconds. */
+time_t time_now()
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* The caller holds the lock of beside(). */
+template <class Entry>
+void push(std::deque<Entry> &ring, Entry entry)
+{
+    entry.time_.t_ = time_now();
+    ring.push_back(std::move(entry));
+    while (ring.size() > entries_most.load()) {
+        ring.pop_front();
     }
 }
 
@@ -113,8 +152,12 @@ int64_t clock_offset()
 }
 
 template <class Entry>
-void set_texts(Entry &entry, const std::string &compile_context, const std::string &user_metadata)
+void set_texts(Entry &entry, const std::string &compile_context, const std::string &user_metadata,
+               const std::string &internal = "")
 {
+    if constexpr (requires { entry.internal_metadata_; }) {
+        entry.internal_metadata_ = internal;
+    }
     if constexpr (requires { entry.compile_context_; }) {
         entry.compile_context_ = compile_context;
     }
@@ -127,7 +170,6 @@ struct Walk {
     DeviceIndex device;
     int64_t offset;
     std::vector<TraceEntry> entries;
-    std::vector<Annotation> *annotations;
 };
 
 std::string context_text(const Note &note)
@@ -147,6 +189,13 @@ bool add_block_note(Walk *walk, const Note &note, time_t time)
     return true;
 }
 
+TraceEntry snapshot_entry(DeviceIndex device, const Note &note)
+{
+    TraceEntry entry = make_entry(TraceEntry::SNAPSHOT, device, 0, note.bytes, nullptr, {0, 0});
+    set_texts(entry, context_text(note), note.metadata);
+    return entry;
+}
+
 bool add_annotation(Walk *walk, const struct xseg_history_entry *entry, time_t time)
 {
     std::optional<Note> note = note_of(entry->label);
@@ -157,16 +206,8 @@ bool add_annotation(Walk *walk, const struct xseg_history_entry *entry, time_t t
         return add_block_note<TraceEntry>(walk, *note, time);
     }
     if (note->kind == NoteKind::SNAPSHOT) {
-        walk->entries.push_back(make_entry(TraceEntry::SNAPSHOT, walk->device, 0, note->bytes, nullptr, {0, 0}));
+        walk->entries.push_back(snapshot_entry(walk->device, *note));
         walk->entries.back().time_.t_ = time;
-        set_texts(walk->entries.back(), context_text(*note), note->metadata);
-    } else if (note->kind == NoteKind::TIME) {
-        Annotation annotation(walk->device, {});
-        annotation.time_.t_ = time;
-        for (const auto &[key, value] : note->pairs) {
-            annotation.recordUserMetadata(key, value);
-        }
-        walk->annotations->push_back(std::move(annotation));
     }
     return true;
 }
@@ -194,7 +235,8 @@ bool add_event(void *context, const struct xseg_history_entry *entry)
     made.context_ = context_of(entry->frames);
     std::optional<Note> note = note_of(entry->label);
     std::string foreign = entry->label == nullptr ? "" : entry->label;
-    set_texts(made, note ? context_text(*note) : NO_COMPILE_CONTEXT, note ? note->metadata : foreign);
+    set_texts(made, note ? context_text(*note) : NO_COMPILE_CONTEXT, note ? note->metadata : foreign,
+              note ? note->internal_metadata : "");
     walk->entries.push_back(std::move(made));
     return true;
 }
@@ -220,16 +262,37 @@ TraceEntry make_entry(TraceEntry::Action action, DeviceIndex device, size_t addr
     return make<TraceEntry>(action, device, address, bytes, stream, pool);
 }
 
-std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device,
-                                      std::vector<Annotation> &annotations)
+std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device)
 {
-    Walk walk{device, clock_offset(), {}, &annotations};
-    check(xseg_history_walk(allocator->library(), device, add_event, &walk, nullptr), "the history cannot be read");
+    Walk walk{device, clock_offset(), {}};
+    time_t raised_at;
+    size_t raised_from;
+    {
+        std::lock_guard<std::mutex> lock(beside().mutex);
+        const std::deque<TraceEntry> &early = beside().early[device];
+        walk.entries.assign(early.begin(), early.end());
+        raised_at = beside().raised_at;
+        raised_from = beside().raised_from;
+    }
+    if (allocator->is_open(device)) {
+        check(xseg_history_walk(allocator->library(), device, add_event, &walk, nullptr), "the history cannot be read");
+    }
+    auto raised = std::find_if(walk.entries.begin(), walk.entries.end(),
+                               [&](const TraceEntry &entry) { return entry.time_.t_ >= raised_at; });
+    if (static_cast<size_t>(raised - walk.entries.begin()) > raised_from) {
+        walk.entries.erase(walk.entries.begin(), raised - static_cast<ptrdiff_t>(raised_from));
+    }
     /* The library keeps so many for each stream of a pool; PyTorch has one ring for a device. */
     if (walk.entries.size() > entries_most.load()) {
         walk.entries.erase(walk.entries.begin(), walk.entries.end() - static_cast<ptrdiff_t>(entries_most.load()));
     }
     return std::move(walk.entries);
+}
+
+std::vector<Annotation> time_annotations()
+{
+    std::lock_guard<std::mutex> lock(beside().mutex);
+    return {beside().annotations.begin(), beside().annotations.end()};
 }
 
 void set_thread_label(Allocator *allocator)
@@ -241,7 +304,9 @@ void set_thread_label(Allocator *allocator)
     Note note;
     note.metadata = metadata;
     note.compile_context = compile_contexts.empty() ? "" : compile_contexts.back();
-    HeldNote held = note.metadata.empty() && note.compile_context.empty() ? HeldNote() : hold_note(std::move(note));
+    note.internal_metadata = internal_metadata;
+    bool is_empty = note.metadata.empty() && note.compile_context.empty() && note.internal_metadata.empty();
+    HeldNote held = is_empty ? HeldNote() : hold_note(std::move(note));
     xseg_status status =
         xseg_history_label(allocator->library(), held.number == 0 ? nullptr : held.text.c_str(), nullptr);
     if (status == XSEG_OK) {
@@ -251,6 +316,23 @@ void set_thread_label(Allocator *allocator)
         warn_of_texts(status);
     }
     forget_some_notes(allocator);
+}
+
+InternalMetadata::InternalMetadata(Allocator *allocator, const char *text)
+    : allocator_(is_recording.load() ? allocator : nullptr)
+{
+    if (allocator_ != nullptr) {
+        internal_metadata = text;
+        set_thread_label(allocator_);
+    }
+}
+
+InternalMetadata::~InternalMetadata()
+{
+    if (allocator_ != nullptr) {
+        internal_metadata.clear();
+        set_thread_label(allocator_);
+    }
 }
 
 static void annotate(Allocator *allocator, DeviceIndex device, Note note)
@@ -266,13 +348,19 @@ static void annotate(Allocator *allocator, DeviceIndex device, Note note)
 
 void note_snapshot(Allocator *allocator, DeviceIndex device, size_t active_bytes)
 {
-    if (!skips_snapshots.load()) {
-        Note note;
-        note.kind = NoteKind::SNAPSHOT;
-        note.bytes = active_bytes;
-        note.metadata = metadata;
-        note.compile_context = compile_contexts.empty() ? "" : compile_contexts.back();
+    if (!is_recording.load() || skips_snapshots.load()) {
+        return;
+    }
+    Note note;
+    note.kind = NoteKind::SNAPSHOT;
+    note.bytes = active_bytes;
+    note.metadata = metadata;
+    note.compile_context = compile_contexts.empty() ? "" : compile_contexts.back();
+    if (allocator->is_open(device)) {
         annotate(allocator, device, std::move(note));
+    } else {
+        std::lock_guard<std::mutex> lock(beside().mutex);
+        push(beside().early[device], snapshot_entry(device, note));
     }
 }
 
@@ -298,7 +386,6 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t ent
     recordHistory(enabled, recorder, entries, when, clear, {});
 }
 
-/* A ring of one entry is PyTorch's way to say that only live blocks matter. */
 void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries, RecordContext when, bool clear,
                               const std::vector<std::string> &skip)
 {
@@ -306,8 +393,7 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t ent
     std::string keys = "history:nothing,history_stacks:none";
     if (enabled) {
         size_t events = std::min(std::max(entries, EVENTS_LEAST), EVENTS_MOST);
-        keys = std::string("history:") + (entries <= 1 ? "state" : "all") + ",history_stacks:" + stacks_of(when) +
-               ",history_events:" + std::to_string(events) + ",history_skip:" + skipped(skip);
+        keys = std::string("history:all,history_stacks:") + stacks_of(when) + ",history_events:" + std::to_string(events) + ",history_skip:" + skipped(skip);
         set_recorder(when == RecordContext::NEVER ? nullptr : recorder);
     }
     bool was_recording = is_recording.exchange(is_recording.load() || enabled);
@@ -317,9 +403,20 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t ent
     }
     check(status, "recordHistory");
     if (enabled) {
-        entries_most.store(std::max<size_t>(entries, 1));
+        std::lock_guard<std::mutex> lock(beside().mutex);
+        size_t before = entries_most.exchange(std::max<size_t>(entries, 1));
+        if (entries > before) {
+            beside().raised_at = time_now();
+            beside().raised_from = before;
+        }
     }
     if (clear || !enabled) {
+        {
+            std::lock_guard<std::mutex> lock(beside().mutex);
+            beside().annotations.clear();
+            beside().early.clear();
+            beside().raised_from = SIZE_MAX;
+        }
         const std::unordered_set<uint64_t> none;
         uint64_t round = begin_to_forget_notes();
         status = xseg_history_clear(library_, -1);
@@ -339,9 +436,18 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
     }
     DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    Annotation entry(device, {});
+    for (const auto &[key, value] : annotation) {
+        entry.recordUserMetadata(key, value);
+    }
+    {
+        std::lock_guard<std::mutex> lock(beside().mutex);
+        push(beside().annotations, std::move(entry));
+    }
+    /* In the library's own snapshots an annotation is a text. */
     Note note;
     note.kind = NoteKind::TIME;
-    note.pairs = annotation;
+    note.metadata = annotation.empty() ? "" : annotation[0].second;
     annotate(this, device, std::move(note));
 }
 
@@ -382,7 +488,7 @@ void Allocator::annotateMemory(const void *ptr, const std::string &text)
     struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
     xseg_status status = xseg_block(library_, ptr, &block);
     TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_LIVE && block.base == ptr,
-                "annotateMemory: not the start of a live allocation: ", ptr);
+                "annotateMemory: no live allocation found at pointer ", ptr);
     if (skips_annotations.load()) {
         return;
     }

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <tuple>
+#include <vector>
 
 namespace xseg_torch {
 
@@ -25,7 +27,7 @@ struct Kept {
 struct Notes {
     std::mutex mutex;
     std::map<uint64_t, Kept> by_number;
-    std::map<std::pair<std::string, std::string>, uint64_t> labels;
+    std::map<std::tuple<std::string, std::string, std::string>, uint64_t> labels;
     std::vector<uint64_t> vacant; /* numbers that were used before */
     uint64_t last = 0, round = 0;
     size_t text_bytes = 0;
@@ -38,12 +40,17 @@ Notes &notes()
     return *the_notes;
 }
 
+/* What tells labels apart. */
+std::tuple<std::string, std::string, std::string> key_of(const Note &note)
+{
+    return {note.metadata, note.compile_context, note.internal_metadata};
+}
+
+/* A text of the library's ends at a NUL, and so does the part of a note that it shows. */
 std::string text_of(Notes &all, const Note &note, uint64_t number)
 {
     std::string shown = note.metadata.empty() ? note.compile_context : note.metadata;
-    if (note.kind == NoteKind::TIME && !note.pairs.empty()) {
-        shown = note.pairs[0].second;
-    }
+    shown = shown.substr(0, shown.find('\0'));
     std::string text = "#" + std::to_string(number);
     if (shown.empty() || all.text_bytes >= TEXTS_MOST) {
         return text;
@@ -66,7 +73,7 @@ uint64_t new_number(Notes &all)
 std::map<uint64_t, Kept>::iterator forget(Notes &all, std::map<uint64_t, Kept>::iterator kept)
 {
     if (kept->second.note.kind == NoteKind::LABEL) {
-        all.labels.erase({kept->second.note.metadata, kept->second.note.compile_context});
+        all.labels.erase(key_of(kept->second.note));
     }
     all.vacant.push_back(kept->first);
     return all.by_number.erase(kept);
@@ -79,7 +86,7 @@ HeldNote hold_note(Note note)
     Notes &all = notes();
     std::lock_guard<std::mutex> lock(all.mutex);
     if (note.kind == NoteKind::LABEL) {
-        auto found = all.labels.find({note.metadata, note.compile_context});
+        auto found = all.labels.find(key_of(note));
         if (found != all.labels.end()) {
             Kept &kept = all.by_number.at(found->second);
             kept.holders++;
@@ -88,7 +95,7 @@ HeldNote hold_note(Note note)
     }
     uint64_t number = new_number(all);
     if (note.kind == NoteKind::LABEL) {
-        all.labels[{note.metadata, note.compile_context}] = number;
+        all.labels[key_of(note)] = number;
     }
     Kept kept;
     kept.text = text_of(all, note, number);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What PyTorch's users write beside events: metadata and compile contexts of a thread, annotations of a block, and
- * annotations of a time.
+ * What PyTorch's users write beside events: metadata and compile contexts of a thread, and annotations of a block.
  *
  * A text of the library's history is short and is kept for ever, so what is longer, or has parts, stays here, and the
  * text ends in its number: "optimizer #12".  A note is kept while somebody holds it or an event has its text; then its
@@ -17,7 +16,6 @@
 #include <string>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 namespace xseg_torch {
 
@@ -25,8 +23,8 @@ enum class NoteKind { LABEL, BLOCK, TIME, SNAPSHOT };
 
 struct Note {
     NoteKind kind = NoteKind::LABEL;
-    std::string metadata, compile_context;              /* LABEL, SNAPSHOT; BLOCK: metadata */
-    std::vector<std::pair<std::string, std::string>> pairs; /* TIME */
+    std::string metadata, compile_context;              /* LABEL, SNAPSHOT; BLOCK: metadata; TIME: its name */
+    std::string internal_metadata;                      /* LABEL: which call of PyTorch's allocates */
     size_t address = 0, bytes = 0;                      /* BLOCK; SNAPSHOT: bytes */
     void *stream = nullptr;                             /* BLOCK */
     std::pair<unsigned long long, unsigned long long> pool{0, 0}; /* BLOCK: PyTorch's id */

@@ -38,13 +38,14 @@ bool spare(void *, const struct xseg_shortage *shortage)
     if (shortage->attempt > 0) {
         return false;
     }
+    note_refused(shortage);
     bool has_freed = false;
     try {
         for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
             has_freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
         }
-    } catch (const std::exception &problem) {
-        TORCH_WARN("xseg: a callback that frees memory failed: ", problem.what());
+    } catch (...) {
+        keep_exception(std::current_exception());
     }
     return has_freed;
 }
@@ -78,12 +79,13 @@ void tell_shortage(void *context, const struct xseg_shortage *shortage)
         std::lock_guard<std::mutex> lock(observers().mutex);
         told = observers().out_of_memory;
     }
-    for (const OutOfMemoryObserver &observer : told) {
-        try {
+    /* As in PyTorch, an exception ends the request, and later observers are not called. */
+    try {
+        for (const OutOfMemoryObserver &observer : told) {
             observer(shortage->device, shortage->segment_bytes, shortage->allowed_bytes, shortage->free_bytes);
-        } catch (const std::exception &problem) {
-            TORCH_WARN("xseg: an observer of out-of-memory failed: ", problem.what());
         }
+    } catch (...) {
+        keep_exception(std::current_exception());
     }
 }
 
@@ -101,13 +103,13 @@ void tell_rejection(void *context, const struct xseg_shortage *shortage)
         std::lock_guard<std::mutex> lock(observers().mutex);
         told = observers().rejection;
     }
-    for (const RejectionObserver &observer : told) {
-        try {
+    try {
+        for (const RejectionObserver &observer : told) {
             observer(shortage->device, shortage->segment_bytes, now.reserved_bytes[XSEG_STAT_ALL].current,
                      now.device_bytes);
-        } catch (const std::exception &problem) {
-            TORCH_WARN("xseg: an observer of rejections failed: ", problem.what());
         }
+    } catch (...) {
+        keep_exception(std::current_exception());
     }
 }
 

@@ -11,6 +11,7 @@
 #include "src/adapters/torch/allocator.h"
 #include "src/adapters/torch/errors.h"
 #include "src/adapters/torch/held.h"
+#include "src/adapters/torch/history.h"
 #include "src/adapters/torch/share.h"
 #include "src/adapters/torch/tags.h"
 
@@ -149,7 +150,8 @@ void *memory_alloc(void *context, size_t bytes, int device, xseg_stream)
     try {
         c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
         return static_cast<CUDAAllocator *>(context)->raw_alloc(bytes);
-    } catch (const std::exception &) {
+    } catch (...) {
+        keep_exception(std::current_exception());
         return nullptr;
     }
 }
@@ -517,10 +519,20 @@ c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address)
     cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
     struct xseg_pool *pool = routed_pool(device, stream);
     TORCH_CHECK(pool != nullptr, "xseg: allocateWithAddress needs a private pool: call it under torch.cuda.use_mem_pool()");
+    constexpr size_t UNIT = 512; /* kMinBlockSize */
+    TORCH_CHECK(reinterpret_cast<size_t>(address) % UNIT == 0, "mallocWithAddress: addr must be aligned to kMinBlockSize (",
+                UNIT, " bytes), got ", address);
     void *ptr = nullptr;
-    xseg_status status = xseg_alloc_at(pool, bytes, stream, address, &ptr);
+    xseg_status status;
+    {
+        InternalMetadata metadata(this, "mallocWithAddress");
+        status = xseg_alloc_at(pool, bytes, stream, address, &ptr);
+    }
     if (status != XSEG_OK) {
-        raise(refusal(library_, status, device, bytes));
+        Refusal refused = refusal(library_, status, device, bytes);
+        TORCH_CHECK(status == XSEG_ERR_FORKED || refused.exception != nullptr,
+                    "Could not allocate CUDA storage at exact address ", address, ": ", refused.text);
+        raise(refused);
     }
     tell_allocation(ptr, device);
     return {ptr, ptr, cached_deleter(), c10::Device(c10::DeviceType::CUDA, device)};

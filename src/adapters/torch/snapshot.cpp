@@ -135,10 +135,11 @@ SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces)
         return one.device != other.device ? one.device < other.device : one.address < other.address;
     });
     for (int device = 0; device < device_count_; device++) {
-        bool is_read = include_traces && is_open(static_cast<DeviceIndex>(device));
-        result.device_traces.push_back(
-            is_read ? trace_entries(this, static_cast<DeviceIndex>(device), result.external_annotations)
-                    : std::vector<TraceEntry>());
+        result.device_traces.push_back(include_traces ? trace_entries(this, static_cast<DeviceIndex>(device))
+                                                      : std::vector<TraceEntry>());
+    }
+    if (include_traces) {
+        result.external_annotations = time_annotations();
     }
     set_contexts(&result);
     note_snapshots(this, result.segments);
