@@ -132,14 +132,16 @@ static void every_key_is_read(void **state)
 static const struct {
     const char *text, *sentence;
 } refused[] = {
-    {"max_split_size_mb:19", "max_split_size_mb: '19' at column 19: expected a whole number "
+    {"max_split_size_mb:19", "max_split_size_mb: '19' at column 19: expected -1, or a whole number "
                              "of MiB, not below large_segment_size_mb, which is 20"},
     {"max_split_size_mb:128MB", "max_split_size_mb: '128MB' at column 19: "},
-    {"max_split_size_mb:-1", "max_split_size_mb: '-1' at column 19: "},
+    {"max_split_size_mb:-2", "max_split_size_mb: '-2' at column 19: "},
+    {"max_non_split_rounding_mb:-1", "max_non_split_rounding_mb: '-1' at column 27: "},
+    {"pinned_reserve_segment_size_mb:-1", "pinned_reserve_segment_size_mb: '-1' at column 32"},
     {"max_split_size_mb:\a", "max_split_size_mb: '\\x07' at column 19: "},
     {"max_split_size_mb:12", "max_split_size_mb: '12' at column 19: "},
     {"max_split_size_mb:128 8", "max_split_size_mb: '8' at column 23: expected ','"},
-    {"max_split_size_mb:", "max_split_size_mb: the end at column 19: expected a whole"},
+    {"max_split_size_mb:", "max_split_size_mb: the end at column 19: expected -1, or a whole"},
     {"max_split_size_mb", "max_split_size_mb: the end at column 18: expected ':'"},
     {"max_split_size_mb=128", "max_split_size_mb: '=' at column 18: expected ':' behind the key"},
     {"max_split_size_mb =128", "max_split_size_mb: '=' at column 19: expected ':' behind the key"},
@@ -460,6 +462,19 @@ static void numbers_have_a_point_in_every_locale(void **state)
     }
 }
 
+/* -1 is the value that PyTorch reports for an unlimited size. */
+static void minus_one_is_unlimited(void **state)
+{
+    const struct xseg_config config = parsed(
+        "max_split_size_mb:100,pinned_max_round_threshold_mb:1,pinned_max_cached_size_mb:1,"
+        "max_split_size_mb:-1,pinned_max_round_threshold_mb:-1,pinned_max_cached_size_mb:-1");
+
+    (void)state;
+    assert_true(config.max_split_bytes == UINT64_MAX);
+    assert_true(config.pinned_max_round_threshold_bytes == UINT64_MAX);
+    assert_true(config.pinned_max_cached_bytes == UINT64_MAX);
+}
+
 static void named_keys_are_told(void **state)
 {
     struct xseg_config config;
@@ -584,6 +599,7 @@ int main(void)
         cmocka_unit_test(bad_strings_are_refused_with_a_sentence),
         cmocka_unit_test(good_keys_before_a_bad_one_change_nothing),
         cmocka_unit_test(unnamed_keys_stay),
+        cmocka_unit_test(minus_one_is_unlimited),
         cmocka_unit_test(the_last_of_two_values_counts),
         cmocka_unit_test(blanks_and_a_last_comma_are_fine),
         cmocka_unit_test(huge_sizes_mean_unlimited),

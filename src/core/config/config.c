@@ -115,6 +115,10 @@ static bool read_mib(const struct parser *parser, uint64_t *out)
     uint64_t mib;
 
     XSEG_ASSERT(row->type == XSEG_CONFIG_MIB);
+    if (row->takes_minus_one && xseg_config_token_is_text(&parser->token, "-1")) {
+        *out = UINT64_MAX;
+        return true;
+    }
     if (!xseg_config_token_whole(&parser->token, &mib) || mib < row->least)
         return false;
     if (row->most != 0 && mib > row->most)

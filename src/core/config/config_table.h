@@ -34,6 +34,7 @@ struct xseg_config_row {
     bool is_inert;         /* the key is read, checked and printed, but has no effect */
     bool is_expandable;    /* the key has no effect while expandable_segments is False */
     bool is_above_large;   /* the value must not be below large_segment_size_mb */
+    bool takes_minus_one;  /* -1 is unlimited, as PyTorch reports it */
     bool is_open;          /* values equal to low or high are refused */
     size_t offset;         /* of the member of struct xseg_config */
     uint64_t least, most;  /* bounds in the unit of the string; most is 0 where there is none */
