@@ -63,6 +63,28 @@ class Hook(unittest.TestCase):
                            "hook.FINDER in sys.meta_path)")
         self.assertEqual(self.said(program), ("True SourceFileLoader False\n", ""))
 
+    def test_who_finds_torch_has_its_own_loader(self):
+        self.write("torch/data.txt", "data")
+        program = START + """
+import importlib.machinery, importlib.resources, importlib.util, inspect, pkgutil
+loader = importlib.util.find_spec("torch").loader
+print(type(loader) is importlib.machinery.SourceFileLoader, loader.is_package("torch"), loader.get_filename("torch") == loader.path,
+      loader.get_source("torch")[:5], loader.get_code("torch") is not None, loader.get_data(loader.path)[:5])
+again = importlib.util.find_spec("torch")
+module = importlib.util.module_from_spec(again)
+again.loader.exec_module(module)  # a copy that is not in sys.modules: nothing follows it
+print(module.order, "xseg" in sys.modules)
+import torch
+print(importlib.resources.files("torch").joinpath("data.txt").read_text(), pkgutil.get_data("torch", "data.txt"),
+      inspect.getsource(torch)[:5], torch.order[-1], vars(torch.__loader__).keys() == vars(loader).keys() - {{"exec_module"}})
+importlib.reload(torch)
+print(torch.order[-1])
+"""
+        self.write("torch/__init__.py", TORCH.replace("import torch.part\n", ""))
+        self.assertEqual(self.said(program),
+                         ("True True True order True b'order'\n['torch', 'end of torch'] False\n"
+                          "data b'data' order xseg.torch True\nend of torch\n", ""))
+
     def test_an_import_of_torch_that_fails_can_be_repeated(self):
         self.write("torch/__init__.py", "import sys\nif not hasattr(sys, 'again'):\n    sys.again = True\n"
                                         "    raise ImportError('not yet')\n" + TORCH)

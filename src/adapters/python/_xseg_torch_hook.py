@@ -17,27 +17,26 @@ def switch():
               "allocator", file=sys.stderr)
 
 
-class Loader(importlib.abc.Loader):
-    """The loader of torch, and what comes behind it."""
+def follow(loader):
+    """Let the loader of torch, which stays what it is, switch behind the module that it executes."""
 
-    def __init__(self, loader):
-        self.loader = loader
+    def exec_module(module):
+        del loader.exec_module
+        loader.exec_module(module)
+        if sys.modules.get(module.__name__) is module:
+            if FINDER in sys.meta_path:
+                sys.meta_path.remove(FINDER)
+            switch()
 
-    def create_module(self, spec):
-        """As the loader does."""
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module):
-        """Run torch under its own loader's name, then switch."""
-        module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        if FINDER in sys.meta_path:
-            sys.meta_path.remove(FINDER)
-        switch()
+    try:
+        loader.exec_module = exec_module
+    except AttributeError:
+        print("xseg: XSEG_TORCH=1, but the loader of torch cannot be followed: import xseg.torch right after torch; PyTorch goes "
+              "on with its own allocator", file=sys.stderr)
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds torch as the other finders do, and puts the loader around theirs."""
+    """Finds torch as the other finders do, and follows its loader."""
 
     def find_spec(self, fullname, path=None, target=None):
         """None for every other module."""
@@ -48,7 +47,7 @@ class Finder(importlib.abc.MetaPathFinder):
             spec = find(fullname, path, target) if find and finder is not self else None
             if spec is not None:
                 if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    spec.loader = Loader(spec.loader)
+                    follow(spec.loader)
                 return spec
         return None
 
