@@ -50,6 +50,20 @@ class Agreement(unittest.TestCase):
         """A string takes back what it does not name."""
         self.compare("resets", "expandable_segments:False", XSEG_SIM_MEMORY_MB="4096")
 
+    def test_unlimited(self):
+        """-1 is unlimited, and no line says that keys of pinned memory have no effect."""
+        self.compare("unlimited", "expandable_segments:True,pinned_num_register_threads:2")
+        self.assertNotIn("no effect", self.run_on("xseg", "unlimited", PYTORCH_CUDA_ALLOC_CONF="pinned_num_register_threads:2"))
+        text = self.run_on("xseg", "plain", PYTORCH_CUDA_ALLOC_CONF="pinned_num_register_threads:2,release_lock_on_cudamalloc:True")
+        self.assertIn("no effect here: release_lock_on_cudamalloc\n", text)
+
+    def test_rejected(self):
+        """A rejected string changes nothing on either side."""
+        for is_expandable in (False, True):
+            with self.subTest(is_expandable=is_expandable):
+                text = self.run_on("xseg", "rejected", PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{is_expandable}")
+                self.assertEqual(told(text), ["tell True"] * 3 + ["tell True True"], text)
+
     def test_profiled(self):
         """The profiler and Python's hooks hear of tensors, raw allocations and refusals."""
         for is_expandable in (False, True):

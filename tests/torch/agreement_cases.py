@@ -25,11 +25,13 @@ def tell(*what):
 
 
 def set_settings(text):
-    """Change the settings as PyTorch lets a programme; what is refused, is told."""
+    """Change the settings as PyTorch lets a programme; what is refused, is told.  Returns whether it was accepted."""
     try:
         torch.cuda.memory._set_allocator_settings(text)  # pylint: disable=protected-access
+        return True
     except ValueError:
         tell("refused", text)
+        return False
 
 
 def byte_tensor(mib):
@@ -96,6 +98,59 @@ def tried():
                 tell(settings, size, found.groups() if found else str(refusal), seen.pop())
 
 
+def of_pytorch():
+    """The settings as snapshots have them."""
+    found = torch.cuda.memory._snapshot()["allocator_settings"]  # pylint: disable=protected-access
+    return sorted((key, str(value)) for key, value in found.items())
+
+
+def unlimited():
+    """-1, which is read back for unlimited sizes, is accepted; keys of pinned memory have an effect."""
+    torch.cuda.init()
+    for key, name in (("pinned_max_round_threshold_mb", "max_round_threshold"), ("pinned_max_cached_size_mb", "max_cached_size"),
+                      ("max_split_size_mb", "max_split_size")):
+        for value in ("128", "-1", "64"):
+            set_settings(f"{key}:{value}")
+            tell(key, value, dict(of_pytorch())[name])
+    for text in ("pinned_use_cuda_host_register:True,pinned_num_register_threads:8", "pinned_reserve_segment_size_mb:8",
+                 "pinned_use_background_threads:True,pinned_free_catch_all:True"):
+        set_settings(text)
+        tell(text, of_pytorch())
+
+
+def rejected():
+    """What is rejected, by whomever, changes nothing; the error has a column of the string that was passed."""
+    torch.cuda.init()
+    set_settings(PLAIN + ",pinned_num_register_threads:4")
+    before, ours = of_pytorch(), xseg.torch.allocator().configuration
+    changing = ("pinned_max_round_threshold_mb:7,pinned_max_cached_size_mb:7,pinned_num_register_threads:8,large_segment_size_mb:40,"
+                "max_non_split_rounding_mb:50,expandable_segments:False,release_lock_on_cudamalloc:True,"
+                "throw_on_cudamalloc_oom:True,graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,"
+                "pinned_free_catch_all:True,pinned_use_background_threads:True,pinned_reserve_segment_size_mb:4,"
+                "roundup_power2_divisions:4,garbage_collection_threshold:0.5,per_process_memory_fraction:0.5,")
+    for last in ("max_split_size_mb:128x", "max_split_size_mb:1", "no_such_key:1", "idle_ms:5", "backend:other", "backend:cudaMallocAsync",
+                 "max_split_size_mb:100\0", "max_split_size_mb", "roundup_power2_divisions:[4:3]", "garbage_collection_threshold:off,",
+                 "max_split_size_mb:99999999999999999999"):
+        for text in (last, changing + last):
+            try:
+                torch._C._accelerator_setAllocatorSettings(text)  # pylint: disable=protected-access
+                continue
+            except (ValueError, RuntimeError, IndexError) as refusal:
+                column = re.search(r"(.{1,20}) at column (\d+)", str(refusal))
+            value = column and re.search("'(.*)'", column[1])
+            if value and not text.startswith(value[1], int(column[2]) - 1):
+                tell("another column", text, column[0])
+            if of_pytorch() != before or xseg.torch.allocator().configuration != ours:
+                tell("changed", text, [pair for pair in zip(before, of_pytorch()) if pair[0] != pair[1]])
+    for text, column in (("max_split_size_mb:128x", 19), ("per_process_memory_fraction:0.5,max_split_size_mb:1", 51),
+                         ("expandable_segments:False,large_segment_size_mb:11,expandable_segments:True", 49)):
+        try:
+            torch._C._accelerator_setAllocatorSettings(text)  # pylint: disable=protected-access
+        except ValueError as refusal:
+            tell(f" at column {column}: " in str(refusal) or str(refusal))
+    tell(of_pytorch() == before, xseg.torch.allocator().configuration == ours)
+
+
 def resets():
     """What a later string does not name goes back, or stays, by what the allocator does.  The device has 4 GiB."""
     torch.cuda.init()
@@ -105,7 +160,8 @@ def resets():
                  "max_split_size_mb:100,max_non_split_rounding_mb:200", "max_split_size_mb:100",
                  "large_segment_size_mb:60", "max_split_size_mb:100", "max_split_size_mb:59", "garbage_collection_threshold:0.3",
                  "large_segment_size_mb:20", "garbage_collection_threshold:1.5"):
-        set_settings(text)
+        if not set_settings(text):
+            continue  # PyTorch's own allocator has a part of it in force
         settings = torch.cuda.memory._snapshot()["allocator_settings"]  # pylint: disable=protected-access
         torch.cuda.reset_peak_memory_stats()
         held = torch.empty(5000, dtype=torch.uint8, device="cuda")

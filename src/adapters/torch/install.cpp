@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What Python calls, by ctypes.  Each function returns 0, or -1 with a sentence in `text`, cut to `bytes`.
+ * What Python calls, by ctypes.  Each function returns 0, or with a sentence in `text`, cut to `bytes`, -1 for what a
+ * caller's value has caused (ValueError), and -2 for everything else.
  */
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <sstream>
+#include <string>
 
 #include "src/adapters/torch/allocator.h"
 #include "src/adapters/torch/contexts.h"
@@ -38,12 +41,15 @@ int guarded(char *text, size_t bytes, Work work)
     try {
         work();
         return 0;
+    } catch (const c10::ValueError &error) {
+        write(error.what_without_backtrace(), text, bytes);
+        return -1;
     } catch (const c10::Error &error) {
         write(error.what_without_backtrace(), text, bytes);
     } catch (const std::exception &error) {
         write(error.what(), text, bytes);
     }
-    return -1;
+    return -2;
 }
 
 Allocator *get()
@@ -87,10 +93,28 @@ bool is_about_added(const char *line)
            (keys.find("rdma") != std::string::npos && std::strstr(line, ": rdma has no effect") != nullptr);
 }
 
+/* A line without the keys of pinned memory: they have no effect in the library, and PyTorch follows them.  "": nothing is left. */
+std::string without_pinned(const std::string &line)
+{
+    static const std::string begins = "the configuration names keys that have no effect here: ";
+    if (line.compare(0, begins.size(), begins) != 0) {
+        return line;
+    }
+    std::string kept;
+    std::istringstream keys(line.substr(begins.size()));
+    for (std::string key; std::getline(keys >> std::ws, key, ',');) {
+        if (key.rfind("pinned_", 0) != 0) {
+            kept += (kept.empty() ? begins : ", ") + key;
+        }
+    }
+    return kept;
+}
+
 void log_line(void *, enum xseg_log_level level, const char *line)
 {
-    if (level != XSEG_LOG_INFO && !is_about_added(line)) {
-        (void)std::fprintf(stderr, "xseg: %s\n", line);
+    std::string shown = without_pinned(line);
+    if (level != XSEG_LOG_INFO && !is_about_added(line) && !shown.empty()) {
+        (void)std::fprintf(stderr, "xseg: %s\n", shown.c_str());
     }
 }
 
@@ -98,7 +122,7 @@ struct xseg_allocator *open()
 {
     struct xseg_options options = XSEG_OPTIONS_INIT;
     struct xseg_allocator *opened = nullptr;
-    options.log = added_keys().empty() ? nullptr : log_line;
+    options.log = log_line;
     check(xseg_open(nullptr, &options, &opened), "the library cannot be opened");
     return opened;
 }
@@ -159,6 +183,18 @@ XSEG_API struct xseg_allocator *xseg_torch_library(void)
 XSEG_API int xseg_torch_open_device(int device, char *text, size_t bytes)
 {
     return guarded(text, bytes, [&] { get_open()->open_device(static_cast<DeviceIndex>(device)); });
+}
+
+/** Reject a string for torch.cuda.memory._set_allocator_settings() before PyTorch applies a part of it. */
+XSEG_API int xseg_torch_check_settings(const char *settings, size_t length, char *text, size_t bytes)
+{
+    return guarded(text, bytes, [&] { check_settings(std::string(settings, length)); });
+}
+
+/** Take back what PyTorch has applied of a string that it rejected. */
+XSEG_API int xseg_torch_restore_settings(char *text, size_t bytes)
+{
+    return guarded(text, bytes, restore_settings);
 }
 
 /** Whether PyTorch tells the adapter of new settings. */

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/adapters/torch/settings.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iomanip>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <vector>
 
 #include "src/adapters/torch/allocator.h"
@@ -80,10 +84,13 @@ std::string configuration(struct xseg_allocator *library)
     return text.data();
 }
 
-/* A string without per_process_memory_fraction, which PyTorch reads when CUDA is initialised and not again. */
+/*
+ * A string without per_process_memory_fraction, which PyTorch reads when CUDA is initialised and not again.  Blanks are in
+ * its place, so that the columns of an error are right for the string as it was passed.
+ */
 std::string without_fraction(const std::string &settings)
 {
-    std::string kept;
+    std::string kept = settings;
     int depth = 0;
     size_t begin = 0;
     for (size_t at = 0; at <= settings.size(); at++) {
@@ -92,25 +99,36 @@ std::string without_fraction(const std::string &settings)
         if (mark != ',' || (depth != 0 && at < settings.size())) {
             continue;
         }
-        std::string part = settings.substr(begin, at - begin);
-        begin = at + 1;
-        if (part.find("per_process_memory_fraction") == std::string::npos) {
-            kept += (kept.empty() ? "" : ",") + part;
+        size_t end = std::min(at + 1, settings.size());
+        if (settings.substr(begin, at - begin).find("per_process_memory_fraction") != std::string::npos) {
+            kept.replace(begin, end - begin, end - begin, ' ');
         }
+        begin = end;
     }
     return kept;
 }
 
 /*
- * PyTorch sets these back at each change, the library keeps what is not named.  A string that names
- * large_segment_size_mb sets max_non_split_rounding_mb, so its present value does what PyTorch's default does.
+ * PyTorch sets these keys back at each change, the library keeps keys that a string does not name.  The user's string comes
+ * first, so that the columns of an error are those of that string.
  */
 std::string with_resets(const std::string &settings, const std::string &large_segment)
 {
-    std::string resets = "large_segment_size_mb:" + large_segment +
-                         ",max_split_size_mb:17592186044416,roundup_power2_divisions:[16384:0,>:0],"
-                         "garbage_collection_threshold:off";
-    return settings.empty() ? resets : resets + "," + settings;
+    Keys keys = read_keys(settings.c_str(), nullptr);
+    std::string text = settings.substr(0, settings.find_last_not_of(", \t\n\v\f\r") + 1);
+    auto reset = [&](const char *key, const std::string &value) {
+        if (!keys.at(key).is_named) {
+            text += (text.empty() ? "" : ",") + std::string(key) + ":" + value;
+        }
+    };
+    reset("max_split_size_mb", "-1");
+    reset("roundup_power2_divisions", "[16384:0,>:0]");
+    reset("garbage_collection_threshold", "off");
+    /* A string that names large_segment_size_mb alone sets this key in the library. */
+    if (!keys.at("large_segment_size_mb").is_named) {
+        reset("max_non_split_rounding_mb", large_segment);
+    }
+    return text;
 }
 
 void configure(struct xseg_allocator *library, const std::string &settings)
@@ -150,19 +168,113 @@ std::function<void(const std::string &)> parser_of_pytorch()
     }
 }
 
+/* PyTorch's settings: the values that no later string resets, each "" where no string can name it, and the last string. */
+struct InForce {
+    std::map<std::string, std::string> values;
+    std::string last;
+};
+InForce accepted; /* behind the last string that both sides accepted */
+
+#if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
+
+std::string text_of_bytes(size_t bytes)
+{
+    return bytes == SIZE_MAX ? "-1" : std::to_string(bytes >> 20);
+}
+
+std::string text_of_bool(bool value)
+{
+    return value ? "True" : "False";
+}
+
+template <class Any, class Own>
+void note_newer_values([[maybe_unused]] std::map<std::string, std::string> &values)
+{
+    if constexpr (requires { Any::large_segment_size(); }) {
+        values["large_segment_size_mb"] = text_of_bytes(Any::large_segment_size());
+    }
+    if constexpr (requires { Any::pinned_max_round_threshold(); Any::pinned_max_cached_size(); }) {
+        values["pinned_max_round_threshold_mb"] = text_of_bytes(Any::pinned_max_round_threshold());
+        values["pinned_max_cached_size_mb"] = text_of_bytes(Any::pinned_max_cached_size());
+    }
+    if constexpr (requires { Own::graph_capture_record_stream_reuse(); }) {
+        values["graph_capture_record_stream_reuse"] = text_of_bool(Own::graph_capture_record_stream_reuse());
+    }
+    if constexpr (requires { Own::per_process_memory_fraction(); }) {
+        std::ostringstream text;
+        text << std::setprecision(17) << Own::per_process_memory_fraction();
+        values["per_process_memory_fraction"] = text.str();
+    }
+    if constexpr (requires { Own::throw_on_cudamalloc_oom(); }) {
+        values["throw_on_cudamalloc_oom"] = text_of_bool(Own::throw_on_cudamalloc_oom());
+    }
+    if constexpr (requires { Own::pinned_free_catch_all(); }) {
+        values["pinned_free_catch_all"] = text_of_bool(Own::pinned_free_catch_all());
+    }
+    if constexpr (requires { Own::pinned_reserve_segment_size_mb(); }) {
+        size_t mib = Own::pinned_reserve_segment_size_mb();
+        values["pinned_reserve_segment_size_mb"] = mib == 0 ? "" : std::to_string(mib);
+    }
+}
+
+InForce in_force()
+{
+    using Any = c10::CachingAllocator::AcceleratorAllocatorConfig;
+    InForce now{{}, last_settings<Config>()};
+    now.values["max_non_split_rounding_mb"] = text_of_bytes(Any::max_non_split_rounding_size());
+    now.values["expandable_segments"] = text_of_bool(Config::expandable_segments());
+    now.values["pinned_use_background_threads"] = text_of_bool(Any::pinned_use_background_threads());
+    now.values["release_lock_on_cudamalloc"] = text_of_bool(Config::release_lock_on_cudamalloc());
+    now.values["pinned_use_cuda_host_register"] = text_of_bool(Config::pinned_use_cuda_host_register());
+    now.values["pinned_num_register_threads"] = std::to_string(Config::pinned_num_register_threads());
+    note_newer_values<Any, Config>(now.values);
+    return now;
+}
+
+#else
+
+InForce in_force()
+{
+    return {};
+}
+
+#endif
+
+void note_accepted()
+{
+    InForce now = in_force();
+    Held<std::mutex> lock(the_mutex);
+    accepted = std::move(now);
+}
+
+#if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
+
+std::function<void(const std::string &)> the_parser; /* PyTorch's, of settings that only CUDA has */
+
 /* Config is inline: where the adapter's compiler makes no unique symbols (Clang), the one that is seen here is a copy. */
+void parse_own(const std::string &settings)
+{
+    Parsing parsing;
+    the_parser(settings);
+    Config::instance().parseArgs(settings);
+}
+#endif
+
 void hear_of_changes()
 {
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
     using Any = c10::CachingAllocator::AcceleratorAllocatorConfig;
+    the_parser = parser_of_pytorch<Any>();
     Any::registerDeviceConfigParserHook(
-        [parse = parser_of_pytorch<Any>()](const std::string &settings) {
-            {
-                Parsing parsing;
-                parse(settings);
-                Config::instance().parseArgs(settings);
+        [](const std::string &settings) {
+            try {
+                parse_own(settings);
+                follow_settings(settings);
+            } catch (...) {
+                restore_settings();
+                throw;
             }
-            follow_settings(settings);
+            note_accepted();
         },
         {});
 #endif
@@ -230,6 +342,7 @@ void agree_on_settings()
     caching::setAllocatorSettings(is_other ? for_pytorch(keys, is_own_string) : last_settings<Config>());
     note_fraction(keys);
     hear_of_changes();
+    note_accepted();
 }
 
 void apply_settings(struct xseg_allocator *library)
@@ -266,15 +379,71 @@ void set_settings(const std::string &settings)
     follow_settings(settings);
 }
 
+void check_settings(const std::string &settings)
+{
+    size_t nul = settings.find('\0');
+    TORCH_CHECK_VALUE(nul == std::string::npos, "xseg: configuration: NUL at column ", nul + 1, "; end the string before it");
+    if (xseg_status status = xseg_keys(settings.c_str(), nullptr, nullptr, nullptr); status != XSEG_OK) {
+        std::string text = error_text(status);
+        /* PyTorch's words come first where programs may look for them. */
+        const char *words = text.rfind("backend: ", 0) == 0 ? "Unknown allocator backend, options are native and cudaMallocAsync: "
+                            : text.rfind("configuration: ", 0) == 0 ? "Unrecognized key in the allocator config: "
+                                                                    : "";
+        TORCH_CHECK_VALUE(false, words, "xseg: ", text);
+    }
+#if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
+    for (size_t at = 0; (at = settings.find_first_of("0123456789", at)) != std::string::npos;) {
+        errno = 0;
+        (void)std::strtoull(settings.c_str() + at, nullptr, 10);
+        TORCH_CHECK_VALUE(errno != ERANGE, "xseg: configuration: number out of range at column ", at + 1,
+                          "; write at most 18446744073709551615");
+        at = std::min(settings.find_first_not_of("0123456789", at), settings.size());
+    }
+    for (const auto &[key, value] : read_keys(settings.c_str(), nullptr)) {
+        if (!value.is_named) {
+            continue;
+        }
+        TORCH_CHECK_VALUE(is_known_to_pytorch(key.c_str()), "Unrecognized key '", key,
+                          "' in the allocator config: xseg: set it by xseg.torch.allocator().configure()");
+        TORCH_CHECK_VALUE(value.value != "off", "xseg: ", key, ": PyTorch has no word for 'off'; leave the key out");
+        if (key == "backend") {
+            parse_own("backend:" + value.value); /* PyTorch's error, with nothing else of the string applied */
+        }
+    }
+#endif
+}
+
+void restore_settings()
+{
+#if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
+    InForce now = in_force(), before;
+    {
+        Held<std::mutex> lock(the_mutex);
+        before = accepted;
+    }
+    std::string changed;
+    for (const auto &[key, value] : before.values) {
+        if (!value.empty() && now.values[key] != value) {
+            changed += (changed.empty() ? "" : ",") + key + ":" + value;
+        }
+    }
+    /* The last string sets all that each string sets back. */
+    for (const std::string &settings : {changed, before.last}) {
+        c10::CachingAllocator::AcceleratorAllocatorConfig::instance().parseArgs(settings);
+        parse_own(settings);
+    }
+#endif
+}
+
 void follow_settings(const std::string &settings)
 {
+    check_settings(settings);
     Held<std::mutex> lock(the_mutex);
     if (the_library != nullptr) {
         /* As PyTorch does once CUDA is initialised: the fraction stays what it is. */
         configure(the_library, with_resets(without_fraction(settings), large_segment_of(the_library)));
         return;
     }
-    read_keys(settings.c_str(), nullptr);
     set_before.push_back(settings);
 }
 

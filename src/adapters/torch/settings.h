@@ -32,6 +32,12 @@ void stop_following();
 /** Apply a string that torch.cuda.memory._set_allocator_settings() was given, and PyTorch has applied. */
 void follow_settings(const std::string &settings);
 
+/** Throws c10::ValueError for a string that the library or PyTorch would reject; nothing changes. */
+void check_settings(const std::string &settings);
+
+/** Take back what PyTorch has applied of a string that was rejected later. */
+void restore_settings();
+
 /** Let PyTorch apply such a string, and follow it: for versions of PyTorch that do not tell the adapter of strings. */
 void set_settings(const std::string &settings);
 

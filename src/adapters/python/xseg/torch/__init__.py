@@ -109,6 +109,8 @@ def _declare(adapter: ctypes.CDLL) -> ctypes.CDLL:
     adapter.xseg_torch_library.restype = ctypes.c_void_p
     adapter.xseg_torch_library.argtypes = ()
     adapter.xseg_torch_open_device.argtypes = (ctypes.c_int, *text)
+    adapter.xseg_torch_check_settings.argtypes = (ctypes.c_char_p, ctypes.c_size_t, *text)
+    adapter.xseg_torch_restore_settings.argtypes = text
     adapter.xseg_torch_hears_settings.restype = ctypes.c_bool
     adapter.xseg_torch_hears_settings.argtypes = ()
     adapter.xseg_torch_settings.argtypes = (ctypes.c_char_p, *text)
@@ -123,10 +125,12 @@ def _declare(adapter: ctypes.CDLL) -> ctypes.CDLL:
     return adapter
 
 
-def _call(kind: type, name: str, *arguments: Any) -> None:
+def _call(kind: type, name: str, *arguments: Any, value_kind: Optional[type] = None) -> None:
+    """kind: the exception; value_kind: that for what a value has caused, where it is another."""
     text = ctypes.create_string_buffer(TEXT_BYTES)
-    if getattr(_ADAPTER, name)(*arguments, text, len(text)):
-        raise kind(text.value.decode(errors="replace"))
+    result = getattr(_ADAPTER, name)(*arguments, text, len(text))
+    if result:
+        raise (value_kind if value_kind and result == -1 else kind)(text.value.decode(errors="replace"))
 
 
 def _check_process() -> None:
@@ -134,7 +138,7 @@ def _check_process() -> None:
     _library.load()
     if torch.version.cuda is None:
         raise Refused(f"PyTorch {torch.__version__} was built without CUDA: install one that was built with it")
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized() and torch.cuda.get_allocator_backend() != "xseg":
         raise Refused("CUDA is initialised already, and PyTorch has allocated by itself: import xseg.torch right after "
                       "torch, or set XSEG_TORCH=1 in the environment")
     driver = os.environ.get("XSEG_DRIVER")
@@ -145,17 +149,40 @@ def _check_process() -> None:
             raise Refused(f"XSEG_DRIVER={driver}: {refusal}; unset it for the system's libcuda.so.1") from refusal
 
 
+def _original(name: str) -> Any:
+    """A function of torch._C, or None; that which _replace() has replaced, if this module is imported again."""
+    found = getattr(torch._C, name, None)  # pylint: disable=protected-access
+    return getattr(found, "xseg_original", found)
+
+
+def _replace(name: str, function: Any) -> None:
+    function.xseg_original = _original(name)
+    setattr(torch._C, name, function)  # pylint: disable=protected-access
+
+
+def _apply_settings(settings: str) -> None:
+    """For older versions, which do not tell an allocator of new settings."""
+    _call(ValueError, "xseg_torch_settings", settings.encode())
+
+
+def _set_settings(apply: Callable[[str], None], settings: str) -> None:
+    """Apply a string, or nothing of it: PyTorch's own function applies what comes before an error."""
+    try:
+        if isinstance(settings, str):  # else PyTorch's TypeError says so
+            text = settings.encode(errors="surrogateescape")
+            _call(RuntimeError, "xseg_torch_check_settings", text, len(text), value_kind=ValueError)
+        apply(settings)
+    except BaseException:
+        _call(RuntimeError, "xseg_torch_restore_settings")
+        raise
+
+
 def _follow_settings() -> None:
-    """Older versions do not tell an allocator of new settings, so their function is wrapped."""
-    name = "_cuda_cudaCachingAllocator_set_allocator_settings"
-    has_none = not hasattr(torch._C, name)  # pylint: disable=protected-access
-    if has_none or _ADAPTER.xseg_torch_hears_settings():
-        return
-
-    def set_settings(settings: str) -> None:
-        _call(ValueError, "xseg_torch_settings", settings.encode())
-
-    setattr(torch._C, name, set_settings)  # pylint: disable=protected-access
+    for name in ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings"):
+        found = _original(name)
+        if found is not None:
+            apply = found if _ADAPTER.xseg_torch_hears_settings() else _apply_settings
+            _replace(name, functools.partial(_set_settings, apply))
 
 
 def _registered_names() -> Optional["re.Pattern[str]"]:
@@ -191,8 +218,8 @@ _ADAPTER = _install()
 _call(Refused, "xseg_torch_install")
 _follow_settings()
 _lock = threading.Lock()
-_tags: Dict[Tuple[str, int], Pool] = {}
-_registered: Set[str] = set()  # names of tags whose memory others register
+_tags: Dict[Tuple[str, int], Pool] = _build.TAGS
+_registered: Set[str] = _build.REGISTERED  # names of tags whose memory others register
 _REGISTERED_NAMES = _registered_names()
 
 
@@ -274,9 +301,9 @@ def _set_metadata(set_metadata: Callable[[str], None], text: str) -> None:
 
 def _follow_labels() -> None:
     name = "_cuda_setMemoryMetadata"
-    set_metadata = getattr(torch._C, name, None)  # pylint: disable=protected-access
+    set_metadata = _original(name)
     if _REGISTERED_NAMES is not None and set_metadata is not None:
-        setattr(torch._C, name, functools.partial(_set_metadata, set_metadata))  # pylint: disable=protected-access
+        _replace(name, functools.partial(_set_metadata, set_metadata))
 
 
 _follow_labels()
@@ -355,6 +382,8 @@ def _is_moved(move: Callable[[], None], refusal: Type[Error]) -> bool:
 
 def _pause(name: Optional[str], keep: str) -> List[Pool]:
     """What of a tag, or of all, was not paused is paused."""
+    if keep not in ("nothing", "host"):
+        raise ValueError(f'xseg.torch.pause: unknown keep, {keep!r}; use "nothing" or "host"')
     found, done = _named(name), []
     try:
         for _, each in found:

@@ -20,11 +20,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Set, Tuple
 
 from xseg import _library, _structs
 
 HERE = pathlib.Path(__file__).resolve().parent
+#: Of xseg.torch, whose tags outlive a reload of that module: pools by name and device, and the names that others register.
+TAGS: Dict[Tuple[str, int], Any] = {}
+REGISTERED: Set[str] = set()
 OLDEST = (2, 6)
 COMPILERS = ("c++", "g++", "clang++")
 # Processes that start together, such as ranks, need not all see the same build fail.
