@@ -12,10 +12,11 @@ import backends
 CASES = backends.HERE / "alike_cases.py"
 # Those of a line run in one process, one after another.
 NAMES = (
-    "annotations addresses observers",
+    "annotations addresses syncs observers",
     "backend",
     "capture_shortage",
     "children",
+    "streams",
     "metadata max_entries segment_frames pool_ids pool_statistics",
     "uninitialised",
 )

@@ -368,6 +368,88 @@ def addresses():
     torch.cuda.memory._record_memory_history(None)
 
 
+def syncs():
+    """num_sync_all_streams of devices without memory, and of pools that end without memory."""
+    torch.cuda.init()
+
+    def now():
+        return [torch.cuda.memory_stats(device)["num_sync_all_streams"] for device in range(2)]
+
+    say("init", now())
+    torch.cuda.empty_cache()
+    say("no memory yet", now())
+    for device in range(2):
+        torch.cuda.reset_accumulated_memory_stats(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    say("reset", now())
+    for name, in_use in (("unused", lambda: None), ("used", lambda: byte_tensor(1))):
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            in_use()
+        del pool
+        gc.collect()
+        say("a pool that was", name, now())
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        held = byte_tensor(1)
+    del pool
+    gc.collect()
+    say("a pool with a block", now())
+    del held
+    torch.cuda.empty_cache()
+    say("emptied", now())
+    pool = torch.cuda.graph_pool_handle()
+    torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+    torch._C._cuda_endAllocateToPool(0, pool)
+    torch._C._cuda_releasePool(0, pool)
+    say("a graph's pool", now())
+    torch.cuda.empty_cache()
+    say("emptied", now())
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.cuda.empty_cache()
+    say("in a capture", now())
+    with torch.cuda.device(1):
+        byte_tensor(1)
+    torch.cuda.empty_cache()
+    say("both used", now())
+
+
+def streams():
+    """A stream of another device that uses a block, or allocates one."""
+    other, own = torch.cuda.Stream(0), torch.cuda.Stream(1)
+
+    def now():
+        stats = torch.cuda.memory_stats(1)
+        return stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]
+
+    def freed_block(*using):
+        with torch.cuda.device(1):
+            held = byte_tensor(1)
+        for stream in using:
+            held.record_stream(stream)
+        address = held.data_ptr()
+        del held
+        say("freed", now())
+        with torch.cuda.device(1):
+            again = byte_tensor(1)
+        say("the same block comes", again.data_ptr() == address, now())
+
+    for name, using in (("none", ()), ("another device's", (other,)), ("both devices'", (other, own, other))):
+        say(name)
+        freed_block(*using)
+        torch.cuda.synchronize(0)
+        torch.cuda.synchronize(1)
+        with torch.cuda.device(1):
+            byte_tensor(1)
+        torch.cuda.empty_cache()
+        say("emptied", now(), torch.cuda.memory_reserved(1))
+    raw = torch.cuda.caching_allocator_alloc(1000, 1, other)
+    say("allocated", raw > 0, now())
+    torch.cuda.caching_allocator_delete(raw)
+    say("and freed", now(), torch.cuda.caching_allocator_alloc(1000, 1, other) == raw)
+    say("no tensor of CUDA", attempt(lambda: torch.empty(1).record_stream(other))[0], attempt(lambda: byte_tensor(0).record_stream(other)))
+
+
 def observers():
     """The exception of an observer comes out of the allocation that was refused."""
     seen = []

@@ -4,6 +4,7 @@
 #include "src/adapters/torch/checkpoint.cpp"
 #include "src/adapters/torch/contexts.cpp"
 #include "src/adapters/torch/errors.cpp"
+#include "src/adapters/torch/foreign.cpp"
 #include "src/adapters/torch/history.cpp"
 #include "src/adapters/torch/install.cpp"
 #include "src/adapters/torch/notes.cpp"

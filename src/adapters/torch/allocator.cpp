@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "src/adapters/torch/errors.h"
+#include "src/adapters/torch/foreign.h"
 #include "src/adapters/torch/pools.h"
 #include "src/adapters/torch/share.h"
 
@@ -49,10 +50,19 @@ static void trace_free(void *ptr)
     }
 }
 
+static xseg_status give_back_attached(struct xseg_allocator *library, void *ptr)
+{
+    xseg_status status = take_back_share(library, ptr);
+    if (status != XSEG_OK) {
+        return status;
+    }
+    return order_foreign(library, ptr) ? xseg_free(library, ptr) : XSEG_OK;
+}
+
 static xseg_status give_back(struct xseg_allocator *library, void *ptr)
 {
-    xseg_status status = forget_share(library, ptr);
-    return status == XSEG_OK ? xseg_free(library, ptr) : status;
+    bool is_attached = attached_count.load(std::memory_order_relaxed) != 0;
+    return C10_UNLIKELY(is_attached) ? give_back_attached(library, ptr) : xseg_free(library, ptr);
 }
 
 static void delete_uncached(void *ptr)
@@ -117,7 +127,13 @@ void *Allocator::take(size_t bytes, DeviceIndex device, cudaStream_t stream)
     }
     xseg_status status = xseg_alloc(library_, device, bytes, stream, &ptr);
     if (C10_UNLIKELY(status != XSEG_OK)) {
-        raise(refusal(library_, status, device, bytes));
+        Refusal refused = refusal(library_, status, device, bytes);
+        if (status == XSEG_ERR_ARGUMENT) {
+            status = allocate_foreign(library_, bytes, device, stream, &ptr);
+        }
+        if (status != XSEG_OK) {
+            raise(status == refused.status ? refused : refusal(library_, status, device, bytes));
+        }
     }
     tell_allocation(ptr, device);
     return ptr;
@@ -259,6 +275,13 @@ void Allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stre
     if (ptr.get() == nullptr || ptr.get_deleter() != &delete_cached) {
         return;
     }
+    if (C10_UNLIKELY(ptr.device().index() != stream.device_index())) {
+        TORCH_CHECK(is_forked() || is_live(library_, ptr.get()), "xseg: record_stream: not an allocated block, ", ptr.get());
+        if (!is_forked()) {
+            use_foreign(ptr.get(), ptr.device().index(), stream);
+        }
+        return;
+    }
     xseg_status status = xseg_use(library_, ptr.get(), stream.stream());
     if (status != XSEG_ERR_FORKED) {
         check(status, "a use was refused");
@@ -278,9 +301,16 @@ void Allocator::emptyCache(MempoolId_t id)
     struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
     options.wait = true;
     close_left_imports();
+    free_deferred(library());
     if (id.first == 0 && id.second == 0) {
         check(xseg_trim(library(), nullptr, &options, nullptr), "empty_cache");
+        for (DeviceIndex device = 0; device < device_count(); device++) {
+            if (!is_open(device)) {
+                count_sync(device);
+            }
+        }
     }
+    count_ended_pools(this, id);
     for (struct xseg_pool *pool : released_pools(id)) {
         struct xseg_where where = XSEG_WHERE_ANY;
         where.pool = pool;

@@ -53,6 +53,10 @@ class Allocator final : public CUDAAllocator {
   void check_device(DeviceIndex device) const;
   /** Check a device's number; the device counts as open from then on. */
   void open_device(DeviceIndex device);
+  /** Count a wait for all streams that PyTorch counts where the library has nothing to wait for. */
+  void count_sync(DeviceIndex device) {
+    syncs_[device].fetch_add(1, std::memory_order_relaxed);
+  }
 
   /* allocator.cpp */
   c10::DataPtr allocate(size_t bytes) override;
@@ -151,6 +155,7 @@ class Allocator final : public CUDAAllocator {
   std::atomic<int> device_count_{0}; /* set behind `library_` */
   std::atomic<bool> is_enabled_{true};
   std::atomic<bool> open_[DEVICES_MOST] = {};
+  std::atomic<int64_t> syncs_[DEVICES_MOST] = {}; /* of count_sync() */
 };
 
 /** The allocator that install() made, or NULL. */

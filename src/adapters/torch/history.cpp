@@ -41,7 +41,7 @@ const char *stacks_of(RecordContext when)
 }
 
 /*
- * What the library's history cannot have as PyTorch does: annotations of a time, for which PyTorch has one ring, and
+ * Entries that the library's history does not have: annotations of a time, for which PyTorch has one ring, and
  * events of devices on which there was no request yet.  Each deque has the newest entries, at most entries_most.
  */
 struct Beside {

@@ -9,10 +9,10 @@
 
 namespace xseg_torch {
 
-/** The newest events of a device, as many as recordHistory() was told, as PyTorch's entries, the oldest first. */
+/** The newest events of a device, at most the entries of recordHistory(), as PyTorch's entries, the oldest first. */
 std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device);
 
-/** The newest annotations of a time, as many as recordHistory() was told, the oldest first. */
+/** The newest annotations of a time, at most the entries of recordHistory(), the oldest first. */
 std::vector<Annotation> time_annotations();
 
 /** Write into the history that a snapshot was taken: the next one shows it. */

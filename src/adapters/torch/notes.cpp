@@ -40,7 +40,7 @@ Notes &notes()
     return *the_notes;
 }
 
-/* What tells labels apart. */
+/* The parts that make two labels equal. */
 std::tuple<std::string, std::string, std::string> key_of(const Note &note)
 {
     return {note.metadata, note.compile_context, note.internal_metadata};

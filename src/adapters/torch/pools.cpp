@@ -6,10 +6,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <type_traits>
 
 #include "src/adapters/torch/allocator.h"
 #include "src/adapters/torch/errors.h"
+#include "src/adapters/torch/foreign.h"
 #include "src/adapters/torch/held.h"
 #include "src/adapters/torch/history.h"
 #include "src/adapters/torch/share.h"
@@ -38,6 +40,7 @@ struct Table {
     std::map<Key, std::unique_ptr<Pool>> pools;
     /* By each id that has had memory: what its pools that have ended leave.  Other ids have no statistics in PyTorch. */
     std::map<Key, Groups> ended;
+    std::set<Key> ended_early; /* of pools that had no memory when they were released; for count_ended_pools() */
     std::vector<std::unique_ptr<Pool>> gone; /* their own allocators are still to be destroyed */
 };
 
@@ -184,6 +187,7 @@ Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::shared
     }
     allocator->open_device(device);
     check(xseg_pool_create(allocator->library(), device, &options, &pool->handle), "a pool cannot be made");
+    table().ended_early.erase({device, id});
     Pool *made = pool.get();
     table().pools[{device, id}] = std::move(pool);
     return made;
@@ -263,6 +267,18 @@ struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, Memp
 void destroy_gone_pools()
 {
     Lock lock;
+}
+
+void count_ended_pools(Allocator *allocator, MempoolId_t id)
+{
+    Lock lock;
+    bool is_all = id.first == 0 && id.second == 0;
+    for (auto key = table().ended_early.begin(); key != table().ended_early.end();) {
+        if (!is_all && key->second == id) {
+            allocator->count_sync(key->first);
+        }
+        key = is_all || key->second == id ? table().ended_early.erase(key) : std::next(key);
+    }
 }
 
 std::vector<struct xseg_pool *> released_pools(MempoolId_t id)
@@ -374,6 +390,7 @@ static void end_mark(struct xseg_allocator *library, DeviceIndex device)
     check(xseg_capture_unmark(library, device), "the end of a capture");
     note_capture(device, false);
     close_left_imports();
+    free_deferred(library);
 }
 
 /* Whether a capture is to be ended with the route. */
@@ -448,6 +465,9 @@ void Allocator::releasePool(DeviceIndex device, MempoolId_t id)
     }
     Lock lock;
     let_go(find_held(device, id, "releasePool"));
+    if (find(device, id) == nullptr) {
+        table().ended_early.insert({device, id});
+    }
 }
 
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id)

@@ -34,6 +34,10 @@ struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, Memp
 /** Destroy the allocators of pools that are gone, where the calling thread holds no lock of the adapter's. */
 void destroy_gone_pools();
 
+/** Count a wait for each pool of an id ({0, 0}: none) that has ended at its release, without memory: PyTorch waits in the next
+ * empty_cache(), which forgets such pools. */
+void count_ended_pools(Allocator *allocator, MempoolId_t id);
+
 /** Released pools of an id that still have memory, on all devices. */
 std::vector<struct xseg_pool *> released_pools(MempoolId_t id);
 

@@ -55,7 +55,7 @@ std::string export_block(struct xseg_allocator *library, void *base)
     check(xseg_export_text(library, base, written, sizeof written, nullptr), "the block cannot be shared");
     std::string text = written;
     shares().exported.emplace(base, text);
-    share_count.fetch_add(1);
+    attached_count.fetch_add(1);
     return text;
 }
 
@@ -195,7 +195,7 @@ xseg_status take_back_share(struct xseg_allocator *library, void *ptr)
     if (shares().exported.erase(ptr) == 0) {
         return XSEG_OK;
     }
-    share_count.fetch_sub(1);
+    attached_count.fetch_sub(1);
     return xseg_export_close(library, ptr);
 }
 

@@ -10,16 +10,16 @@
 
 namespace xseg_torch {
 
-/** How many blocks are exported. */
-inline std::atomic<size_t> share_count{0};
+/** The number of blocks that are exported or used by streams of other devices (foreign.h): their frees have work to do first. */
+inline std::atomic<size_t> attached_count{0};
 
 /** Close the export of a block, if it has one. */
 xseg_status take_back_share(struct xseg_allocator *library, void *ptr);
 
-/** Close the export of a block that is about to be freed.  While nothing is exported, this takes no lock. */
+/** Close the export of a block that is about to be freed.  While nothing is attached, this takes no lock. */
 inline xseg_status forget_share(struct xseg_allocator *library, void *ptr)
 {
-    return share_count.load(std::memory_order_relaxed) == 0 ? XSEG_OK : take_back_share(library, ptr);
+    return attached_count.load(std::memory_order_relaxed) == 0 ? XSEG_OK : take_back_share(library, ptr);
 }
 
 /** Note that a capture of a device begins or has ended: imported memory that ends in between is closed afterwards. */

@@ -81,6 +81,7 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device)
     copy_stat(stats.oversize_allocations, now.oversize_allocations);
     copy_stat(stats.oversize_segments, now.oversize_segments);
     copy_numbers(stats, now);
+    stats.num_sync_all_streams += syncs_[device].load(std::memory_order_relaxed);
     copy_pools(stats, library_, device);
     return stats;
 }
@@ -98,6 +99,7 @@ static void reset(Allocator *allocator, DeviceIndex device, unsigned what)
 void Allocator::resetAccumulatedStats(DeviceIndex device)
 {
     reset(this, device, XSEG_RESET_ACCUMULATED);
+    syncs_[device].store(0, std::memory_order_relaxed);
 }
 
 void Allocator::resetPeakStats(DeviceIndex device)

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/adapters/torch/foreign.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "src/adapters/torch/allocator.h"
+#include "src/adapters/torch/errors.h"
+#include "src/adapters/torch/held.h"
+#include "src/adapters/torch/share.h"
+
+namespace xseg_torch {
+
+namespace {
+
+struct ForeignStream {
+    cudaStream_t handle;
+    DeviceIndex device;
+
+    bool operator==(const ForeignStream &other) const
+    {
+        return handle == other.handle && device == other.device;
+    }
+};
+
+struct Block {
+    DeviceIndex device;
+    std::vector<ForeignStream> streams;
+    bool is_allocated_for_it; /* on the stand-in of its only stream */
+};
+
+struct Foreign {
+    std::mutex mutex;
+    std::unordered_map<void *, Block> blocks;
+    std::map<std::tuple<DeviceIndex, DeviceIndex, cudaStream_t>, cudaStream_t> stand_ins;
+    std::vector<void *> deferred;
+};
+
+Foreign &foreign()
+{
+    static Foreign *const the_foreign = new Foreign;
+    return *the_foreign;
+}
+
+/* The caller holds the lock, here and below. */
+cudaStream_t stand_in(DeviceIndex device, const ForeignStream &stream)
+{
+    cudaStream_t &found = foreign().stand_ins[{device, stream.device, stream.handle}];
+    if (found == nullptr) {
+        c10::cuda::CUDAGuard guard(device);
+        C10_CUDA_CHECK(cudaStreamCreateWithFlags(&found, cudaStreamNonBlocking));
+    }
+    return found;
+}
+
+void add(void *ptr, DeviceIndex device, const ForeignStream &stream, bool is_allocated_for_it)
+{
+    auto [found, is_new] = foreign().blocks.try_emplace(ptr, Block{device, {}, is_allocated_for_it});
+    std::vector<ForeignStream> &streams = found->second.streams;
+    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
+        streams.push_back(stream);
+    }
+    if (is_new) {
+        attached_count.fetch_add(1);
+    }
+}
+
+bool is_capturing(const ForeignStream &stream)
+{
+    c10::cuda::CUDAGuard guard(stream.device);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    C10_CUDA_CHECK(cudaStreamIsCapturing(stream.handle, &status));
+    return status != cudaStreamCaptureStatusNone;
+}
+
+/* Whether a device has a stream: its events can be recorded there. */
+bool has_stream(DeviceIndex device, cudaStream_t stream)
+{
+    c10::cuda::CUDAGuard guard(device);
+    cudaEvent_t event = nullptr;
+    C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    cudaError_t error = cudaEventRecord(event, stream);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+    C10_CUDA_CHECK_WARN(cudaEventDestroy(event));
+    return error == cudaSuccess;
+}
+
+/* Let a stand-in wait for all that is queued on a stream. */
+void wait_for(cudaStream_t waiter, DeviceIndex device, const ForeignStream &stream)
+{
+    cudaEvent_t event = nullptr;
+    {
+        c10::cuda::CUDAGuard guard(stream.device);
+        C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        C10_CUDA_CHECK(cudaEventRecord(event, stream.handle));
+    }
+    c10::cuda::CUDAGuard guard(device);
+    C10_CUDA_CHECK(cudaStreamWaitEvent(waiter, event, 0));
+    C10_CUDA_CHECK_WARN(cudaEventDestroy(event)); /* it ends once it has completed */
+}
+
+} // namespace
+
+void use_foreign(void *ptr, DeviceIndex device, c10::cuda::CUDAStream stream)
+{
+    Held<std::mutex> lock(foreign().mutex);
+    add(ptr, device, {stream.stream(), stream.device_index()}, false);
+}
+
+xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, DeviceIndex device, cudaStream_t stream, void **ptr)
+{
+    for (DeviceIndex other = 0; other < installed()->device_count(); other++) {
+        if (other == device || !has_stream(other, stream)) {
+            continue;
+        }
+        ForeignStream found{stream, other};
+        cudaStream_t waiter;
+        {
+            Held<std::mutex> lock(foreign().mutex);
+            waiter = stand_in(device, found);
+        }
+        xseg_status status = xseg_alloc(library, device, bytes, waiter, ptr);
+        if (status == XSEG_OK) {
+            Held<std::mutex> lock(foreign().mutex);
+            add(*ptr, device, found, true);
+        }
+        return status;
+    }
+    return XSEG_ERR_ARGUMENT;
+}
+
+bool order_foreign(struct xseg_allocator *library, void *ptr)
+{
+    Held<std::mutex> lock(foreign().mutex);
+    auto found = foreign().blocks.find(ptr);
+    if (found == foreign().blocks.end()) {
+        return true;
+    }
+    const Block &block = found->second;
+    /* A free must not throw.  A stream fails here once its device is lost. */
+    try {
+        if (std::any_of(block.streams.begin(), block.streams.end(), is_capturing)) {
+            foreign().deferred.push_back(ptr);
+            return false;
+        }
+        for (const ForeignStream &stream : block.streams) {
+            cudaStream_t waiter = stand_in(block.device, stream);
+            wait_for(waiter, block.device, stream);
+            if (!block.is_allocated_for_it || !(stream == block.streams[0])) {
+                warn(xseg_use(library, ptr, waiter), "a use was refused");
+            }
+        }
+    } catch (const std::exception &failure) {
+        TORCH_WARN("xseg: a freed block does not wait for a stream of another device: ", failure.what());
+    }
+    foreign().blocks.erase(found);
+    attached_count.fetch_sub(1);
+    return true;
+}
+
+void free_deferred(struct xseg_allocator *library)
+{
+    std::vector<void *> blocks;
+    {
+        Held<std::mutex> lock(foreign().mutex);
+        blocks.swap(foreign().deferred);
+    }
+    for (void *ptr : blocks) {
+        if (order_foreign(library, ptr)) {
+            warn(xseg_free(library, ptr), "a free was refused");
+        }
+    }
+}
+
+} // namespace xseg_torch
