@@ -56,6 +56,8 @@
  *   XSEG_SIM_DMA_BUF=0|1        whether address ranges have dma-bufs (1)
  *   XSEG_SIM_ADDRESS_RANGE=0|1  whether cuMemGetAddressRange answers for mapped memory (1)
  *   XSEG_SIM_READ_ONLY=0|1      whether cuMemSetAccess gives read-only access (1)
+ *   XSEG_SIM_ADDRESS_ORDER=ORDER
+ *                               rising, falling or shuffled: enum xseg_sim_address_order (rising)
  *
  * Threads: any.  Costs: no real driver is ever called.
  * Errors:  a status, and a sentence: xseg_sim_error_text().
@@ -85,6 +87,13 @@ enum xseg_sim_rdma {
     XSEG_SIM_RDMA_ABSENT /* the devices say that they have none; it is refused, and so is every registration */
 };
 
+/** Where each reservation and each allocation is placed. */
+enum xseg_sim_address_order {
+    XSEG_SIM_ADDRESSES_RISING,  /* above all earlier ones */
+    XSEG_SIM_ADDRESSES_FALLING, /* below all earlier ones */
+    XSEG_SIM_ADDRESSES_SHUFFLED /* at pseudo-random addresses, the same in each run */
+};
+
 /** The simulated machine.  Start from XSEG_SIM_SETTINGS_INIT; zero is the default throughout. */
 struct xseg_sim_settings {
     size_t struct_bytes;     /* sizeof(struct xseg_sim_settings) */
@@ -105,9 +114,10 @@ struct xseg_sim_settings {
     bool without_dma_buf;    /* no address range has a dma-buf */
     bool no_address_range;   /* cuMemGetAddressRange does not answer for mapped memory */
     bool without_read_only;  /* cuMemSetAccess refuses read-only access */
+    enum xseg_sim_address_order address_order; /* 0: rising addresses */
 };
 /* clang-format off */
-#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL, false, false, XSEG_SIM_RDMA_WORKS, false, false, false}
+#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL, false, false, XSEG_SIM_RDMA_WORKS, false, false, false, XSEG_SIM_ADDRESSES_RISING}
 /* clang-format on */
 
 /**

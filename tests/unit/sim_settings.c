@@ -11,11 +11,11 @@
 #include "tests/support/shared.h"
 
 static const char *const names[] = {
-    "XSEG_SIM_DEVICES",       "XSEG_SIM_MEMORY_MB", "XSEG_SIM_ADDRESSES_MB", "XSEG_SIM_COSTS",
-    "XSEG_SIM_BATCH",         "XSEG_SIM_VMM",       "XSEG_SIM_FAIL",         "XSEG_SIM_STRICT",
-    "XSEG_SIM_BYTES",         "XSEG_SIM_PEERS",     "XSEG_SIM_TAILS",        "XSEG_SIM_SHARED",
-    "XSEG_SIM_FABRIC",        "XSEG_SIM_RECYCLE",   "XSEG_SIM_RDMA",         "XSEG_SIM_DMA_BUF",
-    "XSEG_SIM_ADDRESS_RANGE", "XSEG_SIM_READ_ONLY",
+    "XSEG_SIM_DEVICES",       "XSEG_SIM_MEMORY_MB", "XSEG_SIM_ADDRESSES_MB",  "XSEG_SIM_COSTS",
+    "XSEG_SIM_BATCH",         "XSEG_SIM_VMM",       "XSEG_SIM_FAIL",          "XSEG_SIM_STRICT",
+    "XSEG_SIM_BYTES",         "XSEG_SIM_PEERS",     "XSEG_SIM_TAILS",         "XSEG_SIM_SHARED",
+    "XSEG_SIM_FABRIC",        "XSEG_SIM_RECYCLE",   "XSEG_SIM_RDMA",          "XSEG_SIM_DMA_BUF",
+    "XSEG_SIM_ADDRESS_RANGE", "XSEG_SIM_READ_ONLY", "XSEG_SIM_ADDRESS_ORDER",
 };
 
 static int clear(void **state)
@@ -187,6 +187,86 @@ static void read_only_access_can_be_refused(void **state)
     }
 }
 
+#define PLACES 64u
+#define RANGES 6u
+
+/* Allocations and reservations of several sizes in turn, of which some are freed again: where they were placed. */
+static void place_some(CUdeviceptr *place)
+{
+    for (unsigned i = 0; i < PLACES; i++) {
+        const size_t bytes = (1 + i % 5) * GRANULE;
+
+        if (i % 2 == 0)
+            ASSERT_OK(cuMemAlloc(&place[i], bytes));
+        else
+            place[i] = reserve(bytes);
+        if (i % 7 == 6)
+            ASSERT_OK(i % 2 == 0 ? cuMemFree(place[i]) : cuMemAddressFree(place[i], bytes));
+    }
+}
+
+static void addresses_rise_fall_or_are_shuffled(void **state)
+{
+    static const char *const order[] = {"rising", "falling", "shuffled"};
+    static const unsigned least[] = {PLACES - 1, 0, PLACES / 4},
+                          most[] = {PLACES - 1, 0, PLACES * 3 / 4};
+
+    (void)state;
+    for (unsigned which = 0; which < 3; which++) {
+        CUdeviceptr place[PLACES], again[PLACES];
+        unsigned above = 0;
+
+        set("XSEG_SIM_ADDRESS_ORDER", order[which]);
+        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+        ASSERT_OK(cuInit(0));
+        (void)enter(0);
+        place_some(place);
+        for (unsigned i = 1; i < PLACES; i++)
+            above += place[i] > place[i - 1];
+        assert_in_range(above, least[which], most[which]);
+        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+        ASSERT_OK(cuInit(0));
+        (void)enter(0);
+        place_some(again);
+        assert_memory_equal(place, again, sizeof(place));
+    }
+    {
+        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+        settings.address_order = (enum xseg_sim_address_order)(XSEG_SIM_ADDRESSES_SHUFFLED + 1);
+        expect_refused(xseg_sim_reset(&settings), "address_order is 3");
+    }
+}
+
+/* Ranges do not overlap, and every range is found at its address, when addresses come again. */
+static void addresses_come_again_in_any_order(void **state)
+{
+    const size_t bytes = (size_t)7 << 40;
+
+    (void)state;
+    for (unsigned order = 0; order <= XSEG_SIM_ADDRESSES_SHUFFLED; order++) {
+        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+        CUdeviceptr place[RANGES] = {0};
+
+        settings.address_order = (enum xseg_sim_address_order)order;
+        assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+        ASSERT_OK(cuInit(0));
+        (void)enter(0);
+        for (unsigned step = 0; step < 200; step++) {
+            const unsigned at = step * 5 % RANGES;
+
+            if (place[at] != 0)
+                ASSERT_OK(cuMemAddressFree(place[at], bytes));
+            place[at] = reserve(bytes);
+            back(place[at] + step * GRANULE, GRANULE);
+            for (unsigned i = 0; i < RANGES; i++)
+                assert_true(i == at || place[i] == 0 || place[i] + bytes <= place[at] ||
+                            place[at] + bytes <= place[i]);
+            ASSERT_OK(cuMemUnmap(place[at] + step * GRANULE, GRANULE));
+        }
+    }
+}
+
 static void a_fault_from_the_environment(void **state)
 {
     (void)state;
@@ -254,6 +334,8 @@ static void what_cannot_be_understood_is_refused(void **state)
         {"XSEG_SIM_DMA_BUF", "2"},
         {"XSEG_SIM_ADDRESS_RANGE", "no"},
         {"XSEG_SIM_READ_ONLY", "no"},
+        {"XSEG_SIM_ADDRESS_ORDER", "1"},
+        {"XSEG_SIM_ADDRESS_ORDER", "fall"},
         {"XSEG_SIM_PEERS", "no"},
         {"XSEG_SIM_TAILS", "-1"},
         {"XSEG_SIM_FAIL", "cuMemCreate:1:99999999999"},
@@ -547,6 +629,8 @@ int main(void)
         cmocka_unit_test_teardown(every_variable_counts, clear),
         cmocka_unit_test_teardown(each_kind_of_rdma_has_its_word, clear),
         cmocka_unit_test_teardown(read_only_access_can_be_refused, clear),
+        cmocka_unit_test_teardown(addresses_rise_fall_or_are_shuffled, clear),
+        cmocka_unit_test_teardown(addresses_come_again_in_any_order, clear),
         cmocka_unit_test_teardown(a_fault_from_the_environment, clear),
         cmocka_unit_test_teardown(costs_from_a_file, clear),
         cmocka_unit_test_teardown(strict_unless_told_otherwise, clear),

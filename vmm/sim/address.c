@@ -13,6 +13,8 @@
 /* The first address leaves low numbers free, so that a small integer is never an address. */
 #define FIRST ((uint64_t)0x200000000)
 #define END   ((uint64_t)1 << 47)
+/* Falling addresses begin here, and shuffled ones are below: a program has its own code, heap and stacks above. */
+#define MIDDLE ((uint64_t)1 << 45)
 /* From here to the next place to try, where the process has something at an address. */
 #define SKIP ((uint64_t)1 << 38)
 
@@ -21,9 +23,15 @@ static uint64_t granules_of(uint64_t bytes)
     return bytes / SIM_GRANULE + (bytes % SIM_GRANULE != 0);
 }
 
-void sim_addresses_start(struct sim_addresses *addresses, uint64_t limit_bytes)
+void sim_addresses_start(struct sim_addresses *addresses, uint64_t limit_bytes,
+                         enum xseg_sim_address_order order)
 {
-    *addresses = (struct sim_addresses){.next = FIRST, .limit_bytes = limit_bytes};
+    *addresses = (struct sim_addresses){
+        .next = order == XSEG_SIM_ADDRESSES_FALLING ? MIDDLE : FIRST,
+        .limit_bytes = limit_bytes,
+        .is_used_up = order == XSEG_SIM_ADDRESSES_SHUFFLED,
+        .order = order,
+    };
 }
 
 void sim_addresses_end(struct sim_addresses *addresses)
@@ -127,8 +135,58 @@ static uint64_t gap_from(const struct sim_addresses *addresses, uint64_t from, u
     return base <= END - bytes ? base : 0;
 }
 
-/* Where a range would start, or 0 when there is no room for it: above all earlier ones, and once there is
- * no such place, at the next gap, from the first address on again. */
+/* The highest start of so many bytes that end at an address or below, or 0. */
+static uint64_t start_below(uint64_t end, uint64_t bytes, uint64_t mask)
+{
+    const uint64_t base = end < bytes ? 0 : (end - bytes) & ~mask;
+
+    return base < FIRST ? 0 : base;
+}
+
+/* The highest place below `end` where nothing lies, or 0. */
+static uint64_t gap_below(const struct sim_addresses *addresses, uint64_t end, uint64_t bytes,
+                          uint64_t mask)
+{
+    uint64_t base = start_below(end, bytes, mask);
+
+    for (size_t i = entry_above(addresses, end - 1); base != 0 && i-- > 0;) {
+        const struct sim_range *range = addresses->range[i];
+
+        if (range == NULL)
+            continue;
+        if (end_of(range) <= base)
+            break;
+        base = start_below(range->base, bytes, mask);
+    }
+    return base;
+}
+
+/* A pseudo-random address, by the generator SplitMix64. */
+static uint64_t draw(struct sim_addresses *addresses)
+{
+    uint64_t number = addresses->drawn += UINT64_C(0x9E3779B97F4A7C15);
+
+    number = (number ^ number >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    number = (number ^ number >> 27) * UINT64_C(0x94D049BB133111EB);
+    return FIRST + (number ^ number >> 31) % (MIDDLE - FIRST);
+}
+
+/* The next gap in the order of the machine, or 0.
+ * again: from the first address of the order on, not from where the last range led */
+static uint64_t gap(struct sim_addresses *addresses, bool again, uint64_t bytes, uint64_t mask)
+{
+    switch (addresses->order) {
+    case XSEG_SIM_ADDRESSES_FALLING:
+        return gap_below(addresses, again ? END : addresses->next, bytes, mask);
+    case XSEG_SIM_ADDRESSES_SHUFFLED:
+        return gap_from(addresses, again ? FIRST : draw(addresses), bytes, mask);
+    default:
+        return gap_from(addresses, again ? FIRST : addresses->next, bytes, mask);
+    }
+}
+
+/* Where a range would start, or 0 when there is no room for it: beyond all earlier ones, and once there is
+ * no such place, at the next gap, from the first address of the order on again. */
 static uint64_t place(struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
 {
     const uint64_t mask = (alignment < SIM_GRANULE ? SIM_GRANULE : alignment) - 1;
@@ -136,13 +194,13 @@ static uint64_t place(struct sim_addresses *addresses, uint64_t bytes, uint64_t 
 
     if (addresses->held_bytes > room || bytes > room - addresses->held_bytes || mask >= END)
         return 0;
-    const uint64_t base = gap_from(addresses, addresses->next, bytes, mask);
+    const uint64_t base = gap(addresses, false, bytes, mask);
     if (base != 0)
         return base;
     if (!addresses->is_used_up)
         squeeze(addresses);
     addresses->is_used_up = true;
-    return gap_from(addresses, FIRST, bytes, mask);
+    return gap(addresses, true, bytes, mask);
 }
 
 /* As place(); if bytes are real, only where the process has nothing of its own. */
@@ -154,12 +212,11 @@ static uint64_t free_place(struct sim_addresses *addresses, uint64_t bytes, uint
 
         if (base == 0 || sim_bytes_reserve(base, bytes))
             return base;
-        addresses->next = (base / SKIP + 1) * SKIP;
+        addresses->next = (base / SKIP + (addresses->order != XSEG_SIM_ADDRESSES_FALLING)) * SKIP;
     }
     return 0;
 }
 
-/* Above all others, unless addresses come again. */
 static void insert(struct sim_addresses *addresses, struct sim_range *range)
 {
     const size_t at = entry_above(addresses, range->base), behind = addresses->count - at;
@@ -169,7 +226,7 @@ static void insert(struct sim_addresses *addresses, struct sim_range *range)
     addresses->range[at] = range;
     addresses->base[at] = range->base;
     addresses->count++;
-    addresses->next = end_of(range);
+    addresses->next = addresses->order == XSEG_SIM_ADDRESSES_FALLING ? range->base : end_of(range);
 }
 
 /* With room for mappings, if it is a reservation. */

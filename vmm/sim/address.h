@@ -2,6 +2,7 @@
 /*
  * Addresses: ranges that are handed out upwards, so that none comes twice before all have been used.
  * From then on the next gap is taken that lies above the last range, or else from the first address on.
+ * Falling addresses are the mirror image of that.  Shuffled ones are the first gap from a pseudo-random address on.
  *
  * A range is a reservation (cuMemAddressReserve) or an allocation (cuMemAlloc).  It starts 2 MiB
  * aligned at least and takes whole granules of 2 MiB.
@@ -20,6 +21,7 @@
 
 #include "vmm/sim/bytes.h"
 #include "vmm/sim/origin.h"
+#include "xseg/sim.h"
 
 struct sim_mapping;
 
@@ -45,10 +47,13 @@ struct sim_addresses {
     size_t reservations, allocations; /* that are live */
     uint64_t next, live_bytes, limit_bytes;
     bool is_used_up; /* addresses come again; then no range that was given back is in the array */
+    enum xseg_sim_address_order order;
+    uint64_t drawn;      /* shuffled: the last pseudo-random number */
     uint64_t held_bytes; /* by somebody else, as a test wants it */
 };
 
-void sim_addresses_start(struct sim_addresses *addresses, uint64_t limit_bytes);
+void sim_addresses_start(struct sim_addresses *addresses, uint64_t limit_bytes,
+                         enum xseg_sim_address_order order);
 void sim_addresses_end(struct sim_addresses *addresses);
 
 /**

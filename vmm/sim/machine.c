@@ -154,7 +154,7 @@ void sim_machine_start(const struct sim_scene *scene)
     memset(sim_machine.calls, 0, sizeof(sim_machine.calls));
     memset(sim_machine.device, 0, sizeof(sim_machine.device));
     sim_machine.faults = scene->faults;
-    sim_addresses_start(&sim_machine.addresses, scene->address_bytes);
+    sim_addresses_start(&sim_machine.addresses, scene->address_bytes, scene->address_order);
 }
 
 uint64_t sim_memory_left(unsigned device)

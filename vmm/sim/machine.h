@@ -61,8 +61,8 @@ struct sim_device {
     /* The primary context. */
     unsigned retained;
     bool active;
-    uint64_t context_number; /* rises with each context of the device */
-    unsigned flags;          /* of the context; nothing depends on them */
+    uint64_t context_number;     /* rises with each context of the device */
+    unsigned flags;              /* of the context; nothing depends on them */
     struct sim_stream *legacy;   /* the legacy default stream, made when first needed */
     struct sim_stream *streams;  /* all that are alive */
     struct sim_stream *departed; /* destroyed, with work still unfinished */
@@ -213,6 +213,7 @@ struct sim_scene {
     bool one_by_one, without_vmm, without_peers, fast, real_bytes, recycles, fabric;
     bool without_dma_buf, no_address_range, without_read_only;
     enum xseg_sim_rdma rdma;
+    enum xseg_sim_address_order address_order;
     struct sim_faults faults;
     uint64_t tail_seed;
     struct sim_shared shared;

@@ -70,12 +70,16 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
     wanted.without_dma_buf = settings->without_dma_buf;
     wanted.no_address_range = settings->no_address_range;
     wanted.without_read_only = settings->without_read_only;
+    wanted.address_order = settings->address_order;
     if (wanted.devices > SIM_DEVICES_MAX)
         return sim_refuse(XSEG_ERR_ARGUMENT, "%u devices: there can be up to %u", wanted.devices,
                           SIM_DEVICES_MAX);
     if ((unsigned)wanted.rdma > XSEG_SIM_RDMA_ABSENT)
         return sim_refuse(XSEG_ERR_ARGUMENT, "rdma is %u: there is no such kind",
                           (unsigned)wanted.rdma);
+    if ((unsigned)wanted.address_order > XSEG_SIM_ADDRESSES_SHUFFLED)
+        return sim_refuse(XSEG_ERR_ARGUMENT, "address_order is %u: there is no such order",
+                          (unsigned)wanted.address_order);
     if (wanted.memory_bytes % SIM_GRANULE != 0)
         return sim_refuse(XSEG_ERR_ARGUMENT,
                           "memory_bytes is %" PRIu64 ": give a multiple of 2 MiB",
@@ -265,6 +269,22 @@ static bool take_read_only(const char *text, struct sim_scene *scene)
     return true;
 }
 
+static bool take_address_order(const char *text, struct sim_scene *scene)
+{
+    static const char *const names[] = {
+        [XSEG_SIM_ADDRESSES_RISING] = "rising",
+        [XSEG_SIM_ADDRESSES_FALLING] = "falling",
+        [XSEG_SIM_ADDRESSES_SHUFFLED] = "shuffled",
+    };
+
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(text, names[i]) == 0) {
+            scene->address_order = (enum xseg_sim_address_order)i;
+            return true;
+        }
+    return false;
+}
+
 /* CALL:N[+EVERY][:ERROR], where CALL may be empty. */
 static bool take_one_fault(const char *text, struct sim_faults *faults, const char **end)
 {
@@ -330,6 +350,7 @@ static const struct {
     {"XSEG_SIM_DMA_BUF", take_dma_buf, "0 or 1"},
     {"XSEG_SIM_ADDRESS_RANGE", take_address_range, "0 or 1"},
     {"XSEG_SIM_READ_ONLY", take_read_only, "0 or 1"},
+    {"XSEG_SIM_ADDRESS_ORDER", take_address_order, "rising, falling or shuffled"},
     {"XSEG_SIM_FAIL", take_fault,
      "CALL:N[+EVERY][:ERROR], with a call that the simulator has, and commas between several"},
 };
