@@ -3,8 +3,10 @@
  * Which memory a request gets, against PyTorch's rules in their plainest form: an array of blocks in the
  * order of their addresses, and a look at all of them for each request.
  *
- * Best fit by size, then address; what can still grow is passed over where the next is effectively
- * smaller; growth from the lowest hole that is enough; split, merge.  Requests are small and large, for
+ * Best fit by size, then by the registration of segments, then by address; what can still grow is passed over where
+ * the next is effectively smaller; growth from the first hole that is enough, by registration and address, and from
+ * segments without memory last, which are registered again; split, merge.  The driver's addresses rise, fall, or are
+ * shuffled, which makes no difference.  Requests are small and large, for
  * expandable segments, for classic ones and for both at once.  They come through either entry point, on
  * two streams and in a pool whose blocks are not split.  There are alignments, uses by other streams, and
  * trims that make holes.  After each step every address and every current value and peak is the model's,
@@ -29,6 +31,7 @@
 struct part {
     uint64_t base, bytes, requested;
     uint64_t segment, segment_bytes;
+    uint64_t registered;   /* how many registrations of segments there had been */
     uint64_t event[USERS]; /* pending: pieces of work on each stream that it waits for */
     enum xseg_block_state state;
     bool expandable, used[USERS];
@@ -47,7 +50,7 @@ struct world {
     struct arena arena[OWNERS][2];           /* small, large */
     uint64_t launched[USERS], passed[USERS]; /* pieces of work */
     uint64_t peak[4];
-    uint64_t grown, shrunk;
+    uint64_t grown, shrunk, registered;
     struct {
         uint64_t base;
         struct arena *arena;
@@ -150,17 +153,27 @@ static unsigned part_at(const struct arena *arena, uint64_t base)
 
 /* --- The rules. --- */
 
-/* The first cached part that is not below (bytes, base). */
-static unsigned part_from(const struct arena *arena, uint64_t bytes, uint64_t base)
+/* Whether a part comes after another in the order of registration, then of addresses. */
+static bool comes_after(const struct part *part, const struct part *other)
+{
+    return part->registered > other->registered ||
+           (part->registered == other->registered && part->base > other->base);
+}
+
+/* The first cached part of so many bytes that comes after a part, if that has so many; NULL: any. */
+static unsigned part_from(const struct arena *arena, uint64_t bytes, const struct part *after)
 {
     unsigned best = NOWHERE;
 
     for (unsigned i = 0; i < arena->count; i++) {
-        const struct part *part = &arena->part[i];
+        const struct part *part = &arena->part[i],
+                          *found = &arena->part[best == NOWHERE ? 0 : best];
 
         if (part->state == XSEG_BLOCK_CACHED &&
-            (part->bytes > bytes || (part->bytes == bytes && part->base >= base)) &&
-            (best == NOWHERE || part->bytes < arena->part[best].bytes))
+            (part->bytes > bytes ||
+             (part->bytes == bytes && (after == NULL || comes_after(part, after)))) &&
+            (best == NOWHERE || part->bytes < found->bytes ||
+             (part->bytes == found->bytes && comes_after(found, part))))
             best = i;
     }
     return best;
@@ -177,10 +190,10 @@ static uint64_t effective_bytes(struct arena *arena, unsigned at)
 
 static unsigned find(struct arena *arena, const struct wish *wish)
 {
-    unsigned at = part_from(arena, wish->span, 0);
+    unsigned at = part_from(arena, wish->span, NULL);
 
     while (at != NOWHERE && arena->part[at].expandable) {
-        const unsigned next = part_from(arena, arena->part[at].bytes, arena->part[at].base + 1);
+        const unsigned next = part_from(arena, arena->part[at].bytes, &arena->part[at]);
 
         if (wish->expandable &&
             (next == NOWHERE || effective_bytes(arena, next) >= effective_bytes(arena, at)))
@@ -215,19 +228,45 @@ static uint64_t reach(struct arena *arena, unsigned at)
     return bytes;
 }
 
-/* Grow from the lowest hole that is enough. */
+static bool is_empty_segment(const struct part *part)
+{
+    return part->state == XSEG_BLOCK_HOLE && part->bytes == part->segment_bytes;
+}
+
+/* The first hole after a part, where segments without memory come last; NULL: the first of all. */
+static unsigned next_hole(const struct arena *arena, const struct part *after)
+{
+    unsigned best = NOWHERE;
+
+    for (unsigned i = 0; i < arena->count; i++) {
+        const struct part *part = &arena->part[i],
+                          *found = &arena->part[best == NOWHERE ? 0 : best];
+        const int empty = is_empty_segment(part);
+
+        if (part->state != XSEG_BLOCK_HOLE ||
+            (after != NULL && (empty < is_empty_segment(after) ||
+                               (empty == is_empty_segment(after) && !comes_after(part, after)))))
+            continue;
+        if (best == NOWHERE || empty < is_empty_segment(found) ||
+            (empty == is_empty_segment(found) && comes_after(found, part)))
+            best = i;
+    }
+    return best;
+}
+
+/* Grow from the first hole that is enough. */
 static unsigned grow(struct world *world, struct arena *arena, const struct wish *wish)
 {
-    for (unsigned i = 0; i < arena->count; i++) {
+    for (unsigned i = next_hole(arena, NULL); i != NOWHERE; i = next_hole(arena, &arena->part[i])) {
         unsigned at = i;
         const struct part *prev = before(arena, &arena->part[i]);
 
-        if (arena->part[i].state != XSEG_BLOCK_HOLE)
-            continue;
         if (prev != NULL && prev->state == XSEG_BLOCK_CACHED)
             at--;
         if (reach(arena, at) < wish->span)
             continue;
+        if (is_empty_segment(&arena->part[at]))
+            arena->part[at].registered = ++world->registered;
         if (arena->part[at].state == XSEG_BLOCK_HOLE)
             at = map(world, arena, at, xseg_min(wish->span, arena->part[at].bytes));
         while (arena->part[at].bytes < wish->span)
@@ -271,6 +310,7 @@ static unsigned learn(struct world *world, struct arena *arena, const struct wis
     part.base = part.segment = (uint64_t)(uintptr_t)info.segment_base;
     part.bytes = part.segment_bytes = info.segment_bytes;
     part.state = wish->expandable ? XSEG_BLOCK_HOLE : XSEG_BLOCK_CACHED;
+    part.registered = ++world->registered;
     assert_int_equal(info.is_expandable, wish->expandable);
     while (at < arena->count && arena->part[at].base < part.base)
         at++;
@@ -587,15 +627,18 @@ static void play(uint64_t seed, bool expandable, unsigned steps)
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
     struct world *world = calloc(1, sizeof(*world));
-    char config[64];
+    char config[128];
 
     assert_non_null(world);
     seed_state = seed;
     settings.memory_bytes = 8 * GIB;
+    settings.address_order = (enum xseg_sim_address_order)(seed % 3);
     world->expandable = expandable;
     /* Without a short way the same blocks are chosen. */
-    (void)snprintf(config, sizeof(config), "expandable_segments:%s,block_ages:%s",
-                   expandable ? "True" : "False", seed % 2 == 0 ? "True" : "False");
+    (void)snprintf(config, sizeof(config),
+                   "expandable_segments:%s,block_ages:%s,expandable_segments_reserve:%s",
+                   expandable ? "True" : "False", seed % 2 == 0 ? "True" : "False",
+                   seed % 4 < 2 ? "0.03" : "1.125");
     world->allocator = scene_open_on(&settings, config);
     world->owner[1] = scene_stream();
     for (unsigned i = 0; i < USERS; i++)

@@ -47,7 +47,9 @@ static void come(struct fixture *f, unsigned number)
     struct xseg_chunk_map *chunk[CHUNKS];
 
     assert_true(xseg_cells_init(&extent->cells, QUANTA << XSEG_CELLS_SHIFT));
-    extent->segment.base = (1 + (uint64_t)number * 5 % EXTENTS) << 30;
+    extent->segment.base = (1 + (uint64_t)number) << 30;
+    extent->segment.bytes = QUANTA << XSEG_CELLS_SHIFT;
+    extent->position = (1 + (uint64_t)number * 5 % EXTENTS) << 30;
     for (uint32_t i = 0; i < CHUNKS; i++) {
         chunk[i] = xseg_chunk_maps_take(&f->chunks, extent, CHUNKS - 1 - i);
         assert_non_null(chunk[i]);
@@ -105,13 +107,14 @@ static void go(struct fixture *f, unsigned number)
 
 /* --- The plain list. --- */
 
-static uint64_t address_of(const struct xseg_cell *cell)
+static uint64_t position_of(const struct xseg_cell *cell)
 {
-    return cell->quanta == 0 ? 0 : cell->extent->segment.base + cell->quantum;
+    return cell->quanta == 0 ? 0 : cell->extent->position + cell->quantum;
 }
 
-/* The first cell that is not below (quanta, address); of any size, by address alone, if `lowest`. */
-static struct xseg_cell slow_from(struct fixture *f, uint32_t quanta, uint64_t address, bool lowest)
+/* The first cell that is not below (quanta, position); of any size, by position alone, if `lowest`. */
+static struct xseg_cell slow_from(struct fixture *f, uint32_t quanta, uint64_t position,
+                                  bool lowest)
 {
     struct xseg_cell best = {0};
 
@@ -119,13 +122,13 @@ static struct xseg_cell slow_from(struct fixture *f, uint32_t quanta, uint64_t a
         for (uint32_t at = 0; f->is_there[number] && at < QUANTA; at++) {
             const uint32_t length = f->length[number][at];
             const struct xseg_cell cell = {&f->extent[number], at, length};
-            const uint64_t here = address_of(&cell);
+            const uint64_t here = position_of(&cell);
 
             if (!f->cached[number][at] || length >= XSEG_CELLS_WIDE || length < quanta ||
-                (length == quanta && here < address))
+                (length == quanta && here < position))
                 continue;
             if (best.quanta == 0 || (!lowest && length < best.quanta) ||
-                ((lowest || length == best.quanta) && here < address_of(&best)))
+                ((lowest || length == best.quanta) && here < position_of(&best)))
                 best = cell;
         }
     return best;
@@ -134,7 +137,7 @@ static struct xseg_cell slow_from(struct fixture *f, uint32_t quanta, uint64_t a
 static void expect_cell(struct xseg_cell got, struct xseg_cell want)
 {
     assert_int_equal(got.quanta, want.quanta);
-    assert_int_equal(address_of(&got), address_of(&want));
+    assert_int_equal(position_of(&got), position_of(&want));
 }
 
 static void expect_answers(struct fixture *f)
@@ -146,7 +149,7 @@ static void expect_answers(struct fixture *f)
     expect_cell(xseg_bins_find_lowest(&f->bins, quanta), slow_from(f, quanta, 0, true));
     if (found.quanta != 0)
         expect_cell(xseg_bins_next(&f->bins, &found),
-                    slow_from(f, found.quanta, address_of(&found) + 1, false));
+                    slow_from(f, found.quanta, position_of(&found) + 1, false));
 }
 
 /* Starts are found from anywhere, and the end of the extent behind the last one. */

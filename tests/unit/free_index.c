@@ -13,28 +13,52 @@
 
 #define BLOCKS 600u
 
+/* Extents, which were registered in another order than that of their addresses. */
+#define EXTENTS 7u
+
 struct fixture {
     struct xseg_free_index free_index;
+    struct xseg_extent extent[EXTENTS];
     struct xseg_block block[BLOCKS];
     bool there[BLOCKS];
 };
 
-static bool comes_before(const struct xseg_block *a, const struct xseg_block *b)
+static bool comes_before(const struct xseg_block *block, uint64_t bytes, uint64_t position)
 {
-    return a->bytes < b->bytes || (a->bytes == b->bytes && a->base < b->base);
+    return block->bytes < bytes || (block->bytes == bytes && xseg_block_position(block) < position);
 }
 
-/* The smallest block that is not below (bytes, base), found the slow way. */
-static struct xseg_block *slow_from(struct fixture *f, uint64_t bytes, uint64_t base)
+/* The smallest block that is not below (bytes, position), found the slow way. */
+static struct xseg_block *slow_from(struct fixture *f, uint64_t bytes, uint64_t position)
 {
-    const struct xseg_block least = {.bytes = bytes, .base = base};
     struct xseg_block *best = NULL;
 
     for (unsigned i = 0; i < BLOCKS; i++)
-        if (f->there[i] && !comes_before(&f->block[i], &least) &&
-            (best == NULL || comes_before(&f->block[i], best)))
+        if (f->there[i] && !comes_before(&f->block[i], bytes, position) &&
+            (best == NULL || comes_before(&f->block[i], best->bytes, xseg_block_position(best))))
             best = &f->block[i];
     return best;
+}
+
+/* Extents of so many bytes at rising addresses. */
+static void lay_extents(struct fixture *f, uint64_t bytes)
+{
+    for (unsigned i = 0; i < EXTENTS; i++) {
+        f->extent[i].segment.base = 2 * XSEG_MIB + i * bytes;
+        f->extent[i].segment.bytes = bytes;
+        f->extent[i].position = (1 + i * 3 % EXTENTS) * (bytes >> 9);
+    }
+}
+
+/* A cached block at an offset from the first extent. */
+static struct xseg_block block_at(struct fixture *f, uint64_t offset, uint64_t bytes)
+{
+    return (struct xseg_block){
+        .state = XSEG_BLOCK_CACHED,
+        .base = f->extent[0].segment.base + offset,
+        .bytes = bytes,
+        .extent = &f->extent[offset / f->extent[0].segment.bytes],
+    };
 }
 
 static uint64_t random_bytes(void)
@@ -81,21 +105,22 @@ static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
     assert_non_null(f);
     srandom(7);
     xseg_free_index_init(&f->free_index);
-    for (unsigned i = 0; i < BLOCKS; i++) {
-        f->block[i].state = XSEG_BLOCK_CACHED;
-        f->block[i].base = (i * 7919 % BLOCKS + 1) * distance;
-    }
+    lay_extents(f, (BLOCKS / EXTENTS + 1) * distance);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        f->block[i] = block_at(f, i * 7919 % BLOCKS * distance, 512);
     for (unsigned step = 0; step < 20000; step++) {
         const unsigned i = (unsigned)random() % BLOCKS;
         const uint64_t bytes = next_bytes();
 
         toggle(f, i, next_bytes());
         assert_ptr_equal(xseg_free_index_find(&f->free_index, bytes), slow_from(f, bytes, 0));
-        assert_ptr_equal(xseg_free_index_from(&f->free_index, bytes, f->block[i].base),
-                         slow_from(f, bytes, f->block[i].base));
+        const uint64_t position = xseg_block_position(&f->block[i]);
+
+        assert_ptr_equal(xseg_free_index_from(&f->free_index, bytes, position),
+                         slow_from(f, bytes, position));
         if (f->there[i])
             assert_ptr_equal(xseg_free_index_next(&f->free_index, &f->block[i]),
-                             slow_from(f, f->block[i].bytes, f->block[i].base + 1));
+                             slow_from(f, f->block[i].bytes, position + 1));
         if (step % 1000 == 0)
             assert_true(xseg_free_index_audit(&f->free_index, &finding));
     }
@@ -124,9 +149,9 @@ static void a_stack_in_a_bin_has_marks(void **state)
     (void)state;
     assert_non_null(f);
     xseg_free_index_init(&f->free_index);
+    lay_extents(f, BLOCKS * 20 * XSEG_MIB);
     for (unsigned i = BLOCKS; i-- > 0;) {
-        f->block[i] = (struct xseg_block){
-            .state = XSEG_BLOCK_CACHED, .base = (i + 1) * 20 * XSEG_MIB, .bytes = 20 * XSEG_MIB};
+        f->block[i] = block_at(f, i * 20 * XSEG_MIB, 20 * XSEG_MIB);
         xseg_free_index_insert(&f->free_index, &f->block[i]);
     }
     assert_non_null(f->block[0].left);
@@ -170,8 +195,8 @@ static void nothing_fits_a_size_that_no_device_has(void **state)
     (void)state;
     assert_non_null(f);
     xseg_free_index_init(&f->free_index);
-    f->block[0] =
-        (struct xseg_block){.state = XSEG_BLOCK_CACHED, .base = 512, .bytes = (1ull << 49) - 512};
+    lay_extents(f, 1ull << 49);
+    f->block[0] = block_at(f, 0, (1ull << 49) - 512);
     xseg_free_index_insert(&f->free_index, &f->block[0]);
     for (unsigned shift = 20; shift < 64; shift++) {
         struct xseg_block *fitting = shift < 49 ? &f->block[0] : NULL;
@@ -201,9 +226,9 @@ static void the_audit_can_fail(void **state)
     (void)state;
     assert_non_null(f);
     xseg_free_index_init(&f->free_index);
+    lay_extents(f, XSEG_MIB);
     for (unsigned i = 0; i < 64; i++) {
-        f->block[i] =
-            (struct xseg_block){.state = XSEG_BLOCK_CACHED, .base = (i + 1) * 1024, .bytes = 1024};
+        f->block[i] = block_at(f, i * 1024, 1024);
         xseg_free_index_insert(&f->free_index, &f->block[i]);
     }
     assert_true(xseg_free_index_audit(&f->free_index, &finding));

@@ -55,6 +55,11 @@ static uint64_t address_of(const struct xseg_chunk_map *chunk)
            ((uint64_t)chunk->number * XSEG_CELLS_CHUNK << XSEG_CELLS_SHIFT);
 }
 
+static uint64_t position_of(const struct xseg_chunk_map *chunk)
+{
+    return chunk->extent->position + (uint64_t)chunk->number * XSEG_CELLS_CHUNK;
+}
+
 /* Give a chunk map a rank. */
 static void set_rank(struct xseg_bins *bins, struct xseg_chunk_map *chunk, uint32_t rank)
 {
@@ -143,14 +148,14 @@ void xseg_bins_add(struct xseg_bins *bins, struct xseg_chunk_map *chunk)
         bins->gone--;
     }
     if (bins->ranks < bins->capacity &&
-        (bins->ranks == 0 || address_of(bins->chunk[bins->ranks - 1]) < address_of(chunk))) {
+        (bins->ranks == 0 || position_of(bins->chunk[bins->ranks - 1]) < position_of(chunk))) {
         set_rank(bins, chunk, bins->ranks++);
         return;
     }
     close_gaps(bins);
     uint32_t place = bins->ranks++;
     XSEG_ASSERT(place < bins->capacity);
-    for (; place > 0 && address_of(bins->chunk[place - 1]) > address_of(chunk); place--)
+    for (; place > 0 && position_of(bins->chunk[place - 1]) > position_of(chunk); place--)
         bins->chunk[place] = bins->chunk[place - 1];
     bins->chunk[place] = chunk;
     clear_bits(bins);
@@ -349,7 +354,7 @@ bool xseg_bins_audit(const struct xseg_bins *bins, struct xseg_finding *finding)
             continue;
         XSEG_HOLDS(finding, "BINS-1",
                    chunk->rank == rank &&
-                       (before == NULL || address_of(before) < address_of(chunk)),
+                       (before == NULL || position_of(before) < position_of(chunk)),
                    "rank %" PRIu32, rank);
         before = chunk;
         if (!audit_chunk(bins, chunk, finding))

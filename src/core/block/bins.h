@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Bins: the cached cells of one small arena that are smaller than XSEG_CELLS_WIDE, searchable best
- * fit: smallest size first, and among equal sizes the lowest address.
+ * fit: smallest size first, and among equal sizes the lowest position (extent.h).
  *
  * Every size in quanta has a bin, and bins are bits instead of lists.  A bit in `sizes` says that there is a cell
  * of the size.  Two levels of bits lead to the first chunk map that has one, the chunk map's own bin leads to the
  * word, and the bits of that word to the cell.  So a search, an insertion and a removal touch a handful of words,
  * whatever the number of cells.
  *
- * Chunk maps have a *rank*: their place in the order of addresses.  A chunk map that leaves keeps its rank empty;
+ * Chunk maps have a *rank*: their place in the order of positions.  A chunk map that leaves keeps its rank empty;
  * a chunk map that comes in between moves the others, for which all bits are computed anew.
  *
  * Invariants; xseg_bins_audit() checks them:
- *   BINS-1  ranks rise with the addresses of their chunk maps.
+ *   BINS-1  ranks rise with the positions of their chunk maps.
  *   BINS-2  a bit is set exactly when there is a cell of that size below it.
  *   BINS-3  the bin of size 0 is empty: it is the start of the word behind a chunk map's last (cells.h).
  *
@@ -70,7 +70,7 @@ void xseg_bins_remove(struct xseg_bins *bins, const struct xseg_chunk_map *chunk
 /* The lowest cell of a size or more, or none.  Cost: a few words for each size that has a cell. */
 struct xseg_cell xseg_bins_find_lowest(const struct xseg_bins *bins, uint32_t quanta);
 
-/* The cell of the bins that comes after another one by size and address, or none. */
+/* The cell of the bins that comes after another one by size and position, or none. */
 struct xseg_cell xseg_bins_next(const struct xseg_bins *bins, const struct xseg_cell *cell);
 
 /* The bits of a word where cached cells of a size begin. */

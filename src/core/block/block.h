@@ -14,7 +14,7 @@
  * In small arenas live and cached blocks have no records, see cells.h; the chain is that of tract.h.
  *
  * The records also carry the links of the tree that holds them: cached blocks by size, then
- * address (some of them, see free_index.h); others by address.  A tree is a treap whose priorities are a hash
+ * position (some of them, see free_index.h); holes by position (extent.h), others by address.  A tree is a treap whose priorities are a hash
  * of the address, so its shape does not depend on the order of insertion.
  *
  * Invariants of a chain of blocks; xseg_extent_audit() checks them:
@@ -168,8 +168,9 @@ static inline void xseg_tree_remove(struct xseg_block **root, struct xseg_block 
         xseg_tree_remove_from(root, block);
 }
 
-/* The first block that is not below (bytes, base); bytes is 0 in a tree by address. */
-struct xseg_block *xseg_tree_find(struct xseg_block *root, uint64_t bytes, uint64_t base);
+/* The first block that is not below (bytes, place).  bytes: 0 in a tree of other blocks than cached ones; place: a position
+ * in a tree of cached blocks or holes, else an address */
+struct xseg_block *xseg_tree_find(struct xseg_block *root, uint64_t bytes, uint64_t place);
 
 /* The block after this one in its tree, or NULL. */
 struct xseg_block *xseg_tree_next(struct xseg_block *root, const struct xseg_block *block);

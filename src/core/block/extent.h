@@ -25,18 +25,36 @@ struct xseg_extent {
     _Alignas(XSEG_CACHE_LINE) _Atomic(struct xseg_arena *) arena;
     atomic_uint_fast64_t base; /* of the segment, once it is announced */
     struct xseg_block *first;
-    bool has_cells; /* as its arena has them */
-    bool oversize;  /* counted as an oversize segment */
+    bool has_cells;    /* as its arena has them */
+    bool oversize;     /* counted as an oversize segment */
+    uint64_t position; /* of the segment's first byte; see xseg_extent_position() */
     struct xseg_segment segment;
     struct xseg_cells cells;
     struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
     struct xseg_packing_page *pages; /* [granules], NULL without placement:pages; see packing.h */
     struct xseg_list link;           /* in its arena */
-    uint32_t pool_number; /* of the pool that it was made for, for notes; as in arena.h */
-    uint32_t registered;  /* registrations that hold its addresses; guarded by GROWTH */
+    uint32_t pool_number;         /* of the pool that it was made for, for notes; as in arena.h */
+    uint32_t registered;          /* registrations that hold its addresses; guarded by GROWTH */
     struct xseg_elastic *elastic; /* of an elastic extent, see elastic.h; else NULL */
     _Atomic(struct xseg_origins *) origins; /* NULL while none is noted; see origins.h */
 };
+
+/*
+ * The position of an address of a segment: its place among all addresses of the device, in units of 512 bytes, when
+ * segments are ordered by registration.  Of equal blocks the one at the lowest position serves a request, which is
+ * PyTorch's rule: processes that make the same requests choose the same blocks, whatever addresses the driver returns.
+ * Memory is mapped at the lowest position, too.
+ */
+static inline uint64_t xseg_extent_position(const struct xseg_extent *extent, uint64_t address)
+{
+    XSEG_ASSERT(address - extent->segment.base <= extent->segment.bytes);
+    return extent->position + ((address - extent->segment.base) >> XSEG_CELLS_SHIFT);
+}
+
+static inline uint64_t xseg_block_position(const struct xseg_block *block)
+{
+    return xseg_extent_position(block->extent, block->base);
+}
 
 /* Whether a block is all of its segment. */
 static inline bool xseg_block_is_whole(const struct xseg_block *block)

@@ -13,21 +13,21 @@ void xseg_free_index_init(struct xseg_free_index *free_index)
 }
 
 struct xseg_block *xseg_free_index_find_among(struct xseg_block *first, uint64_t bytes,
-                                              uint64_t base)
+                                              uint64_t position)
 {
     struct xseg_block *block = first;
 
-    XSEG_ASSERT(xseg_free_index_is_below(first, bytes, base));
-    XSEG_ASSERT(!xseg_free_index_is_below(first->lower, bytes, base));
+    XSEG_ASSERT(xseg_free_index_is_below(first, bytes, position));
+    XSEG_ASSERT(!xseg_free_index_is_below(first->lower, bytes, position));
     for (unsigned step = 0; step < STEPS; step++) {
         block = block->higher;
-        if (!xseg_free_index_is_below(block, bytes, base))
+        if (!xseg_free_index_is_below(block, bytes, position))
             return block;
     }
-    block = xseg_tree_find(first->left, bytes, base);
+    block = xseg_tree_find(first->left, bytes, position);
     if (block == NULL)
         block = first->lower;
-    while (!xseg_free_index_is_below(block->lower, bytes, base))
+    while (!xseg_free_index_is_below(block->lower, bytes, position))
         block = block->lower;
     XSEG_ASSERT(block != first && block->lower->higher == block);
     return block;
@@ -38,7 +38,7 @@ static void insert_first(struct xseg_block **bin, struct xseg_block *block)
 {
     struct xseg_block *second = *bin, *marks = second->left;
 
-    XSEG_ASSERT(xseg_free_index_is_below(block, second->bytes, second->base));
+    XSEG_ASSERT(xseg_free_index_is_below(block, second->bytes, xseg_block_position(second)));
     if (xseg_free_index_is_mark(second))
         xseg_tree_insert(&marks, second);
     block->left = marks;
@@ -51,19 +51,20 @@ static void insert_first(struct xseg_block **bin, struct xseg_block *block)
 void xseg_free_index_insert_among(struct xseg_block **bin, struct xseg_block *block)
 {
     struct xseg_block *first = *bin, *last = first->lower;
+    const uint64_t position = xseg_block_position(block);
 
     XSEG_ASSERT(last->higher == NULL && block != first && block != last);
-    if (!xseg_free_index_is_below(first, block->bytes, block->base)) {
+    if (!xseg_free_index_is_below(first, block->bytes, position)) {
         insert_first(bin, block);
         return;
     }
-    if (xseg_free_index_is_below(last, block->bytes, block->base)) {
+    if (xseg_free_index_is_below(last, block->bytes, position)) {
         block->lower = last;
         block->higher = NULL;
         last->higher = block;
         first->lower = block;
     } else {
-        struct xseg_block *higher = xseg_free_index_find_among(first, block->bytes, block->base);
+        struct xseg_block *higher = xseg_free_index_find_among(first, block->bytes, position);
 
         XSEG_ASSERT(higher != first && higher != block);
         block->lower = higher->lower;
@@ -98,8 +99,9 @@ static bool audit_bin(uint32_t bin, struct xseg_block *first, struct xseg_findin
                    "a block of %" PRIu64 " bytes, state %d, is in bin %" PRIu32, block->bytes,
                    block->state, bin);
         XSEG_HOLDS(finding, "INDEX-3",
-                   last == NULL || (block->lower == last &&
-                                    xseg_free_index_is_below(last, block->bytes, block->base)),
+                   last == NULL ||
+                       (block->lower == last &&
+                        xseg_free_index_is_below(last, block->bytes, xseg_block_position(block))),
                    "bin %" PRIu32 " is out of order at %#" PRIx64, bin, block->base);
         if (last != NULL && xseg_free_index_is_mark(block)) {
             XSEG_HOLDS(finding, "INDEX-4", block == mark,

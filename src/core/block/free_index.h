@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A free index: the cached blocks of one arena, searchable best fit: smallest size first, and among
- * equal sizes the lowest address.
+ * equal sizes the lowest position (extent.h).
  *
  * Sizes below 1 MiB have a bin each; above, 256 bins an octave, so that a bin holds sizes within
  * 0.4 % of each other.  A bitmap finds the next bin that has anything.  A bin is a list in that order,
@@ -24,7 +24,7 @@
 
 #include "src/base/align.h"
 #include "src/base/bits.h"
-#include "src/core/block/block.h"
+#include "src/core/block/extent.h"
 
 #define XSEG_FREE_INDEX_EXACT   2048u /* bins of 512 bytes below 1 MiB */
 #define XSEG_FREE_INDEX_OCTAVES 30u /* 1 MiB up to 1 PiB: addresses have 49 bits, see page_map.h */
@@ -54,11 +54,11 @@ static inline uint32_t xseg_free_index_bin_of(uint64_t bytes)
     return XSEG_FREE_INDEX_EXACT - 21 * 256 + octave * 256 + (uint32_t)(bytes >> (octave - 8));
 }
 
-/* Whether a block comes before (bytes, base). */
+/* Whether a block comes before (bytes, position). */
 static inline bool xseg_free_index_is_below(const struct xseg_block *block, uint64_t bytes,
-                                            uint64_t base)
+                                            uint64_t position)
 {
-    return block->bytes < bytes || (block->bytes == bytes && block->base < base);
+    return block->bytes < bytes || (block->bytes == bytes && xseg_block_position(block) < position);
 }
 
 /* Whether the hash makes a block a mark, unless it is the first of its bin. */
@@ -72,12 +72,12 @@ static inline bool xseg_free_index_is_mark(const struct xseg_block *block)
  *
  * insert_among: the bin has other blocks
  * remove_among: the block is not the first
- * find_among:   the first block is below (bytes, base), and the last one is not
+ * find_among:   the first block is below (bytes, position), and the last one is not
  */
 void xseg_free_index_insert_among(struct xseg_block **bin, struct xseg_block *block);
 void xseg_free_index_remove_among(struct xseg_block *first, struct xseg_block *block);
 struct xseg_block *xseg_free_index_find_among(struct xseg_block *first, uint64_t bytes,
-                                              uint64_t base);
+                                              uint64_t position);
 
 /* Insert a block, which must be cached and in no free index. */
 static inline void xseg_free_index_insert(struct xseg_free_index *free_index,
@@ -137,9 +137,9 @@ xseg_free_index_first_above(const struct xseg_free_index *free_index, uint32_t b
     return next == XSEG_BITS_NONE ? NULL : free_index->bin[next];
 }
 
-/* The first block that is not below (bytes, base), or NULL. */
+/* The first block that is not below (bytes, position), or NULL. */
 static inline struct xseg_block *xseg_free_index_from(const struct xseg_free_index *free_index,
-                                                      uint64_t bytes, uint64_t base)
+                                                      uint64_t bytes, uint64_t position)
 {
     const uint32_t bin = xseg_free_index_bin_of(bytes);
 
@@ -147,10 +147,10 @@ static inline struct xseg_block *xseg_free_index_from(const struct xseg_free_ind
         return NULL;
     struct xseg_block *first = free_index->bin[bin];
     if (first != NULL) {
-        if (!xseg_free_index_is_below(first, bytes, base))
+        if (!xseg_free_index_is_below(first, bytes, position))
             return first;
-        if (!xseg_free_index_is_below(first->lower, bytes, base))
-            return xseg_free_index_find_among(first, bytes, base);
+        if (!xseg_free_index_is_below(first->lower, bytes, position))
+            return xseg_free_index_find_among(first, bytes, position);
     }
     return xseg_free_index_first_above(free_index, bin);
 }

@@ -340,10 +340,11 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
     xseg_list_remove(&extent->link);
 }
 
-struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base)
+struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes,
+                                          uint64_t position)
 {
-    return arena->has_cells ? xseg_small_from(arena, bytes, base)
-                            : xseg_cached_from(arena, bytes, base);
+    return arena->has_cells ? xseg_small_from(arena, bytes, position)
+                            : xseg_cached_from(arena, bytes, position);
 }
 
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)

@@ -60,9 +60,10 @@ struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_e
 /* Remove an extent whose only block is busy. */
 void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent);
 
-/* The first cached block of 2 MiB or more that is not below (bytes, base), or NULL.  In an arena with
+/* The first cached block of 2 MiB or more that is not below (bytes, position), or NULL.  In an arena with
  * cells it is a node (cells.h), which is gone with the next claim. */
-struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base);
+struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes,
+                                          uint64_t position);
 
 /*
  * Take a cached block out of the free index, or a hole out of its tree: no other thread touches it until it is

@@ -89,6 +89,8 @@ struct xseg_device {
     atomic_uint searches;
     struct xseg_bounds bounds;
     struct xseg_history history;
+    /* The position of the segment that is registered next (extent.h); guarded by GROWTH. */
+    uint64_t next_position;
     /* Ended extents, for reuse: concurrent lookups may still read them. */
     struct xseg_list spare_extents;
     atomic_uint_fast64_t reserved;  /* bytes mapped or allocated */

@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
+#include "src/core/small/tract.h"
 
 struct xseg_extent *xseg_extents_take(struct xseg_arena *arena)
 {
@@ -39,6 +40,29 @@ void xseg_extents_put(struct xseg_extent *extent)
     xseg_list_insert(&extent->arena->device->spare_extents, &extent->link);
 }
 
+/* Give an extent the next positions of its device. */
+static void take_positions(struct xseg_extent *extent)
+{
+    struct xseg_device *device = xseg_device_of(extent);
+
+    extent->position = device->next_position;
+    device->next_position += extent->segment.bytes >> XSEG_CELLS_SHIFT;
+}
+
+void xseg_extents_register_again(struct xseg_extent *extent)
+{
+    const struct xseg_device *device = xseg_device_of(extent);
+    const uint64_t end = extent->segment.base + extent->segment.bytes;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(!extent->first->mapped && xseg_block_is_whole(extent->first));
+    if (xseg_extent_position(extent, end) == device->next_position)
+        return;
+    take_positions(extent);
+    if (extent->has_cells)
+        xseg_tract_reorder(extent);
+}
+
 xseg_status xseg_extents_announce(struct xseg_extent *extent, bool cover)
 {
     struct xseg_arena *arena = extent->arena;
@@ -48,6 +72,7 @@ xseg_status xseg_extents_announce(struct xseg_extent *extent, bool cover)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && extent->segment.bytes > 0);
     if (!xseg_extent_init(extent))
         goto end_segment;
+    take_positions(extent);
     if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
         goto end_tables;
     extent->segment.owner = arena->pool;

@@ -16,13 +16,19 @@ struct xseg_extent *xseg_extents_take(struct xseg_arena *arena);
 void xseg_extents_put(struct xseg_extent *extent);
 
 /*
- * Announce an extent as one busy block: give it tables, and add it to the page map and to its arena's list.  On
- * failure the segment ends and the record is spare again.
+ * Announce an extent as one busy block: give it tables and the next positions of its device (extent.h), and add it to the
+ * page map and to its arena's list.  On failure the segment ends and the record is spare again.
  *
  * cover: its memory is mapped
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_extents_announce(struct xseg_extent *extent, bool cover);
+
+/*
+ * Give an extent the next positions of its device again, before memory is mapped in an extent that is one hole.  PyTorch
+ * destroys a segment that has lost all of its memory, and registers a new one.  GROWTH and ARENA are held.
+ */
+void xseg_extents_register_again(struct xseg_extent *extent);
 
 /* Announce a new expandable segment, which is one hole, and count its addresses.  status: of reserving them */
 xseg_status xseg_extents_announce_reserved(struct xseg_extent *extent, xseg_status status);

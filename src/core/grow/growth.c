@@ -373,8 +373,10 @@ static struct xseg_block *claim_single_hole(struct xseg_arena *arena, uint64_t b
             extent->segment.base % alignment == 0)
             hole = extent->first;
     }
-    if (hole != NULL)
+    if (hole != NULL) {
         (void)xseg_arena_claim(arena, hole);
+        xseg_extents_register_again(hole->extent);
+    }
     xseg_arena_unlock(arena);
     return hole;
 }

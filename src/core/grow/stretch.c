@@ -6,6 +6,7 @@
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/device/device.h"
+#include "src/core/grow/extents.h"
 #include "src/core/grow/scrub.h"
 #include "src/core/pending/poison.h"
 #include "src/core/reclaim/notice.h"
@@ -80,19 +81,29 @@ static struct piece first_piece(struct xseg_block *hole)
 bool xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
                               struct xseg_stretch_place *place)
 {
+    struct xseg_extent *empty = NULL; /* the first extent without memory that is long enough */
+
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && bytes > 0);
     for (struct xseg_block *hole = xseg_tree_first(arena->holes); hole != NULL;
          hole = xseg_tree_next(arena->holes, hole)) {
         struct piece piece = first_piece(hole);
         uint64_t sum = 0;
 
+        if (xseg_block_is_whole(hole)) {
+            if (empty == NULL && hole->bytes >= bytes)
+                empty = hole->extent;
+            continue;
+        }
         *place = (struct xseg_stretch_place){piece.extent, piece.base, 0};
         for (; piece.bytes != 0 && sum < bytes; piece = piece_behind(&piece))
             sum += piece.bytes;
         if (sum >= bytes)
             return true;
     }
-    return false;
+    if (empty == NULL)
+        return false;
+    *place = (struct xseg_stretch_place){empty, empty->segment.base, 0};
+    return true;
 }
 
 /* Bytes of a hole that `bytes` need: up to the end of a full page, or of a small one. */
@@ -174,6 +185,8 @@ void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_plac
         const uint64_t wanted = piece.mapped ? 0 : wanted_of(piece.record, bytes - sum, small);
         struct xseg_block *block = claim_piece(arena, &piece);
 
+        if (!block->mapped && xseg_block_is_whole(block))
+            xseg_extents_register_again(place->extent);
         if (!block->mapped && wanted < block->bytes)
             (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, wanted));
         XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);

@@ -31,8 +31,9 @@ struct xseg_stretch_place {
     uint64_t missing; /* bytes to be mapped; only set by xseg_stretch_find_cheapest() */
 };
 
-/* Find the lowest stretch of `bytes` with a hole, which is PyTorch's choice.  False if there is none.  ARENA is
- * held. */
+/* Find the stretch of `bytes` with a hole at the lowest position (extent.h), which is PyTorch's choice.  An extent without
+ * memory is chosen only if no other has such a stretch: PyTorch has destroyed that segment.  False if there is none.
+ * ARENA is held. */
 bool xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
                               struct xseg_stretch_place *place);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The cached blocks of an arena without cells, in the order of best fit: by size, then by address.
+ * The cached blocks of an arena without cells, in the order of best fit: by size, then by position (extent.h).
  *
  * Most are in the free index.  Two kinds are not:
  *
@@ -98,31 +98,32 @@ static inline void xseg_cached_remove(struct xseg_arena *arena, struct xseg_bloc
         (void)xseg_cached_hide(arena, block);
 }
 
-/* The victim if it is not below (bytes, base) and comes before a block, which may be NULL; else the block. */
+/* The victim if it is not below (bytes, position) and comes before a block, which may be NULL; else the block. */
 static inline struct xseg_block *xseg_cached_or_victim(const struct xseg_arena *arena,
                                                        struct xseg_block *block, uint64_t bytes,
-                                                       uint64_t base)
+                                                       uint64_t position)
 {
     struct xseg_block *victim = arena->victim;
 
     XSEG_ASSERT(bytes > 0 && victim != block);
-    if (victim->bytes < bytes || (victim->bytes == bytes && victim->base < base))
+    if (xseg_free_index_is_below(victim, bytes, position))
         return block;
     if (block == NULL || victim->bytes < block->bytes ||
-        (victim->bytes == block->bytes && victim->base < block->base))
+        (__builtin_expect(victim->bytes == block->bytes, 0) &&
+         xseg_block_position(victim) < xseg_block_position(block)))
         return victim;
     return block;
 }
 
-/* The first cached block that is not below (bytes, base), or NULL; never a scrap.  bytes: not 0 */
+/* The first cached block that is not below (bytes, position), or NULL; never a scrap.  bytes: not 0 */
 static inline struct xseg_block *xseg_cached_from(const struct xseg_arena *arena, uint64_t bytes,
-                                                  uint64_t base)
+                                                  uint64_t position)
 {
     struct xseg_block *block = arena->free_index.used.top == 0
                                    ? NULL
-                                   : xseg_free_index_from(&arena->free_index, bytes, base);
+                                   : xseg_free_index_from(&arena->free_index, bytes, position);
 
-    return xseg_cached_or_victim(arena, block, bytes, base);
+    return xseg_cached_or_victim(arena, block, bytes, position);
 }
 
 /* The best fit for `bytes`, which is more than a scrap has; or NULL. */
@@ -135,12 +136,15 @@ static inline struct xseg_block *xseg_cached_find(const struct xseg_arena *arena
     return xseg_cached_or_victim(arena, block, bytes, 0);
 }
 
-/* The block that comes after another, which is cached and no scrap; or NULL. */
+/* The block that comes after another, which a search can find; or NULL. */
 static inline struct xseg_block *xseg_cached_next(const struct xseg_arena *arena,
                                                   const struct xseg_block *block)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
-    return xseg_cached_from(arena, block->bytes, block->base + 1);
+    /* Then the block is the victim, and no other is cached. */
+    if (arena->free_index.used.top == 0)
+        return NULL;
+    return xseg_cached_from(arena, block->bytes, xseg_block_position(block) + 1);
 }
 
 /* The block that serves a request by all rules, or NULL. */

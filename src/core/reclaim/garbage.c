@@ -32,14 +32,14 @@ static void add_ages(void *self, struct xseg_arena *arena)
 {
     struct round *round = self;
     const struct xseg_block *block;
-    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0;
+    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
 
     if (!is_meant(round, arena))
         return;
     xseg_arena_lock(arena);
-    while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
+    while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
-        base = block->base + 1;
+        position = xseg_block_position(block) + 1;
         if (!xseg_trim_can_go(block))
             continue;
         round->ages += age_of(round, block);

@@ -129,7 +129,7 @@ static void count_arena(void *self, struct xseg_arena *arena)
     const struct counting *counting = self;
     struct xseg_idle_ages *ages = counting->ages;
     const struct xseg_block *block;
-    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0;
+    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
 
     if (!is_meant(arena, counting->named))
         return;
@@ -140,9 +140,9 @@ static void count_arena(void *self, struct xseg_arena *arena)
         start_time(arena, ages->now);
     xseg_arena_set_now(arena, ages->now);
     ages->cached += xseg_arena_cached_bytes(arena);
-    while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
+    while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
-        base = block->base + 1;
+        position = xseg_block_position(block) + 1;
         count_block(ages, block, before);
     }
     xseg_arena_unlock(arena);
@@ -260,16 +260,16 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct claim *cl
     XSEG_REQUIRES(arena->lock)
 {
     struct xseg_block *claimed = NULL, *block;
-    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0;
+    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
 
     while (claim->pages > 0 && xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
-           (block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
+           (block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         const bool is_owners = claim->owner == NULL || claim->owner == block->extent->segment.owner;
         const struct run run = is_owners ? choose_run(claim, block) : (struct run){0, 0};
         const uint64_t begin = block->base;
 
         bytes = block->bytes;
-        base = begin + 1;
+        position = xseg_block_position(block) + 1;
         if (run.count == 0)
             continue;
         block = claim_run(arena, block, run);
@@ -282,7 +282,7 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct claim *cl
         const struct xseg_part before = xseg_walk_at(block->extent, block->base - 1);
         if (before.bytes >= XSEG_SIZE_SMALL_SEGMENT) {
             bytes = before.bytes;
-            base = before.base;
+            position = xseg_extent_position(block->extent, before.base);
         }
     }
     return claimed;

@@ -105,14 +105,14 @@ static void add_whole(struct whole *sum, const struct xseg_block *block)
 /* Cached bytes of an arena in whole pages and segments: those that could go, and those that are held. */
 static struct whole whole_bytes(struct xseg_arena *arena, const void *owner)
 {
-    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, base = 0;
+    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
     struct whole sum = {0, {0, 0}};
     const struct xseg_block *block;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
-    while ((block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
+    while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
-        base = block->base + 1;
+        position = xseg_block_position(block) + 1;
         if (is_owners((void *)(uintptr_t)owner, block))
             add_whole(&sum, block);
     }

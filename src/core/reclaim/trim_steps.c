@@ -94,7 +94,7 @@ static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block
 }
 
 /* Set where the search goes on behind a claim that ended at a held page: there may be more pages that can go. */
-static void look_behind(const struct xseg_block *claimed, uint64_t *bytes, uint64_t *base)
+static void look_behind(const struct xseg_block *claimed, uint64_t *bytes, uint64_t *position)
 {
     const struct xseg_extent *extent = claimed->extent;
     const uint64_t end = xseg_block_end(claimed);
@@ -105,7 +105,7 @@ static void look_behind(const struct xseg_block *claimed, uint64_t *bytes, uint6
     const struct xseg_part behind = xseg_walk_at(extent, end);
     if (behind.state == XSEG_BLOCK_CACHED && behind.bytes >= XSEG_SIZE_SMALL_SEGMENT) {
         *bytes = behind.bytes;
-        *base = behind.base;
+        *position = xseg_extent_position(extent, behind.base);
     }
 }
 
@@ -117,16 +117,16 @@ struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_t
                                    uint64_t *claimed_bytes)
 {
     struct xseg_block *claimed = NULL, *block;
-    uint64_t bytes = wish->least, base = 0;
+    uint64_t bytes = wish->least, position = 0;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && xseg_lock_is_held(XSEG_RANK_ARENA) &&
                 wish->least > 0);
     *claimed_bytes = 0;
     while (*claimed_bytes < wish->most &&
            xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
-           (block = xseg_arena_cached_from(arena, bytes, base)) != NULL) {
+           (block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
-        base = block->base + 1;
+        position = xseg_block_position(block) + 1;
         if (wish->wants != NULL && !wish->wants(wish->self, block))
             continue;
         block = claim_part(arena, block, wish->most - *claimed_bytes);
@@ -135,7 +135,7 @@ struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_t
             *claimed_bytes += block->bytes;
             block->right = claimed;
             claimed = block;
-            look_behind(block, &bytes, &base);
+            look_behind(block, &bytes, &position);
         }
     }
     XSEG_ASSERT((claimed == NULL) == (*claimed_bytes == 0));

@@ -17,6 +17,13 @@ static inline uint64_t xseg_cell_address_of(const struct xseg_extent *extent, ui
     return extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
 }
 
+/* The position of a cell, see extent.h. */
+static inline uint64_t xseg_cell_position(const struct xseg_cell *cell)
+{
+    XSEG_ASSERT(cell->quanta > 0);
+    return cell->extent->position + cell->quantum;
+}
+
 static inline uint32_t xseg_cell_quantum_of(const struct xseg_extent *extent, uint64_t address)
 {
     XSEG_ASSERT(address - extent->segment.base <= extent->segment.bytes);

@@ -27,35 +27,40 @@ static struct xseg_cell cell_of(const struct xseg_block *node)
                               (uint32_t)(node->bytes >> XSEG_CELLS_SHIFT)};
 }
 
-/* The first wide cell that is not below (quanta, base), or none. */
-static struct xseg_cell wide_from(const struct xseg_arena *arena, uint32_t quanta, uint64_t base)
+/* Whether the victim is the best fit of wide cells, where `node` is that of the free index, or NULL. */
+static inline bool is_victim_first(const struct xseg_cell *victim, const struct xseg_block *node)
+{
+    const uint64_t bytes = xseg_cell_bytes_of(victim->quanta);
+
+    return node == NULL || bytes < node->bytes ||
+           (bytes == node->bytes && xseg_cell_position(victim) < xseg_block_position(node));
+}
+
+/* The first wide cell that is not below (quanta, position), or none. */
+static struct xseg_cell wide_from(const struct xseg_arena *arena, uint32_t quanta,
+                                  uint64_t position)
 {
     const struct xseg_cell *victim = &arena->small.victim;
-    const uint64_t at =
-        victim->quanta == 0 ? 0 : xseg_cell_address_of(victim->extent, victim->quantum);
     const struct xseg_block *node =
         arena->free_index.used.top == 0
             ? NULL
-            : xseg_free_index_from(&arena->free_index, xseg_cell_bytes_of(quanta), base);
+            : xseg_free_index_from(&arena->free_index, xseg_cell_bytes_of(quanta), position);
 
     XSEG_ASSERT(quanta >= XSEG_CELLS_WIDE);
-    if (victim->quanta < quanta || (victim->quanta == quanta && at < base))
+    if (victim->quanta < quanta ||
+        (victim->quanta == quanta && xseg_cell_position(victim) < position))
         return cell_of(node);
-    if (node == NULL || xseg_cell_bytes_of(victim->quanta) < node->bytes ||
-        (xseg_cell_bytes_of(victim->quanta) == node->bytes && at < node->base))
-        return *victim;
-    return cell_of(node);
+    return is_victim_first(victim, node) ? *victim : cell_of(node);
 }
 
-/* The cell that comes after one by size and address, or none. */
+/* The cell that comes after one by size and position, or none. */
 static struct xseg_cell cell_after(const struct xseg_arena *arena, const struct xseg_cell *cell)
 {
     struct xseg_cell next = {0};
 
     XSEG_ASSERT(cell->quanta > 0);
     if (cell->quanta >= XSEG_CELLS_WIDE)
-        return wide_from(arena, cell->quanta,
-                         xseg_cell_address_of(cell->extent, cell->quantum) + 1);
+        return wide_from(arena, cell->quanta, xseg_cell_position(cell) + 1);
     next = xseg_bins_next(&arena->small.bins, cell);
     return next.quanta != 0 ? next : wide_from(arena, XSEG_CELLS_WIDE, 0);
 }
@@ -90,20 +95,18 @@ static struct xseg_cell find_lowest(const struct xseg_arena *arena, const struct
     const uint32_t quanta = (uint32_t)(need->span >> XSEG_CELLS_SHIFT);
     XSEG_ASSERT(quanta > 0);
     struct xseg_cell lowest = {0}, cell;
-    uint64_t at = UINT64_MAX;
+    uint64_t position = UINT64_MAX;
 
     if (quanta < XSEG_CELLS_WIDE)
         lowest = xseg_bins_find_lowest(&arena->small.bins, quanta);
     if (lowest.quanta != 0)
-        at = xseg_cell_address_of(lowest.extent, lowest.quantum);
+        position = xseg_cell_position(&lowest);
     cell = wide_from(arena, (uint32_t)xseg_max(quanta, XSEG_CELLS_WIDE), 0);
     for (unsigned looks = 0; cell.quanta != 0 && looks < 256; looks++) {
-        const uint64_t base = xseg_cell_address_of(cell.extent, cell.quantum);
-
-        if (base < at && xseg_extent_is_expandable(cell.extent) &&
+        if (xseg_cell_position(&cell) < position && xseg_extent_is_expandable(cell.extent) &&
             xseg_cell_bytes_of(cell.quanta) < need->config->max_split_bytes) {
             lowest = cell;
-            at = base;
+            position = xseg_cell_position(&cell);
         }
         cell = cell_after(arena, &cell);
     }
@@ -116,15 +119,11 @@ static inline struct xseg_cell best_wide(const struct xseg_arena *arena, uint32_
                                          struct xseg_block **out)
 {
     const struct xseg_cell *victim = &arena->small.victim;
-    const uint64_t bytes = xseg_cell_bytes_of(victim->quanta);
     struct xseg_block *node = NULL;
 
     if (arena->free_index.used.top != 0)
         node = xseg_free_index_find(&arena->free_index, xseg_cell_bytes_of(quanta));
-    if (victim->quanta >= quanta &&
-        (node == NULL || bytes < node->bytes ||
-         (bytes == node->bytes &&
-          xseg_cell_address_of(victim->extent, victim->quantum) < node->base)))
+    if (victim->quanta >= quanta && is_victim_first(victim, node))
         return *victim;
     *out = node;
     return cell_of(node);
@@ -356,9 +355,9 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expan
 
 /* --- Nodes. --- */
 
-struct xseg_block *xseg_small_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base)
+struct xseg_block *xseg_small_from(struct xseg_arena *arena, uint64_t bytes, uint64_t position)
 {
     xseg_cell_index_put_victim(arena);
     return xseg_free_index_from(&arena->free_index,
-                                xseg_max(bytes, xseg_cell_bytes_of(XSEG_CELLS_WIDE)), base);
+                                xseg_max(bytes, xseg_cell_bytes_of(XSEG_CELLS_WIDE)), position);
 }

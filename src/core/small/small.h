@@ -44,7 +44,7 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expan
 struct xseg_grant xseg_small_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
                                          uint64_t base, const struct xseg_need *need);
 
-/* The first wide cached cell that is not below (bytes, base), as a node that is in the free index, or NULL. */
-struct xseg_block *xseg_small_from(struct xseg_arena *arena, uint64_t bytes, uint64_t base);
+/* The first wide cached cell that is not below (bytes, position), as a node that is in the free index, or NULL. */
+struct xseg_block *xseg_small_from(struct xseg_arena *arena, uint64_t bytes, uint64_t position);
 
 #endif

@@ -153,6 +153,18 @@ void xseg_tract_uncover(struct xseg_arena *arena, const struct xseg_extent *exte
     }
 }
 
+void xseg_tract_reorder(const struct xseg_extent *extent)
+{
+    struct xseg_bins *bins = &((struct xseg_arena *)extent->arena)->small.bins;
+
+    for (uint32_t number = 0; number < extent->cells.chunks; number++)
+        if (extent->cells.chunk[number] != NULL)
+            xseg_bins_remove(bins, extent->cells.chunk[number]);
+    for (uint32_t number = 0; number < extent->cells.chunks; number++)
+        if (extent->cells.chunk[number] != NULL)
+            xseg_bins_add(bins, extent->cells.chunk[number]);
+}
+
 /* --- The chain. --- */
 
 struct xseg_block *xseg_tract_over(const struct xseg_extent *extent, uint64_t address)

@@ -41,6 +41,9 @@ bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end);
 /* Take the chunk maps of an extent that ends out of the bins.  No cell is left. */
 void xseg_tract_uncover(struct xseg_arena *arena, const struct xseg_extent *extent);
 
+/* Rank the chunk maps of an extent anew, after its position (extent.h) has changed.  It has no cached cell. */
+void xseg_tract_reorder(const struct xseg_extent *extent);
+
 /* The record that covers an address: a tract, or another block of the chain. */
 struct xseg_block *xseg_tract_over(const struct xseg_extent *extent, uint64_t address);
 
