@@ -6,8 +6,10 @@ may fail that PyTorch served.
 """
 import json
 import pathlib
+import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 
@@ -33,13 +35,32 @@ class TapesTest(unittest.TestCase):
             yield path, text
 
     def test_numbers(self):
-        for kind, least in (("classic", 14), ("expandable", 10)):
+        for kind, least in (("classic", 19), ("expandable", 13)):
             count = 0
             for path, text in self.tapes(kind):
                 with self.subTest(path.name):
                     self.replay(path, "exact", text.count("\n= "))
                 count += 1
             self.assertGreaterEqual(count, least)
+
+    def test_blocks_are_chosen_whatever_the_addresses_are(self):
+        """Of equal free blocks that of the segment that was registered first serves a request.
+
+        Every tape with `p` lines is replayed with addresses in each order.
+        """
+        count = 0
+        for path, text in (*self.tapes("classic"), *self.tapes("expandable")):
+            if "\np " not in text:
+                continue
+            count += 1
+            device = re.search(r"^d \d+", text, re.MULTILINE)
+            rest = text[device.end():].partition("\n")[2]
+            for order in ("rising", "falling", "shuffled"):
+                with self.subTest(path.name, order=order), tempfile.NamedTemporaryFile("w") as tape:
+                    tape.write(f"{text[:device.end()]} {order}\n{rest}")
+                    tape.flush()
+                    self.replay(tape.name, "exact", text.count("\n= "))
+        self.assertGreaterEqual(count, 8)
 
     def test_floor(self):
         for path, _ in self.tapes("tight"):

@@ -44,6 +44,12 @@ void check_init(struct check *check, enum check_mode mode, const char *file,
     *check = (struct check){.mode = mode, .file = file, .trace = trace};
 }
 
+void check_places(struct check *check, void *const *blocks, uint64_t *bases)
+{
+    check->blocks = blocks;
+    check->bases = bases;
+}
+
 size_t check_until(const struct check *check)
 {
     if (check->mode != CHECK_EXACT || check->next == check->trace->answer_count)
@@ -93,12 +99,30 @@ static bool differs(struct check *check, const struct xtrace_answer *answer, uns
     return true;
 }
 
+static bool place_differs(struct check *check, const struct xtrace_answer *answer)
+{
+    const struct xtrace_op *op = &check->trace->ops[answer->after - 1];
+    const uint64_t address = (uintptr_t)check->blocks[op->slot], offset = answer->number[1];
+    uint64_t *base = &check->bases[answer->number[0]];
+
+    if (*base == 0)
+        *base = address - offset;
+    if (address - *base == offset)
+        return false;
+    if (may_print(check))
+        complain("%s:%" PRIu32 ": the block is at %#" PRIx64 ", expected %#" PRIx64, check->file,
+                 answer->line, address, *base + offset);
+    return true;
+}
+
 static bool row_differs(struct check *check, const struct xtrace_answer *answer,
                         const struct xseg_statistics *stats)
 {
     enum xtrace_row row = (enum xtrace_row)answer->row;
     bool any = false;
 
+    if (row == XTRACE_ROW_PLACE)
+        return place_differs(check, answer);
     for (unsigned i = 0; i < xtrace_row_numbers(row); i++)
         any |= differs(check, answer, i,
                        row == XTRACE_ROW_NOW ? number_of(stats, current_rows[i], 0)

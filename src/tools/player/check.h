@@ -2,9 +2,12 @@
 /*
  * A tape's answers against what the allocator says.
  *
- * Exact: each `=` line is a step.  The `s` lines that follow belong to it; where an operation stands
+ * Exact: each `=` line is a step.  The `p` and `s` lines that follow belong to it; where an operation stands
  * between, they are a step of their own.  A step agrees if every number of it does, and if the
  * allocation before it failed here exactly where it failed on the tape.
+ *
+ * A `p` line says where a block is relative to the segment that it is in, and which block that segment began with.  So
+ * the address of the first block of a segment decides what is expected of the others.
  *
  * Floor: each allocation that the tape served is a step, up to the first that failed on the tape and
  * not here: from there on the programmes differ.  A step agrees if the allocation was served here.
@@ -29,7 +32,9 @@ struct check {
     enum check_mode mode;
     const char *file;
     const struct xtrace *trace;
-    size_t next; /* answer that comes next */
+    void *const *blocks; /* [slots of the trace] */
+    uint64_t *bases;     /* [trace->place_count], of segments; 0 until the first block of one */
+    size_t next;         /* answer that comes next */
     uint64_t steps, mismatches;
     uint64_t differences;    /* lines that were, or would have been, printed */
     uint32_t last_after;     /* where the answer before stood */
@@ -42,6 +47,9 @@ struct check {
 
 void check_init(struct check *check, enum check_mode mode, const char *file,
                 const struct xtrace *trace);
+
+/* Say where the blocks of a replay are, and where bases may be noted, all of which are 0. */
+void check_places(struct check *check, void *const *blocks, uint64_t *bases);
 
 /* Operations that can be replayed before the next answer is looked at. */
 size_t check_until(const struct check *check);

@@ -35,6 +35,7 @@ struct player {
     struct xseg_pool **pools;     /* [trace->pool_count]; NULL until first mentioned */
     void **blocks;                /* [trace->slot_count]; NULL where none is live */
     struct player_route *routes;  /* [trace->pool_count] */
+    uint64_t *bases;              /* [trace->place_count]; see check.h */
     uint32_t captures;            /* under way */
     struct check check;
     struct timeline timeline;

@@ -145,6 +145,7 @@ static bool set_scene(struct player *player)
         return false;
     scene.memory_bytes = player->settings->device_bytes;
     scene.costs = player->settings->costs;
+    scene.address_order = player->trace->address_order;
     /* What is compared is played strictly; what is timed, without the simulator's own checks. */
     scene.fast = player->settings->check == CHECK_OFF;
     if (simulator.reset(&scene) == XSEG_OK)
@@ -175,9 +176,12 @@ static bool make_streams(struct player *player)
     player->pools = calloc(trace->pool_count, sizeof(struct xseg_pool *));
     player->blocks = calloc((size_t)trace->slot_count + 1, sizeof(void *));
     player->routes = calloc(trace->pool_count, sizeof(*player->routes));
+    player->bases = calloc((size_t)trace->place_count + 1, sizeof(*player->bases));
+    check_places(&player->check, player->blocks, player->bases);
     if (!watch_init(&player->watch, trace, player->is_simulated, player->settings->tick_ms,
                     &player->timeline, &player->stopwatch) ||
         !player->streams || !player->pools || !player->blocks || !player->routes ||
+        !player->bases ||
         !journal_init(&player->journal, player->settings->history, trace, player->streams,
                       &player->watch)) {
         complain("%s: no host memory is left", player->settings->file);
@@ -328,6 +332,7 @@ static bool clear_up(struct player *player)
     }
     watch_fini(&player->watch);
     free(player->routes);
+    free(player->bases);
     free(player->streams);
     free(player->pools);
     free(player->blocks);

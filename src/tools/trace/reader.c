@@ -409,6 +409,24 @@ bool reader_pool_release(struct reader *reader, const struct fields *fields)
     return true;
 }
 
+bool reader_place(struct reader *reader, const struct fields *fields, uint32_t *segment)
+{
+    const uint64_t first = fields->number[1];
+    struct idmap_entry *entry = idmap_find(&reader->places, first);
+
+    if (!reader->last_alloc)
+        return reader_bad(reader, "`p` must follow an allocation that was served");
+    if (!entry && idmap_find(&reader->blocks, first) != reader->last_alloc)
+        return reader_bad(reader, "no segment began with block %" PRIu64, first);
+    if (!entry)
+        entry = reader_add_name(reader, &reader->places, first, reader->trace.place_count++,
+                                reader->line);
+    if (!entry)
+        return false;
+    *segment = entry->number;
+    return true;
+}
+
 bool reader_clock(struct reader *reader, const struct fields *fields)
 {
     uint64_t now = fields->number[1];

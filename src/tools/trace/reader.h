@@ -32,6 +32,7 @@ struct reader {
     size_t held; /* bytes in growing arrays */
     size_t op_capacity, answer_capacity, label_capacity;
     struct idmap blocks, streams, pools;
+    struct idmap places;            /* segments that `p` lines name, by the block that began each */
     struct pool_state *pool_states; /* [trace.pool_count]; the first is the default pool's */
     size_t pool_capacity, pool_name_capacity;
     uint32_t *free_slots;
@@ -86,5 +87,8 @@ bool reader_route_begin(struct reader *reader, const struct fields *fields);
 bool reader_route_end(struct reader *reader, const struct fields *fields);
 bool reader_pool_release(struct reader *reader, const struct fields *fields);
 bool reader_clock(struct reader *reader, const struct fields *fields);
+
+/* The number of the segment that a `p` line names. */
+bool reader_place(struct reader *reader, const struct fields *fields, uint32_t *segment);
 
 #endif

@@ -10,6 +10,7 @@ static const struct {
     unsigned numbers;
 } rows[XTRACE_ROW_COUNT] = {
     [XTRACE_ROW_NOW] = {"=", 9},
+    [XTRACE_ROW_PLACE] = {"p", 2},
     [XTRACE_ROW_ALLOCATION] = {"allocation", 12},
     [XTRACE_ROW_SEGMENT] = {"segment", 12},
     [XTRACE_ROW_ACTIVE] = {"active", 12},

@@ -22,6 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "xseg/sim.h"
+
 #define XTRACE_STREAMS 1024              /* streams in one file, the default stream included */
 #define XTRACE_POOLS   65535             /* private pools in one file */
 #define XTRACE_MEMORY  ((size_t)1 << 30) /* host memory that one file may take */
@@ -54,9 +56,10 @@ struct xtrace_op {
     bool failed; /* PyTorch had no memory for this allocation */
 };
 
-/* Rows of answers.  The first is a `=` line, the others are `s` lines by name. */
+/* Rows of answers.  The first is a `=` line, the second a `p` line, the others are `s` lines by name. */
 enum xtrace_row {
     XTRACE_ROW_NOW,
+    XTRACE_ROW_PLACE, /* where the last allocation is: the number of its segment, the offset in that */
     XTRACE_ROW_ALLOCATION,
     XTRACE_ROW_SEGMENT,
     XTRACE_ROW_ACTIVE,
@@ -109,10 +112,12 @@ struct xtrace {
     char note[800];        /* how a snapshot became a trace; empty: nothing to say */
     char *config;          /* of the `c` line; NULL without one */
     uint64_t device_bytes; /* of the `d` line; 0 without one */
-    uint64_t events;       /* allocations and frees */
-    bool has_clock;        /* there are `@` lines */
-    bool is_snapshot;      /* the file is a memory snapshot */
-    bool has_history;      /* of a snapshot: there are entries */
+    enum xseg_sim_address_order address_order; /* of the `d` line */
+    uint32_t place_count;                      /* segments that `p` lines name are below this */
+    uint64_t events;                           /* allocations and frees */
+    bool has_clock;                            /* there are `@` lines */
+    bool is_snapshot;                          /* the file is a memory snapshot */
+    bool has_history;                          /* of a snapshot: there are entries */
     uint64_t
         capacity; /* of a snapshot: bytes that could be reserved when a request last failed; 0: unknown */
     struct xtrace_end end;                /* of a snapshot */

@@ -105,12 +105,24 @@ static bool read_current(struct reader *reader, struct fields *fields)
            add_answer(reader, XTRACE_ROW_NOW, fields->number + 1);
 }
 
+/* `p ID OFFSET` */
+static bool read_place(struct reader *reader, struct fields *fields)
+{
+    uint32_t segment = 0;
+
+    if (fields->count != 3)
+        return reader_bad(reader, "`p` takes ID OFFSET");
+    if (!parse_numbers(reader, fields, 1) || !reader_place(reader, fields, &segment))
+        return false;
+    return add_answer(reader, XTRACE_ROW_PLACE, (const uint64_t[]){segment, fields->number[2]});
+}
+
 /* `s NAME ...` */
 static bool read_statistic(struct reader *reader, struct fields *fields)
 {
     if (fields->count < 2)
         return reader_bad(reader, "`s` takes the name of a statistic and its numbers");
-    for (unsigned row = XTRACE_ROW_NOW + 1; row < XTRACE_ROW_COUNT; row++) {
+    for (unsigned row = XTRACE_ROW_PLACE + 1; row < XTRACE_ROW_COUNT; row++) {
         const char *name = xtrace_row_name(row);
         const unsigned numbers = xtrace_row_numbers(row);
 
@@ -125,12 +137,31 @@ static bool read_statistic(struct reader *reader, struct fields *fields)
     return reader_bad(reader, "there is no statistic '%s'", reader_quote(fields->text[1]).text);
 }
 
-/* `d MIB` */
+/* In which order the driver places addresses. */
+static bool read_order(struct reader *reader, const char *word)
+{
+    static const char *const words[] = {
+        [XSEG_SIM_ADDRESSES_RISING] = "rising",
+        [XSEG_SIM_ADDRESSES_FALLING] = "falling",
+        [XSEG_SIM_ADDRESSES_SHUFFLED] = "shuffled",
+    };
+
+    for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (strcmp(word, words[i]) == 0) {
+            reader->trace.address_order = (enum xseg_sim_address_order)i;
+            return true;
+        }
+    return reader_bad(reader, "addresses are rising, falling or shuffled, not '%s'",
+                      reader_quote(word).text);
+}
+
+/* `d MIB [ORDER]` */
 static bool read_device(struct reader *reader, struct fields *fields)
 {
-    if (fields->count != 2)
-        return reader_bad(reader, "`d` takes MIB");
-    if (!parse_numbers(reader, fields, 1))
+    if (fields->count < 2 || fields->count > 3)
+        return reader_bad(reader, "`d` takes MIB [ORDER]");
+    if (!parse_number(reader, fields->text[1], &fields->number[1]) ||
+        (fields->count == 3 && !read_order(reader, fields->text[2])))
         return false;
     if (reader->trace.device_bytes)
         return reader_bad(reader, "a second `d` line");
@@ -202,6 +233,8 @@ static bool read_line(struct reader *reader, char *text)
     cut(text, &fields);
     if (strcmp(fields.text[0], "=") == 0)
         return read_current(reader, &fields);
+    if (strcmp(fields.text[0], "p") == 0)
+        return read_place(reader, &fields);
     if (strcmp(fields.text[0], "s") == 0)
         return read_statistic(reader, &fields);
     if (strcmp(fields.text[0], "d") == 0)
@@ -298,6 +331,7 @@ bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault
         idmap_fini(&reader->blocks);
         idmap_fini(&reader->streams);
         idmap_fini(&reader->pools);
+        idmap_fini(&reader->places);
         free(reader->pool_states);
         free(reader->free_slots);
     }
