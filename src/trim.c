@@ -95,6 +95,7 @@ static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limit_va
                                 : set->keep_bytes != 0          ? "keep_bytes"
                                 : set->soft_bytes != UINT64_MAX ? "soft_bytes"
                                 : set->has_fraction             ? "fraction"
+                                : set->has_rejection_fraction   ? "rejection_fraction"
                                                                 : NULL;
     if (foreign != NULL)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,

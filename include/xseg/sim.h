@@ -87,7 +87,7 @@ enum xseg_sim_rdma {
     XSEG_SIM_RDMA_ABSENT /* the devices say that they have none; it is refused, and so is every registration */
 };
 
-/** Where each reservation and each allocation is placed. */
+/** The order of the addresses of reservations and allocations. */
 enum xseg_sim_address_order {
     XSEG_SIM_ADDRESSES_RISING,  /* above all earlier ones */
     XSEG_SIM_ADDRESSES_FALLING, /* below all earlier ones */

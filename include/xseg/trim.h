@@ -101,9 +101,14 @@ struct xseg_limit_values {
      * has_fraction as well; a call that reads the limits of a device sets both. */
     double fraction;
     bool has_fraction; /* false: the fraction stays as it is */
+    /* With throw_on_cudamalloc_oom a request that would make this device take more than this fraction of its memory, and
+     * that no limit refuses, is refused at once: 0 to 1.  It starts as per_process_memory_fraction and is that again when
+     * xseg_configure() names the key; `fraction` does not change it.  Devices only.  Read and set as `fraction`. */
+    double rejection_fraction;
+    bool has_rejection_fraction; /* false: rejection_fraction stays as it is */
 };
 /* clang-format off */
-#define XSEG_LIMIT_VALUES_INIT {sizeof(struct xseg_limit_values), UINT64_MAX, UINT64_MAX, 0, 1, false}
+#define XSEG_LIMIT_VALUES_INIT {sizeof(struct xseg_limit_values), UINT64_MAX, UINT64_MAX, 0, 1, false, 1, false}
 /* clang-format on */
 
 /**
@@ -121,7 +126,7 @@ struct xseg_limit_values {
  *
  * Returns: XSEG_OK
  *          XSEG_ERR_ARGUMENT     limits that contradict each other: keep <= soft <= hard must hold; a
- *                                fraction that is not from 0 to 1; a pool that nobody holds and that has no
+ *                                fraction of either kind that is not from 0 to 1; a pool that nobody holds and that has no
  *                                blocks
  *          XSEG_ERR_UNSUPPORTED  soft_bytes, keep_bytes or the fraction of a pool, a stream
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER (the device could not be opened), XSEG_ERR_FORKED

@@ -540,6 +540,56 @@ static void a_growth_past_the_device_is_rejected(void **state)
     scene_close(allocator);
 }
 
+/* The fraction of rejections is that of the configuration, or of xseg_limits(); a limit below it refuses first. */
+static void a_growth_past_the_fraction_of_rejections_is_rejected(void **state)
+{
+    static const char *const kind[] = {"expandable_segments:True", "expandable_segments:False"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(kind); i++) {
+        char config[128];
+
+        (void)snprintf(config, sizeof(config),
+                       "%s,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", kind[i]);
+        struct xseg_allocator *allocator = open_on(200, config);
+        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+        void *ptr = NULL;
+
+        where.device = 0;
+        scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                           "per_process_memory_fraction");
+        assert_int_equal(scene_stats(allocator).num_ooms, 1);
+        assert_int_equal(scene_stats(allocator).num_oom_rejections, 0);
+        /* Without the limit the fraction of rejections is still that of the configuration. */
+        assert_int_equal(xseg_limits(allocator, &where, NULL, &limits), XSEG_OK);
+        assert_true(limits.has_rejection_fraction && limits.rejection_fraction == 0.5);
+        limits.fraction = 1;
+        assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+        scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                           "throw_on_cudamalloc_oom (0.5 of device 0)");
+        assert_int_equal(scene_stats(allocator).num_ooms, 1);
+        assert_int_equal(scene_stats(allocator).num_oom_rejections, 1);
+        assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
+        limits.rejection_fraction = 0.8;
+        assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+        scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
+        /* What is cached serves, and without the key nothing is rejected. */
+        limits.rejection_fraction = 0;
+        assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+        scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
+        scene_empty_cache(allocator);
+        scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                           "throw_on_cudamalloc_oom (0 of device 0)");
+        assert_int_equal(xseg_configure(allocator, "throw_on_cudamalloc_oom:False"), XSEG_OK);
+        scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
+        limits.rejection_fraction = 1.5;
+        scene_expect_error(xseg_limits(allocator, &where, &limits, NULL), XSEG_ERR_ARGUMENT,
+                           "rejection_fraction 1.5");
+        scene_close(allocator);
+    }
+}
+
 /* The sentence says where the memory is, and what would have helped. */
 static void the_error_says_where_the_memory_is(void **state)
 {
@@ -606,6 +656,7 @@ int main(void)
         cmocka_unit_test(all_pages_may_be_small),
         cmocka_unit_test(events_are_asked_about_where_it_helps),
         cmocka_unit_test(a_growth_past_the_device_is_rejected),
+        cmocka_unit_test(a_growth_past_the_fraction_of_rejections_is_rejected),
         cmocka_unit_test(the_error_says_where_the_memory_is),
         cmocka_unit_test(the_error_says_when_small_pages_would_do),
         cmocka_unit_test(six_hundred_segments_fit),

@@ -22,7 +22,7 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 static struct xseg_limit_values limits_of(struct xseg_allocator *allocator, int device)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_limit_values limits = {sizeof(limits), 1, 1, 1, 0, false};
+    struct xseg_limit_values limits = {sizeof(limits), 1, 1, 1, 0, false, 0, false};
 
     where.device = device;
     assert_int_equal(xseg_limits(allocator, &where, NULL, &limits), XSEG_OK);
@@ -42,7 +42,7 @@ static void expect_limits(struct xseg_allocator *allocator, int device, uint64_t
 static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint64_t hard,
                               uint64_t soft, uint64_t keep)
 {
-    const struct xseg_limit_values set = {sizeof(set), hard, soft, keep, 1, false};
+    const struct xseg_limit_values set = {sizeof(set), hard, soft, keep, 1, false, 1, false};
     struct xseg_where where = XSEG_WHERE_ANY;
 
     where.device = device;
@@ -180,7 +180,8 @@ static void a_device_has_limits_of_its_own(void **state)
 {
     struct xseg_allocator *allocator = open_on(2, "hard_limit_mb:1000,keep_mb:10");
     struct xseg_where where = XSEG_WHERE_ANY;
-    const struct xseg_limit_values set = {sizeof(set), 600 * MIB, UINT64_MAX, 0, 1, false};
+    const struct xseg_limit_values set = {sizeof(set), 600 * MIB, UINT64_MAX, 0,
+                                          1,           false,     1,          false};
     struct xseg_limit_values was = XSEG_LIMIT_VALUES_INIT;
     void *ptr = NULL;
 

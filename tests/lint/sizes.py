@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Functions of C have at most 60 lines between their braces; source files of C, C++, Python and JavaScript at most 600."""
+"""Functions of C have at most 60 lines between their braces; source files of C, C++, Python and JavaScript at most 600.
+
+A file that is printed from others may be longer.
+"""
 import tree
 
 FUNCTION_LINES = 60
@@ -25,7 +28,7 @@ def check(root):
         if not name.endswith(SOURCES) or not name.startswith(("include/", "src/", "vmm/")):
             continue
         lines = text.splitlines()
-        if len(lines) > FILE_LINES:
+        if len(lines) > FILE_LINES and not any("do not edit it here" in line for line in lines[:9]):
             found.append(f"{name}: {len(lines)} lines, more than {FILE_LINES}")
         for start, length in functions(lines) if name.endswith((".c", ".h")) else ():
             if length > FUNCTION_LINES:

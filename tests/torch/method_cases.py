@@ -813,6 +813,9 @@ def case_rejection():
     before = torch.cuda.memory_stats()
     torch.cuda.memory._set_allocator_settings(f"{mode},throw_on_cudamalloc_oom:True")
     said = [type(refused(byte_tensor, total / MIB)).__name__, type(refused(byte_tensor, total / MIB - 99.5)).__name__]
+    torch.cuda.memory._set_allocator_settings(f"{mode},per_process_memory_fraction:0.5")
+    said += [type(refused(byte_tensor, total / MIB * 0.5 + 1)).__name__, torch.cuda.get_per_process_memory_fraction()]
+    torch.cuda.memory._set_allocator_settings(f"{mode},per_process_memory_fraction:1.0")
     stats = torch.cuda.memory_stats()
     said += [stats[key] - before[key] for key in keys]
     byte_tensor(200)
@@ -821,7 +824,7 @@ def case_rejection():
     heard, told = METHODS.heard(), []
     for _ in range(1000):
         told = [entry[:4] for entry in heard if entry[7] == REJECTED]
-        if len(told) == 2:
+        if len(told) == 3:
             break
         time.sleep(0.01)
         heard += METHODS.heard()

@@ -135,7 +135,7 @@ static uint64_t gap_from(const struct sim_addresses *addresses, uint64_t from, u
     return base <= END - bytes ? base : 0;
 }
 
-/* The highest start of so many bytes that end at an address or below, or 0. */
+/* The highest base of a range of `bytes` that ends at an address or below, or 0. */
 static uint64_t start_below(uint64_t end, uint64_t bytes, uint64_t mask)
 {
     const uint64_t base = end < bytes ? 0 : (end - bytes) & ~mask;

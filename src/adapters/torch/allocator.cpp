@@ -10,6 +10,7 @@
 #include "src/adapters/torch/errors.h"
 #include "src/adapters/torch/foreign.h"
 #include "src/adapters/torch/pools.h"
+#include "src/adapters/torch/settings.h"
 #include "src/adapters/torch/share.h"
 
 namespace xseg_torch {
@@ -104,6 +105,7 @@ void Allocator::check_device(DeviceIndex device) const
 void Allocator::open_device(DeviceIndex device)
 {
     check_device(device);
+    begin_device(library_, device);
     open_[device].store(true, std::memory_order_relaxed);
 }
 

@@ -32,6 +32,7 @@ std::mutex the_mutex;
 struct xseg_allocator *the_library;  /* once it is open */
 std::vector<std::string> set_before; /* strings that were set before that; the library was opened without them */
 std::atomic<double> the_fraction{1}; /* of devices that are not open, as the string says */
+std::atomic<double> the_rejection{-1}; /* fraction that a string named after the library was opened; -1: none did */
 
 bool note_key(void *context, const struct xseg_key *key)
 {
@@ -85,8 +86,8 @@ std::string configuration(struct xseg_allocator *library)
 }
 
 /*
- * A string without per_process_memory_fraction, which PyTorch reads when CUDA is initialised and not again.  Blanks are in
- * its place, so that the columns of an error are right for the string as it was passed.
+ * A string without per_process_memory_fraction, whose limit PyTorch sets when CUDA is initialized and not again.  Blanks
+ * are in its place, so that the columns of an error are right for the string as it was passed.
  */
 std::string without_fraction(const std::string &settings)
 {
@@ -305,6 +306,39 @@ void note_fraction(const Keys &keys)
     the_fraction.store(std::strtod(keys.at("per_process_memory_fraction").value.c_str(), nullptr));
 }
 
+void set_rejection(struct xseg_allocator *library, int device, double fraction)
+{
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    where.device = device;
+    check(xseg_limits(library, &where, nullptr, &limits), "the limits of a device cannot be read");
+    limits.has_fraction = false;
+    limits.has_rejection_fraction = true;
+    limits.rejection_fraction = fraction;
+    check(xseg_limits(library, &where, &limits, nullptr), "the fraction of rejections cannot be set");
+}
+
+/* Set the fraction past which throw_on_cudamalloc_oom rejects requests, if a string names per_process_memory_fraction. */
+void note_rejection(struct xseg_allocator *library, const std::string &settings)
+{
+    Keys keys = read_keys(settings.c_str(), nullptr);
+    const KeyValue &fraction = keys.at("per_process_memory_fraction");
+    size_t count = 0;
+    if (!fraction.is_named) {
+        return;
+    }
+    the_rejection.store(std::strtod(fraction.value.c_str(), nullptr));
+    check(xseg_devices(library, nullptr, sizeof(struct xseg_device_figures), 0, &count), "the devices cannot be counted");
+    std::vector<struct xseg_device_figures> figures(count);
+    check(xseg_devices(library, figures.data(), sizeof(struct xseg_device_figures), count, nullptr),
+          "the devices cannot be read");
+    for (const struct xseg_device_figures &device : figures) {
+        if (device.is_open) {
+            set_rejection(library, device.device, the_rejection.load());
+        }
+    }
+}
+
 /*
  * Memory is exportable and within reach of network cards, or not, from its beginning.  So that is asked for even while
  * segments are classic: they may become expandable.  The keys are named while they are expandable, since they would be
@@ -359,10 +393,19 @@ void apply_settings(struct xseg_allocator *library)
     the_library = library;
 }
 
+void begin_device(struct xseg_allocator *library, int device)
+{
+    double fraction = the_rejection.load();
+    if (fraction >= 0) {
+        set_rejection(library, device, fraction);
+    }
+}
+
 void stop_following()
 {
     Held<std::mutex> lock(the_mutex);
     the_library = nullptr;
+    the_rejection.store(-1);
 }
 
 std::string Allocator::name()
@@ -440,8 +483,9 @@ void follow_settings(const std::string &settings)
     check_settings(settings);
     Held<std::mutex> lock(the_mutex);
     if (the_library != nullptr) {
-        /* As PyTorch does once CUDA is initialised: the fraction stays what it is. */
+        /* As PyTorch does once CUDA is initialised: the limit stays what it is, and a fraction counts for rejections. */
         configure(the_library, with_resets(without_fraction(settings), large_segment_of(the_library)));
+        note_rejection(the_library, settings);
         return;
     }
     set_before.push_back(settings);

@@ -26,6 +26,9 @@ std::string added_keys();
 /** Give a library that was opened the keys that the adapter needs, and what was set since agree_on_settings(). */
 void apply_settings(struct xseg_allocator *library);
 
+/** Apply to a device, before it is used first, what strings said of all devices after the library was opened. */
+void begin_device(struct xseg_allocator *library, int device);
+
 /** Strings are kept for the next library: the one that apply_settings() was given is about to be closed. */
 void stop_following();
 

@@ -113,9 +113,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(throw_on_cudamalloc_oom),
             .accepts = ANY_BOOL,
-            .sentence = "Refuse a growth past the device's memory at once, without giving back "
-                        "cached memory "
-                        "first; only while per_process_memory_fraction is 1.",
+            .sentence = "Refuse a growth past per_process_memory_fraction of the device's memory at "
+                        "once, without giving back cached memory first, where no limit refuses it.",
         },
     [XSEG_CONFIG_RESERVE] =
         {

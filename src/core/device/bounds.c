@@ -26,6 +26,8 @@ static void store_all(struct xseg_bounds *bounds, const struct xseg_limit_values
     atomic_store_explicit(&bounds->keep, set->keep_bytes, memory_order_relaxed);
     if (set->has_fraction)
         atomic_store_explicit(&bounds->fraction, set->fraction, memory_order_relaxed);
+    if (set->has_rejection_fraction)
+        atomic_store_explicit(&bounds->rejection, set->rejection_fraction, memory_order_relaxed);
 }
 
 void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config)
@@ -37,6 +39,8 @@ void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *conf
         .keep_bytes = config->keep_bytes,
         .fraction = config->memory_fraction,
         .has_fraction = true,
+        .rejection_fraction = config->memory_fraction,
+        .has_rejection_fraction = true,
     };
 
     store_all(bounds, &set);
@@ -51,6 +55,8 @@ void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values
         .keep_bytes = xseg_bounds_keep(bounds),
         .fraction = xseg_bounds_fraction(bounds),
         .has_fraction = true,
+        .rejection_fraction = xseg_bounds_rejection(bounds),
+        .has_rejection_fraction = true,
     };
 }
 
@@ -67,6 +73,11 @@ xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_
     if (set->has_fraction && !(set->fraction >= 0 && set->fraction <= 1))
         return xseg_fail(XSEG_ERR_ARGUMENT, "xseg_limits: fraction %g: give one from 0 to 1",
                          set->fraction);
+    if (set->has_rejection_fraction &&
+        !(set->rejection_fraction >= 0 && set->rejection_fraction <= 1))
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "xseg_limits: rejection_fraction %g: give one from 0 to 1",
+                         set->rejection_fraction);
     store_all(bounds, set);
     return XSEG_OK;
 }
@@ -85,8 +96,9 @@ xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_con
     if ((named >> XSEG_CONFIG_KEEP & 1) != 0)
         set.keep_bytes = config->keep_bytes;
     set.has_fraction = (named >> XSEG_CONFIG_MEMORY_FRACTION & 1) != 0;
+    set.has_rejection_fraction = set.has_fraction;
     if (set.has_fraction)
-        set.fraction = config->memory_fraction;
+        set.fraction = set.rejection_fraction = config->memory_fraction;
     const char *wrong = contradiction(&set);
     if (wrong != NULL)
         return xseg_fail(XSEG_ERR_CONFIG,

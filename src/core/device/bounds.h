@@ -11,7 +11,7 @@
  *
  * Invariants:
  *   BOUNDS-1  keep <= soft <= hard, as far as there are such limits.
- *   BOUNDS-2  0 <= fraction <= 1.
+ *   BOUNDS-2  0 <= fraction <= 1, and so is rejection.
  *
  * Locking: written under DRIVER; read without a lock.
  */
@@ -28,7 +28,8 @@ struct xseg_device;
 /* Limits of a device in bytes; UINT64_MAX: no such limit. */
 struct xseg_bounds {
     atomic_uint_fast64_t hard, soft, keep;
-    _Atomic double fraction; /* of the device's memory; 1: no such limit */
+    _Atomic double fraction;  /* of the device's memory; 1: no such limit */
+    _Atomic double rejection; /* as xseg_limit_values.rejection_fraction */
 };
 
 static inline uint64_t xseg_bounds_hard(const struct xseg_bounds *bounds)
@@ -51,6 +52,12 @@ static inline double xseg_bounds_fraction(const struct xseg_bounds *bounds)
     return atomic_load_explicit(&bounds->fraction, memory_order_relaxed);
 }
 
+/* The fraction of a device's memory past which throw_on_cudamalloc_oom refuses a growth at once. */
+static inline double xseg_bounds_rejection(const struct xseg_bounds *bounds)
+{
+    return atomic_load_explicit(&bounds->rejection, memory_order_relaxed);
+}
+
 /* Set the limits of a device that opens from the configuration. */
 void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config);
 
@@ -58,7 +65,7 @@ void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *conf
 void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values *out);
 
 /*
- * Set the limits; the fraction only if set->has_fraction.
+ * Set the limits; the fraction only if set->has_fraction, that of rejections only if set->has_rejection_fraction.
  *
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT if the limits contradict each other or the fraction is out of bounds, and
  *          nothing has changed

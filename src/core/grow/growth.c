@@ -11,6 +11,7 @@
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/config/size.h"
+#include "src/core/device/allocator.h"
 #include "src/core/grow/extents.h"
 #include "src/core/grow/refusal.h"
 #include "src/core/grow/scrub.h"
@@ -56,6 +57,12 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
         return status;
     if (physical > limit || more > limit - physical)
         return xseg_refusal_fail(pool, xseg_refusal_of_limit(device, limit), more);
+    if (xseg_allocator_config(device->allocator)->throw_on_cudamalloc_oom) {
+        const uint64_t most = (uint64_t)(xseg_bounds_rejection(&device->bounds) * (double)total);
+
+        if (physical > most || more > most - physical)
+            return xseg_refusal_fail(pool, XSEG_REFUSER_REJECTION, more);
+    }
     device->refuser = XSEG_REFUSER_DRIVER;
     return XSEG_OK;
 }

@@ -266,10 +266,12 @@ static xseg_status climb(struct xseg_arena *arena, const struct xseg_need *need,
     return refused;
 }
 
-/* Whether a request that the device has no room for is refused at once: with throw_on_cudamalloc_oom, where no
- * fraction sets another limit (PyTorch's rule). */
+/* Whether a request is refused at once, by PyTorch's rule: with throw_on_cudamalloc_oom, where no limit refuses it, but the
+ * device has no room, or the fraction of rejections is passed. */
 static bool is_rejected(const struct xseg_device *device, const struct xseg_need *need)
 {
+    if (device->refuser == XSEG_REFUSER_REJECTION)
+        return true;
     return need->config->throw_on_cudamalloc_oom && xseg_bounds_fraction(&device->bounds) >= 1.0 &&
            device->refuser == XSEG_REFUSER_DEVICE;
 }

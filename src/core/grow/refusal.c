@@ -20,7 +20,7 @@ static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
     const uint64_t hard = xseg_bounds_hard(&device->bounds);
 
-    XSEG_ASSERT(device->refuser <= XSEG_REFUSER_POOL);
+    XSEG_ASSERT(device->refuser <= XSEG_REFUSER_REJECTION);
     switch (device->refuser) {
     case XSEG_REFUSER_POOL:
         xseg_text_add(text, "limit_bytes of pool %s (on device %d, ", xseg_pool_label(pool),
@@ -36,6 +36,10 @@ static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
         xseg_text_add(text, "per_process_memory_fraction (%g of device %d, ",
                       xseg_bounds_fraction(&device->bounds), device->context.ordinal);
         xseg_text_add_mib(text, xseg_device_limit(device));
+        break;
+    case XSEG_REFUSER_REJECTION:
+        xseg_text_add(text, "throw_on_cudamalloc_oom (%g of device %d",
+                      xseg_bounds_rejection(&device->bounds), device->context.ordinal);
         break;
     case XSEG_REFUSER_HARD_LIMIT:
         xseg_text_add(text,

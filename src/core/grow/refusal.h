@@ -22,7 +22,8 @@ enum xseg_refuser {
     XSEG_REFUSER_HARD_LIMIT, /* hard_limit_mb, or xseg_limits() of the device */
     XSEG_REFUSER_FRACTION,   /* per_process_memory_fraction */
     XSEG_REFUSER_BUDGET,     /* share_budget: others wait for their shares */
-    XSEG_REFUSER_POOL        /* the pool's limit_bytes */
+    XSEG_REFUSER_POOL,       /* the pool's limit_bytes */
+    XSEG_REFUSER_REJECTION   /* throw_on_cudamalloc_oom, and no limit */
 };
 
 /* Whether a status says that memory, addresses or a limit were short. */

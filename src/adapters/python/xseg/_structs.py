@@ -204,7 +204,7 @@ class xseg_trimmed(Structure):
 
 
 class xseg_limit_values(Structure):
-    START = {"hard_bytes": 2**64 - 1, "soft_bytes": 2**64 - 1, "fraction": 1}
+    START = {"hard_bytes": 2**64 - 1, "soft_bytes": 2**64 - 1, "fraction": 1, "rejection_fraction": 1}
     _fields_ = [
         ("struct_bytes", c_size_t),
         ("hard_bytes", c_uint64),
@@ -212,6 +212,8 @@ class xseg_limit_values(Structure):
         ("keep_bytes", c_uint64),
         ("fraction", c_double),
         ("has_fraction", c_bool),
+        ("rejection_fraction", c_double),
+        ("has_rejection_fraction", c_bool),
     ]
 
 
