@@ -534,11 +534,12 @@ static void releasing_pools_helps(void **state)
 }
 
 /* Segments of 90 MiB with 60 free in each. */
-static xseg_status half_free_segments(struct play *play, const char *config, size_t wanted)
+static xseg_status half_free_segments(struct play *play, size_t device_mib, const char *config,
+                                      size_t wanted)
 {
     void *idle[3];
 
-    play->allocator = open_on(280, config);
+    play->allocator = open_on(device_mib, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
         void *whole = scene_alloc(play->allocator, 90 * MIB, NULL);
         scene_free(play->allocator, whole);
@@ -558,7 +559,7 @@ static void expandable_segments_help_where_it_says_so(void **state)
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play classic = {0}, expandable = {0};
         const char *text =
-            refusal(half_free_segments(&classic, "expandable_segments:False", wanted[i]),
+            refusal(half_free_segments(&classic, 280, "expandable_segments:False", wanted[i]),
                     XSEG_ERR_NO_MEMORY);
         const bool helps = strstr(text, "expandable_segments:True") != NULL;
 
@@ -568,10 +569,95 @@ static void expandable_segments_help_where_it_says_so(void **state)
             expect_no_advice(text);
         end_play(&classic);
         const xseg_status status =
-            half_free_segments(&expandable, "expandable_segments:True", wanted[i]);
+            half_free_segments(&expandable, 280, "expandable_segments:True", wanted[i]);
         if (helps)
             assert_int_equal(status, XSEG_OK);
         end_play(&expandable);
+    }
+}
+
+/* A limit is in the way, and so is the kind of segments: each change is named, and is enough. */
+static void a_limit_does_not_hide_expandable_segments(void **state)
+{
+    static const char *const limit[] = {"hard_limit_mb:280", "per_process_memory_fraction:0.28"};
+    static const char *const raised[] = {"hard_limit_mb", "per_process_memory_fraction"};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(limit); i++) {
+        struct play classic = {0}, expandable = {0};
+        char config[128], form[64], advised[64] = "";
+
+        (void)snprintf(config, sizeof(config), "expandable_segments:False,%s", limit[i]);
+        const char *text =
+            refusal(half_free_segments(&classic, 1000, config, 100 * MIB), XSEG_ERR_LIMIT);
+        expect_figures_agree(text, 1000);
+        assert_non_null(strstr(
+            text, "; expandable_segments:True would make one of the cached pieces, or raise "));
+        (void)snprintf(form, sizeof(form), "or raise %s to ", raised[i]);
+        apply(text, form, raised[i], advised, sizeof(advised));
+        assert_int_equal(xseg_configure(classic.allocator, advised), XSEG_OK);
+        assert_int_equal(ask(&classic, NULL, 100 * MIB), XSEG_OK);
+        end_play(&classic);
+        (void)snprintf(config, sizeof(config), "expandable_segments:True,%s", limit[i]);
+        assert_int_equal(half_free_segments(&expandable, 1000, config, 100 * MIB), XSEG_OK);
+        end_play(&expandable);
+    }
+}
+
+static void a_limit_does_not_hide_pools_that_are_held(void **state)
+{
+    struct play play = {0};
+
+    (void)state;
+    play.allocator = open_on(1000, "hard_limit_mb:200");
+    play.pool = scene_pool(play.allocator);
+    scene_free(play.allocator, scene_alloc_in(play.allocator, play.pool, 120 * MIB, NULL));
+    const char *text = refusal(ask(&play, NULL, 100 * MIB), XSEG_ERR_LIMIT);
+    assert_non_null(strstr(
+        text, "; release pools whose graphs are gone, or raise hard_limit_mb to 220 or more"));
+    assert_int_equal(xseg_pool_release(play.pool), XSEG_OK);
+    assert_int_equal(ask(&play, NULL, 100 * MIB), XSEG_OK);
+    end_play(&play);
+}
+
+/* Classic segments of 30 MiB with 24 cached in each: full pages of 20 MiB would not fit each piece, small ones would. */
+static xseg_status small_pieces(struct play *play, const char *config, size_t wanted)
+{
+    void *idle[8];
+
+    play->allocator = open_on(240, config);
+    for (unsigned i = 0; i < COUNT_OF(idle); i++) {
+        void *whole = scene_alloc(play->allocator, 30 * MIB, NULL);
+        scene_free(play->allocator, whole);
+        idle[i] = scene_alloc(play->allocator, 24 * MIB, NULL);
+        keep(play, scene_alloc(play->allocator, 6 * MIB, NULL));
+    }
+    for (unsigned i = 0; i < COUNT_OF(idle); i++)
+        scene_free(play->allocator, idle[i]);
+    return ask(play, NULL, wanted);
+}
+
+static void expandable_segments_of_small_pages_help_where_it_says_so(void **state)
+{
+    static const size_t wanted[] = {100 * MIB, 170 * MIB, 190 * MIB};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
+        struct play classic = {0}, small = {0};
+        const char *text = refusal(small_pieces(&classic, "expandable_segments:False", wanted[i]),
+                                   XSEG_ERR_NO_MEMORY);
+        const bool helps =
+            strstr(text, "; expandable_segments:True,page_mb:small would make one") != NULL;
+
+        assert_int_equal(helps, i < 2);
+        if (!helps)
+            expect_no_advice(text);
+        end_play(&classic);
+        const xseg_status status =
+            small_pieces(&small, "expandable_segments:True,page_mb:small", wanted[i]);
+        if (helps)
+            assert_int_equal(status, XSEG_OK);
+        end_play(&small);
     }
 }
 
@@ -654,6 +740,9 @@ int main(void)
         cmocka_unit_test(ending_a_capture_helps),
         cmocka_unit_test(releasing_pools_helps),
         cmocka_unit_test(expandable_segments_help_where_it_says_so),
+        cmocka_unit_test(a_limit_does_not_hide_expandable_segments),
+        cmocka_unit_test(a_limit_does_not_hide_pools_that_are_held),
+        cmocka_unit_test(expandable_segments_of_small_pages_help_where_it_says_so),
         cmocka_unit_test(small_pages_help_where_it_says_so),
         cmocka_unit_test(not_rejecting_helps_where_it_says_so),
     };

@@ -46,6 +46,33 @@ class Agreement(unittest.TestCase):
             with self.subTest(is_expandable=is_expandable):
                 self.compare("tried", f"expandable_segments:{is_expandable}")
 
+    def test_messages(self):
+        """An out-of-memory has PyTorch's sentences: processes, limit, private pools, kind of segments, rejection."""
+        for is_expandable in (False, True):
+            with self.subTest(is_expandable=is_expandable):
+                self.compare("messages", f"expandable_segments:{is_expandable}", XSEG_SIM_MEMORY_MB="4096")
+
+    def test_advice(self):
+        """PyTorch's advice is in the message where the setting would have served the request, and only there."""
+        ours = self.run_on("xseg", "advice", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False")
+        self.assertIn("nothing to gain False", ours)
+        self.assertIn("tell fragmented True True", ours)
+        native = self.run_on("native", "advice", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False")
+        self.assertEqual(told(native), told(ours))
+
+    def test_logged(self):
+        """At level INFO, as PyTorch logs it."""
+        words = ("memory allocation failed with OOM on device 0 while trying to allocate 3670016000 bytes",
+                 "memory allocation failed with OOM on device 0 while trying to allocate 5242880000 bytes")
+        for level, is_logged in (("WARNING", False), ("INFO", True)):
+            for backend in ("native", "xseg"):
+                with self.subTest(backend=backend, level=level):
+                    printed = self.run_on(backend, "logged", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False",
+                                          XSEG_SIM_MEMORY_MB="4096", TORCH_CPP_LOG_LEVEL=level)
+                    self.assertIn("tell True False 1", printed)
+                    for line in words:
+                        self.assertEqual(line in printed, is_logged)
+
     def test_resets(self):
         """A string takes back what it does not name."""
         self.compare("resets", "expandable_segments:False", XSEG_SIM_MEMORY_MB="4096")

@@ -79,6 +79,70 @@ def fraction():
     tell(torch.cuda.get_per_process_memory_fraction(), serves(1500))
 
 
+def refusal(mib):
+    """What PyTorch's part of the message of an out-of-memory says."""
+    try:
+        byte_tensor(mib)
+        return "served"
+    except torch.OutOfMemoryError as error:
+        return str(error).split(" xseg: ", maxsplit=1)[0]
+
+
+def messages():
+    """Each part of the message of an out-of-memory, but PyTorch's advice.  The device has 4 GiB."""
+    def tell_refusal(name, mib):
+        text = refusal(mib).split(" If reserved but", maxsplit=1)[0].split(" If instead the process", maxsplit=1)[0]
+        tell(name, text.rstrip("."))
+
+    held = byte_tensor(100)
+    tell_refusal("plain", 10000)
+    os.environ["NVML_PROCESSES"] = f"self:{300 * MIB},77:{2000 * MIB}"
+    tell_refusal("two processes", 10000)
+    os.environ["NVML_PROCESSES"] = ",".join(f"{number}:{number * MIB}" for number in range(1, 40))
+    tell_refusal("many processes", 10000)
+    del os.environ["NVML_PROCESSES"]
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        inside = byte_tensor(60)
+        tell_refusal("in a pool", 10000)
+    tell_refusal("a pool", 10000)
+    del inside
+    tell_refusal("a pool with cached memory", 10000)
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    tell_refusal("a fraction", 2000)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.empty(1000, device="cuda")
+        tell_refusal("a capture", 10000)
+    tell_refusal("a graph", 10000)
+    set_settings("throw_on_cudamalloc_oom:True")
+    tell_refusal("rejected", 10000)
+    set_settings("throw_on_cudamalloc_oom:False")
+    tell_refusal("not rejected", 10000)
+    del held, pool, graph
+
+
+def advice():
+    """PyTorch advises expandable segments where they help.  1 GiB is allowed."""
+    torch.cuda.set_per_process_memory_fraction((1 << 30) / torch.cuda.mem_get_info()[1])
+    sentence = "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation"
+    print("nothing to gain", sentence in refusal(2000), flush=True)
+    whole = [byte_tensor(80) for _ in range(12)]
+    del whole
+    blocks = [byte_tensor(size) for _ in range(12) for size in (11, 69)]
+    del blocks[1::2]
+    text = refusal(300)
+    tell("fragmented", sentence in text, "828.00 MiB is reserved by PyTorch but unallocated" in text)
+
+
+def logged():
+    """An allocation that the device has no memory for is logged, whether or not it is served then.  The device has 4 GiB."""
+    blocks = [byte_tensor(1000) for _ in range(3)]
+    del blocks
+    tell(serves(3500), serves(5000), torch.cuda.memory_stats()["num_ooms"])
+
+
 def tried():
     """The size that an out-of-memory names, and what its observers hear."""
     torch.cuda.init()

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/adapters/torch/errors.h"
 
+#include <c10/util/Logging.h>
+#include <dlfcn.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <iomanip>
 #include <sstream>
 #include <utility>
 #include <vector>
+
+#include "src/adapters/torch/settings.h"
 
 namespace xseg_torch {
 
@@ -74,6 +80,41 @@ static std::exception_ptr take_exception(size_t bytes)
     return last_refused.bytes == bytes ? exception : nullptr;
 }
 
+/* Whether the last failed request of the thread was rejected (throw_on_cudamalloc_oom). */
+static thread_local bool is_rejected;
+
+void note_rejected(const struct xseg_shortage *shortage)
+{
+    note_refused(shortage);
+    is_rejected = true;
+}
+
+/* Device memory, in bytes; 0 if the driver does not answer. */
+struct DeviceMemory {
+    size_t free = 0, total = 0;
+};
+
+static DeviceMemory device_memory(DeviceIndex device)
+{
+    DeviceMemory memory;
+    c10::cuda::OptionalCUDAGuard guard(device);
+    if (cudaMemGetInfo(&memory.free, &memory.total) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return {};
+    }
+    return memory;
+}
+
+void log_shortage(const struct xseg_shortage *shortage)
+{
+    if (shortage->status != XSEG_ERR_NO_MEMORY || shortage->attempt > 0) {
+        return;
+    }
+    DeviceMemory memory = device_memory(static_cast<DeviceIndex>(shortage->device));
+    LOG(INFO) << "memory allocation failed with OOM on device " << shortage->device << " while trying to allocate "
+              << shortage->segment_bytes << " bytes (free: " << memory.free << ", total: " << memory.total << ").";
+}
+
 /* What PyTorch says that it tried to allocate: the segment that it would have made. */
 static uint64_t tried_bytes(size_t bytes)
 {
@@ -97,14 +138,6 @@ static bool is_shortage(xseg_status status)
     return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT || status == XSEG_ERR_NO_ADDRESSES;
 }
 
-/* Blocks of a paused pool are allocated and have no memory. */
-static uint64_t unallocated(const struct xseg_statistics &statistics)
-{
-    uint64_t reserved = statistics.reserved_bytes[XSEG_STAT_ALL].current;
-    uint64_t allocated = statistics.allocated_bytes[XSEG_STAT_ALL].current;
-    return reserved > allocated ? reserved - allocated : 0;
-}
-
 /* PyTorch's own allocator meets the runtime in a forked child, which says that it is not initialised there. */
 static void refuse_fork(const std::string &text)
 {
@@ -116,31 +149,169 @@ static void refuse_fork(const std::string &text)
     }
 }
 
+/*
+ * NVML, as far as it reports the processes of a device.  The header of NVML comes with a CUDA toolkit, not with PyTorch, so
+ * the types are declared here.  The library stays loaded.
+ */
+namespace nvml {
+
+enum { SUCCESS = 0, INSUFFICIENT_SIZE = 7 };
+
+/* The first version of nvmlProcessInfo_t, which the function without a version suffix fills. */
+struct Process {
+    unsigned id;
+    unsigned long long bytes; /* UINT64_MAX: unknown */
+};
+
+struct Functions {
+    int (*init)();
+    int (*device_by_bus)(const char *bus, void **device);
+    int (*processes)(void *device, unsigned *count, struct Process *processes);
+};
+
+template <class Function>
+static void find(void *library, const char *name, Function &function)
+{
+    function = reinterpret_cast<Function>(dlsym(library, name));
+}
+
+/* Returns: null pointers if NVML is missing or cannot be initialized */
+static Functions load()
+{
+    Functions functions = {};
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (library != nullptr) {
+        find(library, "nvmlInit_v2", functions.init);
+        find(library, "nvmlDeviceGetHandleByPciBusId_v2", functions.device_by_bus);
+        find(library, "nvmlDeviceGetComputeRunningProcesses", functions.processes);
+    }
+    bool is_usable = functions.init != nullptr && functions.device_by_bus != nullptr && functions.processes != nullptr &&
+                     functions.init() == SUCCESS;
+    return is_usable ? functions : Functions{};
+}
+
+/* The processes that use a device; empty if NVML does not report them. */
+static std::vector<Process> processes_of(DeviceIndex device)
+{
+    static const Functions functions = load();
+    char bus[32] = "";
+    void *handle = nullptr;
+    if (functions.init == nullptr) {
+        return {};
+    }
+    if (cudaDeviceGetPCIBusId(bus, sizeof(bus), device) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return {};
+    }
+    if (functions.device_by_bus(bus, &handle) != SUCCESS) {
+        return {};
+    }
+    std::vector<Process> processes(8);
+    unsigned count = 0;
+    int result = INSUFFICIENT_SIZE;
+    while (result == INSUFFICIENT_SIZE && processes.size() <= 1024) {
+        count = static_cast<unsigned>(processes.size());
+        result = functions.processes(handle, &count, processes.data());
+        if (result == INSUFFICIENT_SIZE) {
+            processes.resize(std::max<size_t>(count, 2 * processes.size()));
+        }
+    }
+    processes.resize(result == SUCCESS ? count : 0);
+    return processes;
+}
+
+} // namespace nvml
+
+/* Sentences of PyTorch, such as "Process 12 has 1.00 GiB memory in use. " */
+static std::string process_text(DeviceIndex device)
+{
+    std::ostringstream text;
+    for (const nvml::Process &process : nvml::processes_of(device)) {
+        if (process.bytes == UINT64_MAX) {
+            continue;
+        }
+        if (process.id == static_cast<unsigned>(getpid())) {
+            text << "Including non-PyTorch memory, this process";
+        } else {
+            text << "Process " << process.id;
+        }
+        text << " has " << size_text(process.bytes) << " memory in use. ";
+    }
+    return text.str();
+}
+
+static bool add_private(void *context, const struct xseg_block_info *block)
+{
+    if (block->state == XSEG_BLOCK_CACHED && block->pool != nullptr && !block->is_paused) {
+        *static_cast<uint64_t *>(context) += block->bytes;
+    }
+    return true;
+}
+
+/* PyTorch counts what private pools have cached as allocated.  Blocks of a paused pool are allocated and have no memory. */
+static std::string usage_text(struct xseg_allocator *library, const struct xseg_where &where,
+                              const struct xseg_statistics &statistics)
+{
+    uint64_t private_bytes = 0;
+    if (xseg_walk(library, &where, add_private, &private_bytes) != XSEG_OK) {
+        private_bytes = 0;
+    }
+    uint64_t reserved = statistics.reserved_bytes[XSEG_STAT_ALL].current;
+    uint64_t allocated = statistics.allocated_bytes[XSEG_STAT_ALL].current + private_bytes;
+    std::ostringstream text;
+    text << "Of the allocated memory " << size_text(allocated) << " is allocated by PyTorch, ";
+    if (private_bytes > 0) {
+        text << "with " << size_text(private_bytes) << " allocated in private pools (e.g., CUDA Graphs), ";
+    }
+    text << "and " << size_text(reserved > allocated ? reserved - allocated : 0)
+         << " is reserved by PyTorch but unallocated.";
+    return text.str();
+}
+
+/* PyTorch's advice, where it applies: `text` is the library's message, which names a setting only if that helps. */
+static std::string advice_text(xseg_status status, const std::string &text)
+{
+    if (text.find("expandable_segments:True") != std::string::npos) {
+        return " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+               "to avoid fragmentation.  See documentation for Memory Management  "
+               "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
+    }
+    if (!config_info().expandable_segments) {
+        return "";
+    }
+    std::string advice = " expandable_segments is enabled.";
+    if (status == XSEG_ERR_NO_ADDRESSES) {
+        advice += " The process is running out of virtual address space (VSZ): reduce what expandable segments reserve "
+                  "via PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / expandable_segments_reserve_by_class.";
+    }
+    return advice;
+}
+
 /* In PyTorch's words, then in the library's. */
-static std::string shortage_text(struct xseg_allocator *library, DeviceIndex device, size_t bytes, const std::string &text)
+static std::string shortage_text(struct xseg_allocator *library, xseg_status status, DeviceIndex device, size_t bytes,
+                                 const std::string &text)
 {
     struct xseg_where where = XSEG_WHERE_ANY;
     where.device = device;
     struct xseg_statistics statistics = XSEG_STATISTICS_INIT;
     std::ostringstream sentence;
-    sentence << "CUDA out of memory. Tried to allocate " << size_text(tried_bytes(bytes)) << ". ";
+    sentence << "CUDA out of memory. ";
+    if (std::exchange(is_rejected, false)) {
+        sentence << "Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. "
+                 << "Requested size: " << size_text(tried_bytes(bytes)) << ". xseg: " << text;
+        return sentence.str();
+    }
+    sentence << "Tried to allocate " << size_text(tried_bytes(bytes)) << ".";
     if (xseg_stats(library, &where, &statistics) == XSEG_OK) {
-        size_t free = 0, total = 0;
-        c10::cuda::OptionalCUDAGuard guard(device);
-        if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
-            (void)cudaGetLastError();
-        }
-        sentence << "GPU " << static_cast<int>(device) << " has a total capacity of " << size_text(statistics.device_bytes)
-                 << " of which " << size_text(free) << " is free. ";
+        sentence << " GPU " << static_cast<int>(device) << " has a total capacity of "
+                 << size_text(statistics.device_bytes) << " of which " << size_text(device_memory(device).free)
+                 << " is free. " << process_text(device);
         if (statistics.limit_bytes != UINT64_MAX) {
             sentence << size_text(statistics.limit_bytes) << " allowed; ";
         }
-        sentence << "Of the allocated memory " << size_text(statistics.allocated_bytes[XSEG_STAT_ALL].current)
-                 << " is allocated by PyTorch, and "
-                 << size_text(unallocated(statistics))
-                 << " is reserved by PyTorch but unallocated. ";
+        sentence << usage_text(library, where, statistics);
     }
-    sentence << "xseg: " << text;
+    sentence << advice_text(status, text) << " xseg: " << text;
     return sentence.str();
 }
 
@@ -148,7 +319,7 @@ Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex 
 {
     std::string text = error_text(status);
     if (is_shortage(status)) {
-        return {status, shortage_text(library, device, bytes, text), take_exception(bytes)};
+        return {status, shortage_text(library, status, device, bytes, text), take_exception(bytes)};
     }
     if (status == XSEG_ERR_FORKED) {
         return {status, "xseg: " + text};

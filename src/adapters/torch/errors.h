@@ -30,6 +30,12 @@ void check(xseg_status status, const char *what);
 /** Warns with the library's sentence; a forked child and a lost device are quiet, since there every free fails. */
 void warn(xseg_status status, const char *what);
 
+/** As note_refused(), for a request that was rejected (throw_on_cudamalloc_oom): the message has PyTorch's words for that. */
+void note_rejected(const struct xseg_shortage *shortage);
+
+/** Log an allocation that the device has no memory for, as PyTorch does at level INFO (TORCH_CPP_LOG_LEVEL). */
+void log_shortage(const struct xseg_shortage *shortage);
+
 /** A request that the library refused. */
 struct Refusal {
     xseg_status status;

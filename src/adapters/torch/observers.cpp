@@ -35,6 +35,7 @@ std::atomic<uint64_t> free_when_short[DEVICES_MOST];
 /* What PyTorch's users registered to free memory, such as the collection of memory that was sent to other processes. */
 bool spare(void *, const struct xseg_shortage *shortage)
 {
+    log_shortage(shortage);
     if (shortage->attempt > 0) {
         return false;
     }
@@ -71,6 +72,7 @@ void tell_profiler(struct xseg_allocator *library, const struct xseg_shortage *s
 
 void tell_shortage(void *context, const struct xseg_shortage *shortage)
 {
+    log_shortage(shortage);
     note_refused(shortage);
     free_when_short[shortage->device].store(shortage->free_bytes);
     tell_profiler(static_cast<struct xseg_allocator *>(context), shortage);
@@ -91,7 +93,7 @@ void tell_shortage(void *context, const struct xseg_shortage *shortage)
 
 void tell_rejection(void *context, const struct xseg_shortage *shortage)
 {
-    note_refused(shortage);
+    note_rejected(shortage);
     struct xseg_where where = XSEG_WHERE_ANY;
     where.device = shortage->device;
     struct xseg_statistics now = XSEG_STATISTICS_INIT;

@@ -72,9 +72,11 @@ static void add_cached(struct xseg_account *account, const struct xseg_arena *ar
     account->partial += part->bytes - whole.bytes - whole.kept.pinned - whole.kept.exported;
     if (xseg_extent_is_expandable(part->extent))
         account->small_whole += small_whole(part, &whole);
-    else if (whole.bytes + whole.kept.pinned == 0 && !xseg_pool_has_own_memory(arena->pool))
+    else if (whole.bytes + whole.kept.pinned == 0 && !xseg_pool_has_own_memory(arena->pool)) {
+        account->split_small += split_whole(part, XSEG_SIZE_SMALL_SEGMENT);
         account->split_whole +=
             split_whole(part, arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : account->large_page);
+    }
 }
 
 static void add_arena(void *self, struct xseg_arena *arena)
@@ -128,7 +130,10 @@ void xseg_account_take(struct xseg_account *account, struct xseg_arena *asked,
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     *account = (struct xseg_account){
         .asked = asked,
-        .large_page = xseg_round_up(need->config->large_segment_bytes, XSEG_SIZE_SMALL_SEGMENT),
+        .large_page =
+            need->config->page_sizes == XSEG_CONFIG_PAGES_SMALL
+                ? XSEG_SIZE_SMALL_SEGMENT
+                : xseg_round_up(need->config->large_segment_bytes, XSEG_SIZE_SMALL_SEGMENT),
     };
     xseg_device_visit_arenas(device, add_arena, account);
     account->missing = missing(asked, need);

@@ -33,12 +33,14 @@ struct xseg_account {
     uint64_t pending_whole; /* pending: if the other streams had passed */
     uint64_t small_whole;   /* partial: if all pages were small */
     uint64_t split_whole;   /* partial, of classic segments: if they were expandable */
+    uint64_t
+        split_small; /* partial, of classic segments: if they were expandable and all pages were small */
 
     uint64_t longest; /* the longest cached block of the arena that asked */
     uint64_t missing; /* what the request would have to map or allocate, at least */
 
     const struct xseg_arena *asked;
-    uint64_t large_page; /* full page of an expandable segment of large blocks */
+    uint64_t large_page; /* page of an expandable segment of large blocks */
 };
 
 /*

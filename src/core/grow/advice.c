@@ -68,14 +68,13 @@ static uint64_t mib_for(uint64_t bytes)
 }
 
 /* Name the limits that the request would pass, each with the value that would let it through.  Idle memory does not
- * count as taken: a limit that is kept by giving idle memory back need not rise. */
-static void add_limits(struct xseg_text *text, const struct matter *matter)
+ * count as taken: a limit that is kept by giving idle memory back need not rise.  `before`: written before the first one. */
+static void add_limits(struct xseg_text *text, const struct matter *matter, const char *before)
 {
     const struct xseg_device *device = matter->pool->body->device;
     const struct xseg_config *config = matter->need->config;
     const uint64_t then = taken_then(matter, matter->idle);
     const uint64_t hard = xseg_bounds_hard(&device->bounds);
-    const char *before = "; raise ";
 
     XSEG_ASSERT(!is_within_limits(matter, matter->idle));
     if (pool_then(matter) > xseg_pool_limit(matter->pool)) {
@@ -99,22 +98,45 @@ static void add_limits(struct xseg_text *text, const struct matter *matter)
 
 /* --- The whole advice. --- */
 
-/* Advice on a configuration under which memory cached beside blocks in use would have been free; NULL if there is
- * none. */
+/* A configuration under which memory cached next to blocks in use would have been released; NULL if there is none. */
 static const char *about_pages(const struct matter *matter)
 {
     const struct xseg_account *account = matter->account;
     const struct xseg_config *config = matter->need->config;
+    const bool has_full_pages = config->page_sizes != XSEG_CONFIG_PAGES_SMALL;
 
     if (xseg_pool_has_own_memory(matter->pool))
         return NULL;
-    if (!config->expandable_segments && xseg_device_makes_pages(matter->pool->body->device) &&
-        would_do(matter, matter->idle + account->split_whole))
-        return "; expandable_segments:True would make one of the cached pieces";
-    if (matter->need->expandable && config->page_sizes != XSEG_CONFIG_PAGES_SMALL &&
+    if (!config->expandable_segments && xseg_device_makes_pages(matter->pool->body->device)) {
+        if (would_do(matter, matter->idle + account->split_whole))
+            return "expandable_segments:True would make one of the cached pieces";
+        if (has_full_pages && would_do(matter, matter->idle + account->split_small))
+            return "expandable_segments:True,page_mb:small would make one of the cached pieces";
+    }
+    if (matter->need->expandable && has_full_pages &&
         would_do(matter, matter->idle + account->small_whole))
-        return "; page_mb:small would leave less on pages that blocks in use share";
+        return "page_mb:small would leave less on pages that blocks in use share";
     return NULL;
+}
+
+/* Add each change that would be enough by itself: "; release ..., or raise ...". */
+static void add_changes(struct xseg_text *text, const struct matter *matter, bool captures)
+{
+    const struct xseg_account *account = matter->account;
+    const char *pages = captures ? NULL : about_pages(matter);
+    bool is_first = true;
+
+    if (!captures && account->held_whole != 0 &&
+        would_do(matter, matter->idle + account->held_whole)) {
+        xseg_text_add(text, "; release pools whose graphs are gone");
+        is_first = false;
+    }
+    if (pages != NULL) {
+        xseg_text_add(text, "%s%s", is_first ? "; " : ", or ", pages);
+        is_first = false;
+    }
+    if (!is_within_limits(matter, matter->idle) && has_room(matter, matter->idle))
+        add_limits(text, matter, is_first ? "; raise " : ", or raise ");
 }
 
 void xseg_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
@@ -139,16 +161,5 @@ void xseg_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
         xseg_text_add(text, "; end the capture first: nothing is given back while it is under way");
         return;
     }
-    if (!is_within_limits(&matter, matter.idle) && has_room(&matter, matter.idle)) {
-        add_limits(text, &matter);
-        return;
-    }
-    if (!captures && account->held_whole != 0 &&
-        would_do(&matter, matter.idle + account->held_whole)) {
-        xseg_text_add(text, "; release pools whose graphs are gone");
-        return;
-    }
-    const char *pages = captures ? NULL : about_pages(&matter);
-    if (pages != NULL)
-        xseg_text_add(text, "%s", pages);
+    add_changes(text, &matter, captures);
 }
