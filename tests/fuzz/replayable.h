@@ -78,7 +78,7 @@ static inline void read_any(const uint8_t *data, size_t size)
     } else {
         HOLDS(fault.text[0] != '\0');
         /* What begins as a trace does is wrong on some line. */
-        HOLDS(fault.line > 0 || (size > 0 && data[0] != 'x'));
+        HOLDS(fault.line > 0 || size == 0 || data[0] != 'x');
     }
     (void)fclose(file);
 }
