@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Reservations, physical memory, mappings and access rights: what is refused, and what is counted. */
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -1464,6 +1465,48 @@ static void each_import_of_one_export_holds_it(void **state)
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
+/* The kernel searches the locks of a file one by one, and each creation of memory looks for locks of released memory.  So
+ * imports of adjacent memory are one lock, which is divided when memory between others is released. */
+static void imports_of_adjacent_memory_share_a_lock(void **state)
+{
+    CUmemGenericAllocationHandle handle[MANY], again[MANY], twice = 0;
+    struct flock lock;
+    int first = -1;
+
+    (void)state;
+    memset(&lock, 0, sizeof(lock));
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    for (size_t i = 0; i < MANY; i++)
+        handle[i] = create_exportable(GRANULE);
+    for (size_t i = 0; i < MANY; i++) {
+        const int file = export_of(handle[i]);
+
+        ASSERT_OK(import_from(file, &again[i]));
+        if (i == MANY / 2)
+            ASSERT_OK(import_from(file, &twice));
+        if (i == 0)
+            first = file;
+        else
+            assert_int_equal(close(file), 0);
+        ASSERT_OK(cuMemRelease(handle[i]));
+    }
+    assert_int_equal(fcntl(first, F_OFD_GETLK, &lock), 0);
+    assert_int_equal(lock.l_type, F_RDLCK);
+    assert_true((uint64_t)lock.l_len >= MANY * GRANULE);
+    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
+    ASSERT_OK(cuMemRelease(again[MANY / 2]));
+    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
+    ASSERT_OK(cuMemRelease(twice));
+    assert_int_equal(xseg_sim_used(0), (MANY - 1) * GRANULE);
+    for (size_t i = 0; i < MANY; i++)
+        if (i != MANY / 2)
+            ASSERT_OK(cuMemRelease(again[i]));
+    assert_int_equal(xseg_sim_used(0), GRANULE);
+    assert_int_equal(close(first), 0);
+    assert_int_equal(xseg_sim_used(0), 0);
+}
+
 /* Memory of another machine, which has ended: a descriptor keeps its contents. */
 static void a_descriptor_outlives_its_machine(void **state)
 {
@@ -1737,6 +1780,7 @@ int main(void)
         cmocka_unit_test_setup(exportable_memory_takes_no_descriptor_of_its_own, with_bytes),
         cmocka_unit_test_setup(an_export_without_a_descriptor_is_out_of_memory, fresh),
         cmocka_unit_test_setup(each_import_of_one_export_holds_it, fresh),
+        cmocka_unit_test_setup(imports_of_adjacent_memory_share_a_lock, fresh),
         cmocka_unit_test_setup(a_descriptor_outlives_its_machine, with_bytes),
         cmocka_unit_test_setup(exports_and_imports_are_checked, fresh),
         cmocka_unit_test_setup(memory_has_fabric_handles_where_asked_for, fresh),

@@ -44,7 +44,7 @@ bool sim_bytes_take(unsigned device, uint64_t bytes, bool is_exportable, struct 
 {
     struct sim_device *at = &sim_machine.device[device];
     const uint64_t label = is_exportable ? sim_host_page() : 0;
-    uint64_t piece = label + bytes;
+    const uint64_t piece = label + bytes;
 
     *store = (struct sim_store){.file = -1};
     if (!sim_machine.real_bytes && !is_exportable)
@@ -57,8 +57,6 @@ bool sim_bytes_take(unsigned device, uint64_t bytes, bool is_exportable, struct 
         at->file_bytes = 0;
     }
     /* Places in the file are not used again: it is sparse, and holes cost nothing. */
-    if (is_exportable && piece < SIM_LOCKS)
-        piece = SIM_LOCKS;
     if (ftruncate(at->file, (off_t)(at->file_bytes + piece)) != 0)
         return false;
     *store = (struct sim_store){
@@ -121,6 +119,7 @@ void sim_opened_release(struct sim_opened *opened)
         at = &(*at)->next;
     *at = opened->next;
     (void)close(opened->file);
+    free(opened->imports);
     free(opened);
 }
 

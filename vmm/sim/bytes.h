@@ -8,9 +8,9 @@
  * reads, a wrong mapping is a wrong byte, and an unmapped address is a fault.
  *
  * Exportable memory has a piece of the file without real bytes as well.  The piece begins with a host page for the
- * label that export.c writes, and its offsets are also the bytes that export.c locks.  So the number of open
- * descriptors does not depend on the number of allocations.  The file of another process is opened once, and its
- * descriptor is reference counted.
+ * label that export.c writes, and export.c locks the bytes of the piece.  So the number of open descriptors does not
+ * depend on the number of allocations.  The file of another process is opened once, and its descriptor is reference
+ * counted.
  *
  * All else does nothing without real bytes, and succeeds.
  *
@@ -21,11 +21,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#include "vmm/sim/handle.h"
-
-/** Bytes of a file that can be locked for one piece of exportable memory: one for each handle of an importer. */
-#define SIM_LOCKS ((uint64_t)1 << SIM_INDEX_BITS)
 
 /** Where the contents of some memory are. */
 struct sim_store {
@@ -40,6 +35,9 @@ struct sim_opened {
     struct sim_opened *next;
     int file;
     uint64_t references, device, inode;
+    /* For each granule of the file: the number of handles that import the memory whose label is in the granule. */
+    uint32_t *imports;
+    uint64_t import_capacity;
 };
 
 /** Take addresses of the process.  Returns: false when something else lies there */

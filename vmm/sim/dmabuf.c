@@ -191,7 +191,7 @@ void sim_dmabufs_settle(void)
     while (*at != NULL) {
         struct sim_dmabuf *dmabuf = *at;
 
-        if (sim_file_is_locked(dmabuf->file, 0)) {
+        if (sim_file_is_locked(dmabuf->file, 0, 1)) {
             at = &dmabuf->next;
             continue;
         }

@@ -7,13 +7,15 @@
  * fabric handle names the process that made the memory, the file there and the offset, and holds nothing.
  *
  * Each export by descriptor locks the first byte of the label, and the lock ends when the descriptor is closed, in
- * whatever process that is.  Each import locks a byte of its own, through one open file for all imports from a
- * device.  So the process that made the memory can see whether others hold it, and keeps it in its accounts until
- * none does.
+ * whatever process that is.  The first import of the memory into a process locks the label and the contents, through
+ * one open file for all imports from a device, until the last handle is released.  So the process that made the memory
+ * can see whether others hold it, and keeps it in its accounts until none does.  The kernel searches the locks of a
+ * file linearly, but coalesces adjacent ones of one open file, so imports of adjacent memory are one lock.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -93,9 +95,9 @@ int sim_file_open_locked(int file, uint64_t byte)
     return again;
 }
 
-bool sim_file_is_locked(int file, uint64_t byte)
+bool sim_file_is_locked(int file, uint64_t byte, uint64_t count)
 {
-    struct flock lock = lock_of(F_WRLCK, byte, SIM_LOCKS);
+    struct flock lock = lock_of(F_WRLCK, byte, count);
 
     return fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
@@ -103,24 +105,45 @@ bool sim_file_is_locked(int file, uint64_t byte)
 bool sim_export_is_held(const struct sim_physical *physical)
 {
     return physical->is_exported &&
-           sim_file_is_locked(physical->store.file, label_of(&physical->store));
+           sim_file_is_locked(physical->store.file, label_of(&physical->store),
+                              physical->store.label_bytes + physical->bytes);
 }
 
-/* The lock of imported memory: one byte, which no other handle of the process locks. */
-static struct flock lock_of_import(short type, const struct sim_physical *physical)
+/* Lock or unlock imported memory.  Returns: whether the host has done it */
+static bool set_lock(const struct sim_physical *physical, short type)
 {
-    uint32_t index, generation;
+    const struct flock lock = lock_of(type, label_of(&physical->store),
+                                      physical->store.label_bytes + physical->bytes);
 
-    (void)sim_handle_parts(physical->handle, SIM_KIND_PHYSICAL, &index, &generation);
-    return lock_of(type, label_of(&physical->store) + index, 1);
+    return fcntl(physical->store.file, F_OFD_SETLK, &lock) == 0;
+}
+
+/* The number of handles that import the memory of a label.  Returns: NULL if there is no host memory */
+static uint32_t *imports_at(struct sim_opened *opened, uint64_t offset)
+{
+    const uint64_t index = offset / SIM_GRANULE;
+    uint64_t capacity = opened->import_capacity;
+    uint32_t *grown;
+
+    if (index < capacity)
+        return &opened->imports[index];
+    capacity = index + capacity + 64;
+    grown = realloc(opened->imports, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return NULL;
+    memset(grown + opened->import_capacity, 0,
+           (capacity - opened->import_capacity) * sizeof(*grown));
+    opened->imports = grown;
+    opened->import_capacity = capacity;
+    return &grown[index];
 }
 
 void sim_export_unlock(const struct sim_physical *physical)
 {
-    struct flock lock = lock_of_import(F_UNLCK, physical);
+    uint32_t *imports = imports_at(physical->store.opened, label_of(&physical->store));
 
-    if (!sim_machine.forked) /* a child has the open file of its parent */
-        (void)fcntl(physical->store.file, F_OFD_SETLK, &lock);
+    if (--*imports == 0 && !sim_machine.forked) /* a child has the open file of its parent */
+        (void)set_lock(physical, F_UNLCK);
 }
 
 /* The contents of a fabric handle. */
@@ -211,7 +234,7 @@ static CUresult take_over(CUmemGenericAllocationHandle *out, struct sim_opened *
     struct sim_store store = {.file = opened->file, .opened = opened};
     struct sim_physical *physical;
     struct label label;
-    struct flock lock;
+    uint32_t *imports;
 
     if (!read_label(opened->file, offset, &label)) {
         sim_opened_release(opened);
@@ -221,15 +244,20 @@ static CUresult take_over(CUmemGenericAllocationHandle *out, struct sim_opened *
         sim_opened_release(opened);
         return CUDA_ERROR_INVALID_DEVICE;
     }
+    imports = imports_at(opened, offset);
+    if (imports == NULL) {
+        sim_opened_release(opened);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     store.offset = label.offset;
     store.label_bytes = label.offset - offset;
     physical = sim_physical_make(&label.prop, label.bytes, &store);
     if (physical == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     physical->is_imported = true;
-    lock = lock_of_import(F_RDLCK, physical);
     /* Without the lock the exporter may release memory that a fabric handle names. */
-    if (fcntl(opened->file, F_OFD_SETLK, &lock) != 0 || !read_label(opened->file, offset, &label)) {
+    if (((*imports)++ == 0 && !set_lock(physical, F_RDLCK)) ||
+        !read_label(opened->file, offset, &label)) {
         physical->references = 0;
         sim_physical_settle(physical);
         return CUDA_ERROR_INVALID_VALUE;

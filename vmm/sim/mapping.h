@@ -67,7 +67,7 @@ struct sim_physical *sim_physical_make(const CUmemAllocationProp *prop, uint64_t
 /** Whether a descriptor of an export is open, or an importer has the memory. */
 bool sim_export_is_held(const struct sim_physical *physical);
 
-/** Imported memory ends: release the lock by which the exporter sees it. */
+/** Release the lock by which the exporter sees imported memory, unless another handle imports it. */
 void sim_export_unlock(const struct sim_physical *physical);
 
 /**
@@ -77,8 +77,8 @@ void sim_export_unlock(const struct sim_physical *physical);
  */
 int sim_file_open_locked(int file, uint64_t byte);
 
-/** Whether another open file has locked one of SIM_LOCKS bytes. */
-bool sim_file_is_locked(int file, uint64_t byte);
+/** Whether another open file has locked one of `count` bytes. */
+bool sim_file_is_locked(int file, uint64_t byte, uint64_t count);
 
 /** End all mappings in a reservation; for the end of the machine. */
 void sim_mappings_end(struct sim_range *range);
