@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A program with a CUDA runtime that is a shared library has its memory from xseg, by LD_PRELOAD, and nothing else changes.
 
-preload.py PROGRAM RANDOM LIBRARY SANITIZER; PROGRAM is preloaded.c and RANDOM preloaded_random.c, whose runtime is
-tests/support/runtime.c.
+preload.py PROGRAM RANDOM LIBRARY SANITIZER [SEED SEEDS STEPS]; PROGRAM is preloaded.c and RANDOM preloaded_random.c, whose
+runtime is tests/support/runtime.c.  With SEED, only RANDOM runs, for SEEDS seeds; tests/campaign does that.
 """
 import os
 import pathlib
@@ -82,6 +82,12 @@ class Preload(unittest.TestCase):
     def test_every_function_frees_the_memory_of_every_other(self):
         self.expect_same("mixed", "every function has freed the memory of every other\n")
 
+    def test_a_call_queries_the_context_of_its_device_once(self):
+        self.expect_same("queries", "cudaMalloc, cudaFree 2, cudaMallocAsync, cudaFreeAsync 2\n", alone=False)
+
+    def test_a_reset_frees_the_memory_of_busy_threads(self):
+        self.expect_same("reset_under_load", "all memory is free\n")
+
     def test_threads_keep_their_memory_during_resets_of_another_device(self):
         self.expect_same("threads", "free memory was at most the total\n")
 
@@ -99,12 +105,12 @@ class Preload(unittest.TestCase):
 
     def test_random_calls_keep_the_promises_of_cuda(self):
         machine = {**TWO, "XSEG_SIM_MEMORY_MB": "2048"}
-        for seed in range(1, 13):
+        for seed in range(SEED, SEED + SEEDS):
             with self.subTest(seed=seed, preloaded=False):
-                self.assertEqual(start(RANDOM, str(seed), "1500", **machine)[:2], (0, ""))
+                self.assertEqual(start(RANDOM, str(seed), str(STEPS), **machine)[:2], (0, ""))
             for segments in SEGMENTS:
                 with self.subTest(seed=seed, segments=segments):
-                    status, said, complaint = start(RANDOM, str(seed), "1500", LD_PRELOAD=PRELOADED,
+                    status, said, complaint = start(RANDOM, str(seed), str(STEPS), LD_PRELOAD=PRELOADED,
                                                     XSEG_ALLOC_CONF=segments, **machine)
                     self.assertEqual((status, said), (0, ""), complaint)
 
@@ -136,6 +142,8 @@ class Preload(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM, RANDOM, LIBRARY, SANITIZER = sys.argv[1:]
+    PROGRAM, RANDOM, LIBRARY, SANITIZER, *numbers = sys.argv[1:]
+    SEED, SEEDS, STEPS = map(int, numbers or (1, 4, 1500))
     PRELOADED = " ".join([*sanitizers(), LIBRARY])
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    names = ["Preload.test_random_calls_keep_the_promises_of_cuda"] if numbers else []
+    unittest.main(argv=[sys.argv[0], *names], verbosity=2)

@@ -253,6 +253,28 @@ static void reset(void)
     printf("nothing in use was handed out\n");
 }
 
+/* A call queries the ID of the context once, however many devices have allocators. */
+static void queries(void)
+{
+    struct CUstream_st *stream;
+    uint64_t before;
+    void *ptr = NULL;
+
+    for (int device = 0; device < 2; device++) {
+        CHECK(cudaSetDevice(device) == 0);
+        CHECK(cudaMalloc(&ptr, MIB) == 0 && cudaFree(ptr) == 0);
+    }
+    stream = new_stream();
+    CHECK(cudaMallocAsync(&ptr, MIB, stream) == 0 && cudaFreeAsync(ptr, stream) == 0);
+    before = xseg_sim_calls("cuCtxGetId");
+    CHECK(cudaMalloc(&ptr, MIB) == 0 && cudaFree(ptr) == 0);
+    printf("cudaMalloc, cudaFree %" PRIu64, xseg_sim_calls("cuCtxGetId") - before);
+    before = xseg_sim_calls("cuCtxGetId");
+    CHECK(cudaMallocAsync(&ptr, MIB, stream) == 0 && cudaFreeAsync(ptr, stream) == 0);
+    printf(", cudaMallocAsync, cudaFreeAsync %" PRIu64 "\n", xseg_sim_calls("cuCtxGetId") - before);
+    CHECK(cudaStreamDestroy(stream) == 0);
+}
+
 /* After an error from which a device does not recover, a reset makes it usable again. */
 static void sticky(void)
 {
@@ -461,6 +483,23 @@ static void *reset_often(void *unused)
     return NULL;
 }
 
+/* Allocate and free on the device that is reset, which may have freed the memory. */
+static void *churn_on_reset(void *argument)
+{
+    const bool is_async = (uintptr_t)argument % 2 == 1;
+
+    if (cudaSetDevice(0) != 0)
+        return fail("cudaSetDevice");
+    while (!atomic_load(&is_over)) {
+        void *ptr = NULL;
+
+        if ((is_async ? cudaMallocAsync_ptsz(&ptr, 3 * MIB, NULL) : cudaMalloc(&ptr, 3 * MIB)) == 0)
+            (void)!(is_async ? cudaFreeAsync_ptsz(ptr, NULL) : cudaFree(ptr));
+        (void)cudaGetLastError();
+    }
+    return NULL;
+}
+
 /* Allocate what cannot be allocated: much of the time is spent outside the allocator. */
 static void *ask_for_too_much(void *unused)
 {
@@ -494,7 +533,7 @@ static void threads(void)
 
     CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&held, 64 * MIB) == 0);
     start_threads(thread, reset_often, churn);
-    for (unsigned i = 0; i < 2000; i++) {
+    for (unsigned i = 0; i < 600; i++) {
         size_t free_bytes = 0, total = 0;
 
         CHECK((i % 2 == 0 ? cudaMemGetInfo(&free_bytes, &total)
@@ -504,6 +543,24 @@ static void threads(void)
     join_threads(thread);
     CHECK(cudaFree(held) == 0);
     printf("free memory was at most the total\n");
+}
+
+/* No allocator opens between the end of the one before and the reset, where it would lose its memory. */
+static void reset_under_load(void)
+{
+    pthread_t thread[THREADS];
+    size_t free_bytes = 0, total = 0;
+
+    CHECK(cudaSetDevice(0) == 0);
+    start_threads(thread, churn_on_reset, churn_on_reset);
+    for (unsigned i = 0; i < 40; i++) {
+        CHECK(cudaDeviceReset() == 0);
+        (void)usleep(500);
+    }
+    join_threads(thread);
+    CHECK(cudaDeviceReset() == 0);
+    CHECK(cudaMemGetInfo(&free_bytes, &total) == 0 && free_bytes == total);
+    printf("all memory is free\n");
 }
 
 /* Fork a child, in which no call succeeds and none hangs. */
@@ -536,7 +593,7 @@ static void forks(void)
 
     CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&held, MIB) == 0);
     start_threads(thread, churn, ask_for_too_much);
-    for (unsigned i = 0; i < 200 && is_good; i++)
+    for (unsigned i = 0; i < 60 && is_good; i++)
         fork_once(held);
     join_threads(thread);
     CHECK(cudaFree(held) == 0);
@@ -603,14 +660,23 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"again", again},     {"async", async},
-                 {"capture", capture}, {"much", much},
-                 {"info", info},       {"driver", driver},
-                 {"busy", busy},       {"other_device", other_device},
-                 {"reset", reset},     {"sticky", sticky},
-                 {"mixed", mixed},     {"threads", threads},
-                 {"forks", forks},     {"opening", opening},
-                 {"child", child}};
+    } cases[] = {{"again", again},
+                 {"async", async},
+                 {"capture", capture},
+                 {"much", much},
+                 {"info", info},
+                 {"driver", driver},
+                 {"busy", busy},
+                 {"other_device", other_device},
+                 {"reset", reset},
+                 {"sticky", sticky},
+                 {"mixed", mixed},
+                 {"threads", threads},
+                 {"forks", forks},
+                 {"opening", opening},
+                 {"child", child},
+                 {"queries", queries},
+                 {"reset_under_load", reset_under_load}};
 
     for (size_t i = 0; argc == 2 && i < sizeof(cases) / sizeof(cases[0]); i++)
         if (strcmp(cases[i].name, argv[1]) == 0) {

@@ -27,13 +27,17 @@ struct device {
 };
 
 static struct device devices[DEVICES];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* opening and resets */
 static atomic_bool is_begun;   /* an allocator was opened, or is being opened */
 static atomic_bool is_refused; /* the first one could not be opened: no other attempt is made */
 static atomic_bool is_child;
 
 /* Set during a call, because the driver that xseg and the originals call may lead here. */
 static __thread int inside;
+/* The devices whose context this call has already found unchanged, as bits. */
+static __thread uint64_t checked;
+
+_Static_assert(DEVICES <= 64, "a device is a bit of `checked`");
 
 /* A driver that the parent has started does not work in the child.  Otherwise the child starts from nothing, since other
  * threads of the parent may have been about to open an allocator. */
@@ -58,6 +62,7 @@ bool service_enter(void)
     if (inside || atomic_load_explicit(&is_child, memory_order_relaxed))
         return false;
     inside = 1;
+    checked = 0;
     return true;
 }
 
@@ -117,19 +122,40 @@ static void wait_for_users(struct device *at)
         (void)sched_yield();
 }
 
-/* Become a user of a device whose allocator is open; else NULL.  The caller calls release(). */
-static struct device *acquire(int device)
+/* Become a user of a device whose allocator is open; else NULL.  The context may have been reset. */
+static struct device *acquire_unchecked(int device)
 {
     struct device *at = &devices[device];
 
     if (!atomic_load_explicit(&at->is_open, memory_order_relaxed))
         return NULL;
     (void)atomic_fetch_add(&at->users, 1);
-    if (atomic_load(&at->is_open)) {
-        if (has_context(driver_found(), at, device))
-            return at;
-        atomic_store(&at->is_open, false); /* abandoned: the context was reset */
+    if (atomic_load(&at->is_open))
+        return at;
+    release(at);
+    return NULL;
+}
+
+/* Whether an acquired device has its context.  Otherwise the allocator is abandoned.  Queries the driver once per call. */
+static bool check_context(struct device *at, int device)
+{
+    if ((checked >> device & 1) != 0)
+        return true;
+    if (has_context(driver_found(), at, device)) {
+        checked |= (uint64_t)1 << device;
+        return true;
     }
+    atomic_store(&at->is_open, false);
+    return false;
+}
+
+/* Become a user of a device whose allocator is open and has its context; else NULL.  The caller calls release(). */
+static struct device *acquire(int device)
+{
+    struct device *at = acquire_unchecked(device);
+
+    if (!at || check_context(at, device))
+        return at;
     release(at);
     return NULL;
 }
@@ -219,25 +245,28 @@ static bool free_visited(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-void device_close(int device)
+void device_reset_begin(int device)
 {
     const struct driver *cu = driver_found();
     struct device *at = device >= 0 && device < DEVICES ? &devices[device] : NULL;
 
-    if (!at || !atomic_load(&at->is_open))
-        return;
-    (void)device_synchronize(device);
+    if (at && atomic_load(&at->is_open))
+        (void)device_synchronize(device);
     (void)pthread_mutex_lock(&lock);
-    if (atomic_exchange(&at->is_open, false)) {
-        wait_for_users(at);
-        if (has_context(cu, at, device)) {
-            (void)!xseg_walk(at->allocator, NULL, free_visited, at->allocator);
-            /* An allocator that does not close is abandoned; its context is about to go. */
-            (void)!xseg_close(at->allocator);
-            (void)cu->stream_destroy(at->own);
-            (void)cu->primary_release(device);
-        }
-    }
+    if (!at || !atomic_exchange(&at->is_open, false))
+        return;
+    wait_for_users(at);
+    if (!has_context(cu, at, device))
+        return;
+    (void)!xseg_walk(at->allocator, NULL, free_visited, at->allocator);
+    /* An allocator that does not close is abandoned; its context is about to be destroyed. */
+    (void)!xseg_close(at->allocator);
+    (void)cu->stream_destroy(at->own);
+    (void)cu->primary_release(device);
+}
+
+void device_reset_end(void)
+{
     (void)pthread_mutex_unlock(&lock);
 }
 
@@ -256,7 +285,11 @@ int device_of_stream(xseg_stream stream, int here)
 
     if (is_default(stream) || !cu)
         return here;
-    if (cu->stream_get_context(stream, &context) != 0 || cu->push_current(context) != 0)
+    if (cu->stream_get_context(stream, &context) != 0)
+        return -1;
+    if (context && context == device_context(here))
+        return here;
+    if (cu->push_current(context) != 0)
         return -1;
     if (cu->get_device(&device) != 0)
         device = -1;
@@ -335,16 +368,23 @@ bool device_alloc(int device, size_t bytes, xseg_stream stream, void **out)
 
 enum ownership device_find(void *ptr, int *device)
 {
-    for (*device = 0; *device < DEVICES; ++*device) {
-        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
-        struct device *at = acquire(*device);
+    static __thread int last; /* the device of the block that this thread found before */
 
+    for (int i = 0; i < DEVICES; i++) {
+        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        struct device *at;
+
+        *device = (last + i) % DEVICES;
+        at = acquire_unchecked(*device);
         if (!at)
             continue;
-        const xseg_status status = xseg_block(at->allocator, ptr, &info);
+        const bool is_found = xseg_block(at->allocator, ptr, &info) == XSEG_OK;
+        const bool is_here = is_found && check_context(at, *device);
         release(at);
-        if (status == XSEG_OK)
-            return info.base == ptr && info.state == XSEG_BLOCK_LIVE ? LIVE : DEAD;
+        if (!is_here)
+            continue;
+        last = *device;
+        return info.base == ptr && info.state == XSEG_BLOCK_LIVE ? LIVE : DEAD;
     }
     return FOREIGN;
 }

@@ -5,11 +5,12 @@
  *
  * An allocator opens at the first allocation on its device, and closes before this library resets the device.  Other resets
  * (by a static runtime, or by a function that was looked up with dlsym) are found by the ID of the primary context, which
- * the driver never reuses.  Then the streams and events of the allocator are destroyed, and its classic segments are
- * freed.  So the allocator is abandoned: it is neither used nor closed.
+ * the driver never reuses.  A call queries the ID once for each device whose memory it uses.  Such a reset has destroyed
+ * the streams and events of the allocator, and freed its classic segments.  So the allocator is abandoned: it is neither
+ * used nor closed.
  *
  * Locking: a call that uses an allocator counts as a user of its device, by an atomic counter; closing waits for the
- * users.  No user waits for a device.  One mutex serializes opening and closing.
+ * users.  No user waits for a device.  One mutex serializes opening and resets.
  * Fork: in a child of a process that has opened an allocator, service_enter() returns false, and nothing here is used.
  */
 #ifndef XSEG_ADAPTERS_PRELOAD_DEVICES_H
@@ -86,7 +87,9 @@ void device_retire_stream(xseg_stream stream);
 int device_memory_info(int device, int (*query)(size_t *, size_t *), size_t *free_bytes,
                        size_t *total);
 
-/* Free all blocks of a device and close its allocator, because the device is about to be reset. */
-void device_close(int device);
+/* Free all blocks of a device and close its allocator, because the device is about to be reset.  No allocator opens until
+ * device_reset_end(). */
+void device_reset_begin(int device);
+void device_reset_end(void);
 
 #endif

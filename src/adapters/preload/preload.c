@@ -73,6 +73,7 @@ static const struct {
     {"cuMemFreeAsync", 11020, (entry_function)cuMemFreeAsync, (entry_function)cuMemFreeAsync_ptsz},
     {"cuDevicePrimaryCtxReset", 7000, (entry_function)cuDevicePrimaryCtxReset_v2,
      (entry_function)cuDevicePrimaryCtxReset_v2},
+    {"cuGetProcAddress", 11030, (entry_function)cuGetProcAddress, (entry_function)cuGetProcAddress},
     {"cuGetProcAddress", 12000, (entry_function)cuGetProcAddress_v2,
      (entry_function)cuGetProcAddress_v2},
 };
@@ -279,15 +280,17 @@ PRELOAD_EXPORT int cudaStreamDestroy(xseg_stream stream)
 static int reset(int (*original)(void))
 {
     const struct runtime *cuda = runtime_found();
-    int device = -1;
+    int device = -1, result;
 
     if (!original)
         return NO_ORIGINAL;
     if (!service_enter())
         return original();
-    if (cuda->get_device(&device) == 0)
-        device_close(device);
-    return service_leave(original());
+    (void)cuda->get_device(&device);
+    device_reset_begin(device);
+    result = original();
+    device_reset_end();
+    return service_leave(result);
 }
 
 PRELOAD_EXPORT int cudaDeviceReset(void)
@@ -502,12 +505,16 @@ PRELOAD_EXPORT int cuStreamDestroy_v2(xseg_stream stream)
 
 static int reset_primary(int (*original)(int), int device)
 {
+    int result;
+
     if (!original)
         return NO_ORIGINAL;
     if (!service_enter())
         return original(device);
-    device_close(device);
-    return service_leave(original(device));
+    device_reset_begin(device);
+    result = original(device);
+    device_reset_end();
+    return service_leave(result);
 }
 
 PRELOAD_EXPORT int cuDevicePrimaryCtxReset(int device)
