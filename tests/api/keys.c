@@ -103,6 +103,19 @@ static void some_have_no_effect(void **state)
     assert_false(ask("expandable_segments:False", "page_mb", "argument").has_effect);
 }
 
+/* The threshold is a part of the limit that a memory fraction sets. */
+static void a_threshold_has_an_effect_with_a_fraction(void **state)
+{
+    static const char key[] = "garbage_collection_threshold";
+
+    (void)state;
+    assert_true(ask("", key, "argument").has_effect);
+    assert_false(ask("garbage_collection_threshold:0.8", key, "argument").has_effect);
+    assert_true(
+        ask("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5", key, "argument")
+            .has_effect);
+}
+
 /* The order of sources is that of xseg_open(). */
 static void the_environment_counts_as_for_an_allocator(void **state)
 {
@@ -159,6 +172,7 @@ int main(void)
         cmocka_unit_test_setup(without_a_configuration_all_have_their_defaults, without_variables),
         cmocka_unit_test_setup(a_string_names_some, without_variables),
         cmocka_unit_test_setup(some_have_no_effect, without_variables),
+        cmocka_unit_test_setup(a_threshold_has_an_effect_with_a_fraction, without_variables),
         cmocka_unit_test_setup(the_environment_counts_as_for_an_allocator, without_variables),
         cmocka_unit_test_setup(a_bad_string_is_refused_before_any_visit, without_variables),
         cmocka_unit_test_setup(visits_end_when_told_to, without_variables),

@@ -64,6 +64,13 @@ class InForce(ConfigTest):
                           "max_non_split_rounding_mb": ["40", "20",
                                                         "implied by PYTORCH_ALLOC_CONF"]})
 
+    def test_a_threshold_without_a_fraction_has_no_effect(self):
+        self.assertEqual(self.rows("garbage_collection_threshold:0.8"),
+                         {"garbage_collection_threshold": ["0.8", "off", "argument, without effect unless a memory fraction is set"]})
+        self.assertFalse(self.keys("garbage_collection_threshold:0.8")[1]["garbage_collection_threshold"]["effect"])
+        self.assertEqual(self.rows("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5")["garbage_collection_threshold"],
+                         ["0.8", "off", "argument"])
+
     def test_the_example_of_the_page(self):
         page = (ROOT / "docs/options.md").read_text(encoding="utf-8")
         shown = self.said(PYTORCH_ALLOC_CONF="large_segment_size_mb:40") + "$ xseg config expandable_segment:True\n"

@@ -53,12 +53,20 @@ bool xseg_config_keys_is_set(const struct xseg_config *config, enum xseg_config_
     return strcmp(given, usual) != 0;
 }
 
+/* Whether a threshold is set without the memory fraction of whose limit it is a part. */
+static bool is_idle_threshold(const struct xseg_config *config, enum xseg_config_key key)
+{
+    return key == XSEG_CONFIG_GARBAGE_COLLECTION && config->garbage_collection_threshold > 0 &&
+           config->memory_fraction >= 1.0 && !config->fraction_by_device;
+}
+
 bool xseg_config_keys_has_effect(const struct xseg_config *config, enum xseg_config_key key)
 {
     const struct xseg_config_row *row = &xseg_config_table[key];
 
     XSEG_ASSERT(key < XSEG_CONFIG_KEYS);
-    return !row->is_inert && (config->expandable_segments || !row->is_expandable);
+    return !row->is_inert && (config->expandable_segments || !row->is_expandable) &&
+           !is_idle_threshold(config, key);
 }
 
 void xseg_config_keys_visit(const struct xseg_config *config, uint64_t named,

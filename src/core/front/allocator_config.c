@@ -30,21 +30,6 @@ void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
     xseg_shortcuts_drop_all(&allocator->shortcuts, -1);
 }
 
-/* Log that a threshold without a limit does nothing; a fraction may still be set by a call. */
-static void log_idle_threshold(struct xseg_allocator *allocator, uint64_t named)
-{
-    const struct xseg_config *config = xseg_allocator_config(allocator);
-
-    XSEG_ASSERT(config->garbage_collection_threshold >= 0);
-    if ((named >> XSEG_CONFIG_GARBAGE_COLLECTION & 1) != 0 &&
-        config->garbage_collection_threshold > 0 && config->memory_fraction >= 1.0 &&
-        !config->fraction_by_device)
-        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                      "configuration: garbage_collection_threshold has no effect without a memory "
-                      "fraction below 1; set per_process_memory_fraction, or the fraction of "
-                      "xseg_limits() (in PyTorch set_per_process_memory_fraction())");
-}
-
 void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
@@ -53,15 +38,24 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
 
     XSEG_ASSERT((named & ~(UINT64_MAX >> (64 - XSEG_CONFIG_KEYS))) == 0);
     xseg_text_init(&text, buffer, sizeof(buffer));
-    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        if ((named >> key & 1) != 0 &&
-            !xseg_config_keys_has_effect(config, (enum xseg_config_key)key) &&
-            xseg_config_keys_is_set(config, (enum xseg_config_key)key))
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
+        if ((named >> key & 1) == 0 ||
+            xseg_config_keys_has_effect(config, (enum xseg_config_key)key) ||
+            !xseg_config_keys_is_set(config, (enum xseg_config_key)key))
+            continue;
+        /* A call may still set the fraction. */
+        if (key == XSEG_CONFIG_GARBAGE_COLLECTION)
+            xseg_log_line(
+                &allocator->log, XSEG_LOG_WARNING,
+                "configuration: garbage_collection_threshold has no effect without a "
+                "memory fraction below 1; set per_process_memory_fraction, or the "
+                "fraction of xseg_limits() (in PyTorch set_per_process_memory_fraction())");
+        else
             xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
+    }
     if (text.length > 0)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "the configuration names keys that have no effect here: %s", buffer);
-    log_idle_threshold(allocator, named);
 }
 
 /* Let the bounds of every open device follow a configuration, up to the first device that refuses. */

@@ -55,6 +55,16 @@ static const char *reason_of(const struct config *config, const struct xseg_key 
     return implied;
 }
 
+/* What is printed behind the origin of a key. */
+static const char *effect_of(const struct xseg_key *key)
+{
+    if (key->has_effect || !key->is_named)
+        return "";
+    return strcmp(key->name, "garbage_collection_threshold") == 0
+               ? ", without effect unless a memory fraction is set"
+               : ", without effect here";
+}
+
 static void print_row(const char *key, const char *value, const char *standard, const char *from)
 {
     (void)printf("  %-37s %-12s %-12s %s\n", key, value, standard, from);
@@ -63,7 +73,7 @@ static void print_row(const char *key, const char *value, const char *standard, 
 static bool print_value(void *context, const struct xseg_key *key)
 {
     struct config *config = context;
-    char value[1024], from[96];
+    char value[1024], from[128];
 
     if (!config->is_verbose && !key->is_named && key->is_standard) {
         config->left_out++;
@@ -74,8 +84,7 @@ static bool print_value(void *context, const struct xseg_key *key)
         print_row("key", "value", "default", "from");
         (void)printf("%s", style_off(stdout));
     }
-    (void)snprintf(from, sizeof(from), "%s%s", reason_of(config, key),
-                   key->has_effect || !key->is_named ? "" : ", without effect here");
+    (void)snprintf(from, sizeof(from), "%s%s", reason_of(config, key), effect_of(key));
     (void)printable_copy(key->value, value, sizeof(value));
     print_row(key->name, value, key->standard, from);
     return true;
