@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`xseg compare`, and `xseg blame` of folders, as a user meets them: compare.py TOOL SOURCE_ROOT."""
+import gzip
 import json
 import os
 import pathlib
@@ -473,6 +474,20 @@ class Ranks(CompareTest):
         found, _ = self.kinds("'oom-rank#' (1 file)", "only 'snapshot_rank#' is read", status=1)
         self.assertEqual((found["odd"], len(found["ranks"])), ("rank 1", 4))
 
+    def test_kinds_are_found_without_the_word_rank(self):
+        """The last number of a name is that of the process, if no name has a rank and it may be one."""
+        for time, kind in enumerate(("stop_{}.pickle", "end_{}.pickle")):
+            for path in self.ranks(3 if time else None, count=4, name=kind).glob(kind.replace("{}", "*")):
+                os.utime(path, (time, time))
+        found, _ = self.kinds("'stop_#' (4 files)", "only 'end_#' is read", status=1)
+        self.assertEqual((found["odd"], len(found["ranks"])), ("end_3.pickle", 4))
+
+    def test_files_of_several_hosts_without_a_rank_are_all_read(self):
+        for host in ("alpha", "beta", "gamma"):
+            self.ranks(count=1, name=host + "_Nov_28_10_05_{}7.pickle")
+        self.ranks(1, count=2, name="alpha_Nov_28_11_00_{}1.pickle")
+        self.assertEqual(len(json.loads(self.said("--json", self.folder / "job", status=1))["ranks"]), 5)
+
     def test_dumps_of_several_steps_are_one_kind_of_which_the_latest_counts(self):
         for step, odd in ((100, None), (2000, 2)):
             self.ranks(odd, 4, name=f"step{step}_rank{{}}.pickle")
@@ -497,6 +512,18 @@ class Ranks(CompareTest):
             self.ranks(1, count=4, name=name)
             found = json.loads(self.said("--json", self.folder / "job", status=1))
             self.assertEqual((found["odd"], len(found["ranks"])), ("rank 1", 4))
+
+    def test_files_of_another_compression_are_reported(self):
+        folder = self.ranks(count=3, name="rank{}.pickle")
+        for path in sorted(folder.iterdir())[1:]:
+            path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+        done = subprocess.run([TOOL, "compare", folder], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(f"{folder}: 2 compressed files are not read, such as rank1.pickle.gz; decompress them, or compress them with zstd\n", done.stderr)
+        (folder / "rank0.pickle").unlink()
+        for command in ("compare", "blame", "advise"):
+            self.refused("there is no snapshot in this folder: 2 compressed files are not read, such as rank1.pickle.gz; decompress them", folder, command=command)
 
     def test_compressed_files(self):
         for rank, name in enumerate(("classic", "expandable", "ring")):

@@ -34,6 +34,18 @@ static bool is_snapshot(const char *base)
     return base[0] != '.' && (ends(base, length, ".pickle") || ends(base, length, ".pkl"));
 }
 
+/* Whether a name is that of a snapshot which another program than zstd has compressed. */
+static bool is_packed(const char *base)
+{
+    static const char *const endings[] = {".gz", ".bz2", ".xz", ".lz4", ".zip", ".tar", ".tgz"};
+    const char *last = strrchr(base, '.');
+
+    for (size_t i = 0; last && i < sizeof(endings) / sizeof(endings[0]); i++)
+        if (strcmp(last, endings[i]) == 0)
+            return base[0] != '.' && (strstr(base, ".pickle.") || strstr(base, ".pkl."));
+    return false;
+}
+
 /* The number behind a `rank` of a name; -1: there is none. */
 static int64_t number_behind(const char *text)
 {
@@ -44,6 +56,18 @@ static int64_t number_behind(const char *text)
     for (; isdigit((unsigned char)text[digits]) && digits <= DIGITS; digits++)
         number = 10 * number + (text[digits] - '0');
     return digits == 0 || digits > DIGITS ? -1 : number;
+}
+
+/* The last number of the first bytes of a name; -1: there is none. */
+static int64_t last_number(const char *base, size_t bytes)
+{
+    size_t at = bytes;
+
+    while (at > 0 && !isdigit((unsigned char)base[at - 1]))
+        at--;
+    while (at > 0 && isdigit((unsigned char)base[at - 1]))
+        at--;
+    return number_behind(base + at);
 }
 
 /* Whether a `rank` at a place of a name is that of a process on its host. */
@@ -123,6 +147,7 @@ static bool find_names(struct rank_file *file)
     const size_t ending = ends(file->base, length, ".zst") ? 4 : 0;
     const char *dot = memrchr(file->base, '.', length - ending);
 
+    file->number = rank ? file->rank : last_number(file->base, (size_t)(dot - file->base));
     file->kind = without_numbers(file->base, (size_t)(dot - file->base), false);
     file->process = without_numbers(file->base, rank ? (size_t)(rank - file->base) : length, true);
     return file->kind && file->process;
@@ -141,6 +166,20 @@ void rank_files_name(const struct rank_file *file, char *text, size_t bytes)
         (void)snprintf(text, bytes, "rank %" PRId64, file->rank);
     else
         (void)printable_copy(file->base, text, bytes);
+}
+
+void rank_files_tell_packed(const struct rank_files *files, char *text, size_t bytes)
+{
+    char base[96];
+
+    text[0] = '\0';
+    if (files->packed == 0)
+        return;
+    (void)printable_copy(files->packed_base, base, sizeof(base));
+    (void)snprintf(
+        text, bytes, "%s %s not read, such as %s; decompress %s, or compress %s with zstd",
+        amount_of(files->packed, "compressed file").text, files->packed == 1 ? "is" : "are", base,
+        files->packed == 1 ? "it" : "them", files->packed == 1 ? "it" : "them");
 }
 
 /* --- The folder. --- */
@@ -176,6 +215,16 @@ static bool add_file(struct rank_files *files, const char *folder, const char *b
     return true;
 }
 
+/* Count a compressed file.  Returns false without host memory. */
+static bool add_packed(struct rank_files *files, const char *base)
+{
+    if (files->packed++ > 0 && strverscmp(files->packed_base, base) <= 0)
+        return true;
+    free(files->packed_base);
+    files->packed_base = strdup(base);
+    return files->packed_base != NULL;
+}
+
 static bool add_all(struct rank_files *files, const char *folder, struct recording_fault *fault)
 {
     DIR *listing = opendir(folder);
@@ -185,7 +234,8 @@ static bool add_all(struct rank_files *files, const char *folder, struct recordi
     if (!listing)
         return fail(fault, "the folder cannot be opened", errno);
     for (errno = 0; fine && (entry = readdir(listing)) != NULL; errno = 0)
-        if (is_snapshot(entry->d_name) && !add_file(files, folder, entry->d_name))
+        if ((is_snapshot(entry->d_name) && !add_file(files, folder, entry->d_name)) ||
+            (is_packed(entry->d_name) && !add_packed(files, entry->d_name)))
             fine = fail(fault, "the folder cannot be read", ENOMEM);
     if (fine && errno != 0)
         fine = fail(fault, "the folder cannot be read", errno);
@@ -209,34 +259,49 @@ static int compare_written(const struct rank_file *a, const struct rank_file *b)
     return (a->written.tv_nsec > b->written.tv_nsec) - (a->written.tv_nsec < b->written.tv_nsec);
 }
 
-/* Files with a rank first, by kind; within a kind the one written last comes last. */
+/* Files with a number first, by kind; within a kind the one written last comes last. */
 static int compare_kinds(const void *left, const void *right)
 {
     const struct rank_file *a = left, *b = right;
     int order;
 
-    if ((a->rank < 0) != (b->rank < 0))
-        return a->rank < 0 ? 1 : -1;
-    order = a->rank < 0 ? 0 : strcmp(a->kind, b->kind);
+    if ((a->number < 0) != (b->number < 0))
+        return a->number < 0 ? 1 : -1;
+    order = a->number < 0 ? 0 : strcmp(a->kind, b->kind);
     if (order == 0)
         order = compare_written(a, b);
     return order != 0 ? order : strverscmp(a->base, b->base);
 }
 
-/* Whether files of one rank are of several kinds; files are in the order of kinds. */
-static bool has_kinds(const struct rank_files *files, size_t ranked)
+/* Drop the numbers of names that are no ranks.  Returns whether the others are those after a `rank`. */
+static bool keep_ranks(struct rank_files *files)
+{
+    bool has_rank = false;
+
+    for (size_t i = 0; i < files->count; i++)
+        has_rank |= files->files[i].rank >= 0;
+    for (size_t i = 0; i < files->count; i++)
+        if (has_rank)
+            files->files[i].number = files->files[i].rank;
+        else if (files->files[i].number >= (int64_t)files->count)
+            files->files[i].number = -1;
+    return has_rank;
+}
+
+/* Whether files of one number are of several kinds; files are in the order of kinds. */
+static bool has_kinds(const struct rank_files *files, size_t numbered, bool has_rank)
 {
     bool has_larger = false, has_both = false;
 
-    for (size_t i = 0; i < ranked; i++)
-        for (size_t k = i + 1; k < ranked; k++) {
+    for (size_t i = 0; i < numbered; i++)
+        for (size_t k = i + 1; k < numbered; k++) {
             const bool is_one_kind = strcmp(files->files[i].kind, files->files[k].kind) == 0;
 
-            has_larger |= is_one_kind && files->files[i].rank != files->files[k].rank;
-            has_both |= !is_one_kind && files->files[i].rank == files->files[k].rank;
+            has_larger |= is_one_kind && files->files[i].number != files->files[k].number;
+            has_both |= !is_one_kind && files->files[i].number == files->files[k].number;
         }
     /* Kinds of one rank each are no kinds: their names contain words that differ by process. */
-    return has_both && (has_larger || ranked < 3);
+    return has_both && (has_larger || (has_rank && numbered < 3));
 }
 
 /* A run of files of one kind. */
@@ -244,11 +309,11 @@ struct kind {
     size_t first, end;
 };
 
-static struct kind kind_from(const struct rank_files *files, size_t first, size_t ranked)
+static struct kind kind_from(const struct rank_files *files, size_t first, size_t numbered)
 {
     size_t end = first + 1;
 
-    while (end < ranked && strcmp(files->files[first].kind, files->files[end].kind) == 0)
+    while (end < numbered && strcmp(files->files[first].kind, files->files[end].kind) == 0)
         end++;
     return (struct kind){first, end};
 }
@@ -265,7 +330,7 @@ static bool is_better(const struct rank_files *files, const struct kind *a, cons
 }
 
 /* Choose the kind that is read, and list all.  Returns false without host memory. */
-static bool choose_kind(struct rank_files *files, size_t ranked, const char *wanted,
+static bool choose_kind(struct rank_files *files, size_t numbered, const char *wanted,
                         struct kind *out)
 {
     char *text = NULL;
@@ -273,8 +338,8 @@ static bool choose_kind(struct rank_files *files, size_t ranked, const char *wan
     FILE *list = open_memstream(&text, &bytes);
     bool has_wanted = false;
 
-    *out = kind_from(files, 0, ranked);
-    for (struct kind kind = *out; list; kind = kind_from(files, kind.end, ranked)) {
+    *out = kind_from(files, 0, numbered);
+    for (struct kind kind = *out; list; kind = kind_from(files, kind.end, numbered)) {
         const char *name = files->files[kind.first].kind;
         const bool is_wanted = wanted && strcmp(name, wanted) == 0;
 
@@ -283,7 +348,7 @@ static bool choose_kind(struct rank_files *files, size_t ranked, const char *wan
         if (is_wanted || (!has_wanted && is_better(files, &kind, out)))
             *out = kind;
         has_wanted |= is_wanted;
-        if (kind.end == ranked)
+        if (kind.end == numbered)
             break;
     }
     if (list)
@@ -297,15 +362,16 @@ static bool choose_kind(struct rank_files *files, size_t ranked, const char *wan
 /* Keep the files of one kind.  Returns false without host memory. */
 static bool keep_kind(struct rank_files *files, const char *wanted)
 {
-    size_t ranked = 0, count = 0;
+    const bool has_rank = keep_ranks(files);
+    size_t numbered = 0, count = 0;
     struct kind kept;
 
     qsort(files->files, files->count, sizeof(*files->files), compare_kinds);
-    while (ranked < files->count && files->files[ranked].rank >= 0)
-        ranked++;
-    if (!has_kinds(files, ranked))
+    while (numbered < files->count && files->files[numbered].number >= 0)
+        numbered++;
+    if (!has_kinds(files, numbered, has_rank))
         return true;
-    if (!choose_kind(files, ranked, wanted, &kept))
+    if (!choose_kind(files, numbered, wanted, &kept))
         return false;
     for (size_t i = 0; i < files->count; i++)
         if (i >= kept.first && i < kept.end)
@@ -366,9 +432,14 @@ bool rank_files_find(const char *folder, const char *kind, struct rank_files *ou
         return false;
     }
     if (out->count == 0) {
-        (void)snprintf(fault->text, sizeof(fault->text),
-                       "there is no snapshot in this folder: a file whose name ends in .pickle or "
-                       ".pkl, or in one of these and .zst");
+        char packed[200];
+
+        rank_files_tell_packed(out, packed, sizeof(packed));
+        (void)snprintf(fault->text, sizeof(fault->text), "there is no snapshot in this folder: %s",
+                       packed[0] ? packed
+                                 : "a file whose name ends in .pickle or .pkl, or in one of these "
+                                   "and .zst");
+        rank_files_fini(out);
         return false;
     }
     if (!keep_kind(out, kind)) {
@@ -386,6 +457,7 @@ void rank_files_fini(struct rank_files *files)
         free_file(&files->files[i]);
     free(files->files);
     free(files->kinds);
+    free(files->packed_base);
     *files = (struct rank_files){0};
 }
 

@@ -7,9 +7,10 @@
  * oom-rank3-pid4711-1.pickle is of rank 3.
  *
  * A job may write several dumps of each rank.  The kind of a dump is its name without numbers: oom-rank#-pid#-#.  If files of one
- * rank are of several kinds, only the kind with most files is read; of equal ones the kind that was written last.  Of several
- * files of one rank and kind the one written last counts, unless their names contain the numbers of two hosts (node0_rank0):
- * these are two processes.
+ * rank are of several kinds, only the kind with most files is read; of equal ones the kind that was written last.  In a folder
+ * without any rank, the last number of a name counts as the rank for this choice if it is less than the number of files: end_3.pickle.
+ * Of several files of one rank and kind the one written last counts, unless their names contain the numbers of two hosts
+ * (node0_rank0): these are two processes.
  *
  * Locking: none.
  */
@@ -27,6 +28,7 @@ struct rank_file {
     char *kind;        /* the name without numbers */
     char *process;     /* the part before the rank, with numbers of hosts alone */
     int64_t rank;      /* -1: the name has none */
+    int64_t number;    /* rank, or the last number of the name; -1: there is none */
     bool is_ambiguous; /* another file has the same rank */
     struct timespec written;
 };
@@ -34,8 +36,10 @@ struct rank_file {
 struct rank_files {
     struct rank_file *files; /* [count], by rank; those without one come last, by name */
     size_t count;
-    size_t older;  /* files of which a newer one of the same rank is read */
-    size_t others; /* files of other kinds */
+    size_t older;      /* files of which a newer one of the same rank is read */
+    size_t others;     /* files of other kinds */
+    size_t packed;     /* snapshots by their names that another program than zstd has compressed */
+    char *packed_base; /* the name of one of these; NULL: there is none */
     char *
         kinds; /* of these kinds and of the one that is read, with numbers of files; NULL: there is one kind */
 };
@@ -53,6 +57,9 @@ void rank_files_fini(struct rank_files *files);
  * Returns: how many are dropped of both
  */
 size_t rank_files_match(struct rank_files *a, struct rank_files *b);
+
+/* "2 compressed files are not read, such as rank0.pickle.gz; decompress them, or compress them with zstd"; empty: all are read. */
+void rank_files_tell_packed(const struct rank_files *files, char *text, size_t bytes);
 
 /* "rank 3", or the name of the file; bytes that cannot be printed are shown as \xNN. */
 void rank_files_name(const struct rank_file *file, char *text, size_t bytes);

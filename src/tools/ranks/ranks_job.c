@@ -58,11 +58,17 @@ bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments
         complain("%s: %s", at, fault.text);
         return false;
     }
-    for (unsigned i = 0; i < job->ranks.jobs; i++)
+    for (unsigned i = 0; i < job->ranks.jobs; i++) {
+        char packed[200];
+
+        rank_files_tell_packed(&job->ranks.files[i], packed, sizeof(packed));
+        if (packed[0])
+            complain("%s: %s", operands[i], packed);
         if (job->ranks.files[i].kinds)
             complain("%s: files of several kinds for one rank, %s; for another one, move its files "
                      "into a folder of their own",
                      operands[i], job->ranks.files[i].kinds);
+    }
     for (size_t i = 0; i < job->ranks.count; i++)
         if (!job->ranks.ranks[i].is_read)
             complain("%s", job->ranks.ranks[i].fault ? job->ranks.ranks[i].fault
