@@ -293,6 +293,27 @@ reserved 6.00 MiB on average, live 2.00 MiB on average; at the peak reserved 6.0
             self.assertEqual(self.sites_of_stacks([torch_frame("at::empty()"), {"name": name, "filename": "/me/x.cpp", "line": 1}]),
                              [f"/me/x.cpp:1 {name}"])
 
+    def test_a_conversion_operator_is_named_by_its_class(self):
+        for name in ("my::Wrapper::operator at::Tensor() const", "my::cooperator<int> my::f(int)", "operator new(unsigned long, my::Pool&)"):
+            self.assertEqual(self.sites_of_stacks([torch_frame("at::empty()"), {"name": name, "filename": "/me/x.cpp", "line": 1}]),
+                             [f"/me/x.cpp:1 {name}"])
+
+    def test_a_stack_of_cpp_frames_alone_is_named_by_its_operation(self):
+        """Stacks of PyTorch with stacks="cpp", of a Python with source, without, and with symbols alone."""
+        operation = [torch_frame("at::empty()"), torch_frame("at::_ops::mm::call(at::Tensor const&, at::Tensor const&)")]
+        names = ("cfunction_call", "_PyObject_MakeTpCall", "_PyEval_EvalFrameDefault", "method_vectorcall", "slot_tp_call", "run_mod",
+                 "pymain_run_python.constprop.0", "Py_BytesMain", "main", "__libc_start_main_impl", "_start")
+        for file in ("/src/Python-3.11.7/Objects/call.c", "/v/bin/python3.11", "/v/lib/libpython3.11.so.1.0", "??"):
+            self.assertEqual(self.sites_of_stacks(operation + [{"name": name, "filename": file, "line": 0} for name in ("pybind11::cpp_function::dispatcher(_object*)", *names)]),
+                             ["at::_ops::mm::call"])
+
+    def test_a_library_of_python_is_known_by_its_folder(self):
+        mine = {"name": "step", "filename": "/me/train.py", "line": 2}
+        for file, is_library in (("C:\\Python310\\Lib\\site-packages\\torch\\nn\\modules\\module.py", True), ("/usr/lib64/python3.9/contextlib.py", True),
+                                 ("/me/lib/python/model.py", False), ("C:\\me\\torch_model.py", False)):
+            inner = {"name": "f", "filename": file, "line": 1}
+            self.assertEqual(self.sites_of_stacks([torch_frame("at::empty()"), inner, mine]), ["/me/train.py:2 step" if is_library else f"{file}:1 f"])
+
     def test_callers_of_a_python_frame_are_python_frames(self):
         """With stacks="all" the frames of the interpreter stand between those of Python."""
         interpreter = [{"name": "_PyEval_EvalFrameDefault", "filename": "/v/bin/python3.11", "line": 77},

@@ -62,6 +62,20 @@ static bool slice_begins_with_any(struct slice name, const char *const *words)
     return false;
 }
 
+/* Whether a path has a part, of which a `/` may be a `\\` in the path. */
+static bool has_part(const char *path, const char *part)
+{
+    for (; *path; path++) {
+        size_t i = 0;
+
+        while (part[i] && (part[i] == path[i] || (part[i] == '/' && path[i] == '\\')))
+            i++;
+        if (!part[i])
+            return true;
+    }
+    return false;
+}
+
 static bool slice_has(struct slice name, const char *word)
 {
     return memmem(name.text, name.length, word, strlen(word)) != NULL;
@@ -89,9 +103,11 @@ static struct slice qualified_name(const char *text)
 {
     const char *first = text, *at = text;
     size_t depth = 0; /* of template arguments and braces */
+    bool is_operator = false;
 
     while (*at) {
-        if (depth == 0 && begins(at, "operator")) {
+        if (depth == 0 && begins(at, "operator") && (at == text || strchr(": ", at[-1]))) {
+            is_operator = true; /* no return type follows: "my::T::operator at::Tensor" */
             at += strlen("operator");
             at += begins(at, "()") ? 2 : strspn(at, "<>=!+-*/%&|^~,[]");
         } else if (begins(at, "(anonymous namespace)") || begins(at, "decltype(")) {
@@ -103,7 +119,7 @@ static struct slice qualified_name(const char *text)
                 depth++;
             else if (depth > 0 && (*at == '}' || (*at == '>' && at[-1] != '-')))
                 depth--;
-            else if (depth == 0 && *at == ' ')
+            else if (depth == 0 && *at == ' ' && !is_operator)
                 first = at + 1;
             at++;
         }
@@ -121,18 +137,52 @@ static bool is_python_library(const char *file)
 {
     static const char *const packages[] = {"-packages/torch/", "-packages/xseg/", "/pytorch/torch/",
                                            "<frozen ", NULL};
+    static const char *const standard[] = {"/lib/python3", "/lib64/python3", NULL};
 
-    return begins(file, "torch/") || has_any(file, packages) ||
-           (strstr(file, "/lib/python") && !strstr(file, "-packages/"));
+    for (const char *const *package = packages; *package; package++)
+        if (has_part(file, *package))
+            return true;
+    return begins(file, "torch/") || (has_any(file, standard) && !strstr(file, "-packages/"));
 }
 
-/* Whether a name is of CPython's C interface: `PyObject_Call`, `_PyEval_EvalFrameDefault`. */
-static bool is_interpreter(struct slice name)
+/* The last component of a path. */
+static const char *base_of(const char *path)
 {
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/*
+ * Whether a function is CPython's: by its module or source file, as one of the C interface (`PyObject_Call`,
+ * `_PyEval_EvalFrameDefault`), or, without a file, by the names of its internal functions.
+ */
+static bool is_interpreter(const char *module, const char *file, struct slice name)
+{
+    static const char *const modules[] = {"libpython", "python3", NULL};
+    static const char *const files[] = {"ython-3.", "ython3.", "/cpython/", NULL};
+    static const char *const internal[] = {"builtin_",    "call_function",
+                                           "cfunction_",  "context_run",
+                                           "do_call_",    "function_code_fast",
+                                           "gen_send_ex", "method_vectorcall",
+                                           "object_va",   "partial_call",
+                                           "pymain_",     "pyrun_",
+                                           "run_eval_",   "run_mod",
+                                           "slot_tp_",    "thread_run",
+                                           "type_call",   "vectorcall_",
+                                           NULL};
+    const bool has_file = file[0] != '\0' && strcmp(file, "??") != 0;
     const size_t skip = name.length > 0 && name.text[0] == '_';
 
-    return name.length > skip + 2 && begins(name.text + skip, "Py") && slice_has(name, "_") &&
-           !slice_has(name, "::");
+    if (begins_with_any(base_of(module), modules) ||
+        (has_any(file, files) && !strstr(file, "-packages/") && !strstr(file, ".so")))
+        return true;
+    if (slice_has(name, "::"))
+        return false;
+    if (!has_file &&
+        (slice_begins_with_any(name, internal) || (name.length == 4 && begins(name.text, "main"))))
+        return true;
+    return name.length > skip + 2 && begins(name.text + skip, "Py") && slice_has(name, "_");
 }
 
 static bool is_any(struct slice name, const char *const *words)
@@ -144,7 +194,7 @@ static bool is_any(struct slice name, const char *const *words)
 }
 
 /* Whether a function starts threads, interprets Python, schedules the backward graph, or captures the stack. */
-static bool is_runtime(struct slice name)
+static bool is_runtime(const char *module, const char *file, struct slice name)
 {
     static const char *const functions[] = {
         "_start", "start_thread", "execute_native_thread_routine",
@@ -155,13 +205,15 @@ static bool is_runtime(struct slice name)
                                          "__gnu_cxx::",
                                          "__libc_start",
                                          "c10::ThreadPool::",
+                                         "pybind11::",
                                          "torch::unwind::",
                                          "torch::CapturedTraceback::",
                                          "torch::autograd::Engine::",
                                          "torch::autograd::python::PythonEngine::",
                                          NULL};
 
-    return is_any(name, functions) || slice_begins_with_any(name, scopes) || is_interpreter(name);
+    return is_any(name, functions) || slice_begins_with_any(name, scopes) ||
+           is_interpreter(module, file, name);
 }
 
 /* Whether a node of PyTorch's backward graph computes a gradient: `torch::autograd::generated::MmBackward0::apply`. */
@@ -178,11 +230,10 @@ static bool is_autograd(struct slice name)
 static bool is_library(const char *module, const char *file, struct slice name)
 {
     static const char *const modules[] = {
-        "libtorch",    "libc10",      "libcuda",   "libcudnn", "libcublas",  "libcufft",
-        "libcurand",   "libcusolver", "libcuspa",  "libnv",    "libnccl",    "libpython",
-        "python3",     "libc.",       "libc-",     "libm.",    "libpthread", "libstdc++",
-        "libgcc_s",    "libgomp",     "libunwind", "ld-linux", "libtriton",  "libjemalloc",
-        "libtcmalloc", NULL};
+        "libtorch",  "libc10",      "libcuda",    "libcudnn",    "libcublas",   "libcufft",
+        "libcurand", "libcusolver", "libcuspa",   "libnv",       "libnccl",     "libc.",
+        "libc-",     "libm.",       "libpthread", "libstdc++",   "libgcc_s",    "libgomp",
+        "libunwind", "ld-linux",    "libtriton",  "libjemalloc", "libtcmalloc", NULL};
     static const char *const folders[] = {"/c10/",
                                           "/aten/src/",
                                           "/torch/csrc/",
@@ -190,22 +241,18 @@ static bool is_library(const char *module, const char *file, struct slice name)
                                           "-packages/torch/",
                                           "-packages/nvidia/",
                                           "-packages/triton/",
-                                          "/cpython/",
                                           NULL};
     static const char *const relative[] = {"c10/",   "aten/src/",   "torch/csrc/", "./nptl/",
                                            "./csu/", "../sysdeps/", NULL};
     static const char *const names[] = {
-        "c10::", "c10d::",     "at::",       "torch::", "caffe2::", "xseg_",
-        "cuMem", "cudaMalloc", "pybind11::", "THP",     NULL};
-    const char *base = strrchr(module, '/');
-    const bool is_cpython =
-        (strstr(file, "ython-3.") || strstr(file, "ython3.")) && !strstr(file, "-packages/");
+        "c10::", "c10d::",     "at::", "torch::", "caffe2::", "xseg_",
+        "cuMem", "cudaMalloc", "THP",  "nccl",    NULL};
+    const char *base = base_of(module);
 
-    base = base ? base + 1 : module;
     /* The file of the PyTorch adapter is `torch-VERSION-xseg-VERSION.so`. */
     return begins_with_any(base, modules) || (strstr(base, "xseg") && strstr(base, ".so")) ||
            has_any(file, folders) || begins_with_any(file, relative) ||
-           (is_cpython && !strstr(file, ".so")) || slice_begins_with_any(name, names);
+           slice_begins_with_any(name, names);
 }
 
 static enum frame_kind kind_of_frame(const struct recording *recording, uint32_t number)
@@ -219,7 +266,7 @@ static enum frame_kind kind_of_frame(const struct recording *recording, uint32_t
         return is_python_library(file) ? FRAME_PYTHON_LIBRARY : FRAME_PYTHON;
     if (is_autograd(name))
         return FRAME_AUTOGRAD;
-    if (is_runtime(name))
+    if (is_runtime(module, file, name))
         return FRAME_RUNTIME;
     if (is_library(module, file, name))
         return name.length > 0 && !begins(name.text, "??") ? FRAME_LIBRARY : FRAME_RUNTIME;
