@@ -22,7 +22,7 @@ SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
 CHECKED = re.compile(r"^xseg: this libxseg checks itself [^\n]*\n", re.MULTILINE)
 READERS = {"view": ("-o", "out"), "blame": (), "compare": ("file",), "export": ("--perfetto", "-o", "out"), "advise": (),
            "replay": ("--json",)}
-SLOW = ("classic", "expandable")  # advice on these is in advise.py
+SLOW = ("classic", "expandable")  # both ask for 4 TiB; advice on the first is in advise.py
 
 
 def as_json(snapshot):
