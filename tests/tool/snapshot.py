@@ -318,6 +318,12 @@ class Incomplete(SnapshotTest):
         self.assertRegex(self.notes(said, "--config", "expandable_segments:True")[0],
                          r"history: 840.00 MiB were reserved before its first entry, of which the replay has 45.00 MiB in allocated blocks")
 
+    def test_a_state_without_any_history_is_reported(self):
+        said = snapshot([], segments=fragmented(), config="")
+        text = self.replay("--compare", "expandable_segments:True", self.file(said)).stdout
+        self.assertEqual(len(re.findall("^history: the file has none, and the replay allocates only the blocks that are allocated at its end, 40.00 MiB of the "
+                                        "840.00 MiB that are reserved: peaks may be too low, and the effect of a", text, re.MULTILINE)), 1, text)
+
     def test_a_history_that_shows_all_has_no_note(self):
         for path in sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst")):
             with self.subTest(path.name):
@@ -333,7 +339,7 @@ class Incomplete(SnapshotTest):
 
     def test_frees_that_are_missing_are_counted(self):
         said = snapshot([entry("alloc"), entry("alloc"), entry("free_requested"), entry("free_completed")])
-        self.assertEqual(self.notes(said), ["history: 1 free missing, and added where the address is allocated again: peaks may be too high"])
+        self.assertEqual(self.notes(said), ["history: 1 free is missing: the replay frees a block when its address is allocated again, and peaks may be too high"])
 
     def test_allocations_that_are_missing_are_counted(self):
         said = snapshot([entry("segment_map", 0, 2 * MIB), entry("alloc", 0, MIB), entry("free_completed", 0, MIB)],

@@ -76,9 +76,9 @@ static void find_blocks(struct gaps *gaps, const struct xtrace *trace)
             amount_of(end->unfreed, "allocated block").text);
     if (end->made_up > 0)
         add(gaps,
-            "history: %s missing, and added where the address is allocated again: peaks may be "
-            "too high",
-            amount_of(end->made_up, "free").text);
+            "history: %s %s missing: the replay frees a block when its address is allocated again, "
+            "and peaks may be too high",
+            amount_of(end->made_up, "free").text, end->made_up == 1 ? "is" : "are");
     if (end->unknown > 0)
         add(gaps,
             "history: it lacks the allocation of %s (%s) in the segments of the file: peaks may be "
@@ -138,8 +138,15 @@ void gaps_find(struct gaps *gaps, const struct xtrace *trace, const char *config
         return;
     if (is_own && trace->config)
         find_inferred(gaps, trace);
-    if (!trace->has_history)
+    if (!trace->has_history) {
+        add(gaps,
+            "history: the file has none, and the replay allocates only the blocks that are "
+            "allocated at its end, %s of the %s that are reserved: peaks may be too low, and the "
+            "effect of a configuration is not known; " RECORD_FULL,
+            amount_bytes(trace->end.bytes_before).text, amount_bytes(trace->end.reserved).text);
+        gaps->is_certain = false;
         return;
+    }
     find_missing(gaps, trace, end_reserved);
     find_blocks(gaps, trace);
 }
