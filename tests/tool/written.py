@@ -271,6 +271,21 @@ class Places(Written):
             for name in self.left():
                 (self.folder / name).unlink()
 
+    def test_a_link_to_a_missing_file_leads_to_the_new_file(self):
+        (self.folder / "deep").mkdir()
+        (self.folder / "out").symlink_to("deep/link")
+        (self.folder / "deep/link").symlink_to("../deep/target")
+        (self.folder / "loop").symlink_to("loop")
+        for arguments, data, _ in self.writers():
+            self.run_tool([*arguments, data])
+            self.assertTrue((self.folder / "out").is_symlink())
+            self.assertEqual(sorted(os.listdir(self.folder / "deep")), ["link", "target"])
+            (self.folder / "deep/target").unlink()
+        for out, reason in (("loop", "Too many levels of symbolic links"), ("", "No such file or directory")):
+            for arguments, data, _ in self.writers(out):
+                self.assertEqual(self.run_tool([*arguments, data], 2), f"xseg {arguments[0]}: {out} cannot be written: {reason}\n")
+        self.assertEqual(self.left(), ["deep", "loop", "out"])
+
 
 if __name__ == "__main__":
     TOOL = os.path.abspath(sys.argv[1])

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #include "src/tools/text/complain.h"
+
+#define LINKS 40u /* that the kernel follows */
 
 static bool complain_of(const struct whole_file *file, int error)
 {
@@ -29,14 +32,14 @@ static int find_stream(const struct stat *status)
     return -1;
 }
 
-/* Open a path that is written in place.  Returns false if it is not one. */
+/* Open a path that is written in place, or cannot be written.  Returns false if it is neither. */
 static bool open_in_place(struct whole_file *file)
 {
     struct stat status;
     int stream;
 
     if (stat(file->path, &status) != 0)
-        return false;
+        return errno != ENOENT || file->path[0] == '\0';
     stream = find_stream(&status);
     if (stream < 0 && S_ISREG(status.st_mode))
         return false;
@@ -193,21 +196,44 @@ static bool is_taken(const char *place)
     return false;
 }
 
-/* A path without symbolic links, also of a file that is not there yet; NULL without host memory. */
-static char *find_place(const char *path)
+/* A name in the folder of a path, which is the name itself if it begins with `/`; NULL without host memory. */
+static char *name_beside(const char *path, const char *name)
 {
-    const char *const name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-    char *place = realpath(path, NULL), *start, *folder;
+    const char *const slash = strrchr(path, '/');
+    const size_t length = slash ? (size_t)(slash - path) + 1 : 0;
+    char *start = length > 0 ? strndup(path, length) : strdup(".");
+    char *folder = start ? realpath(start, NULL) : NULL, *place = NULL;
 
-    if (place)
-        return place;
-    start = name == path ? strdup(".") : strndup(path, (size_t)(name - path));
-    folder = start ? realpath(start, NULL) : NULL;
-    if (!start ||
-        (folder ? asprintf(&place, "%s/%s", folder, name) : asprintf(&place, "%s", path)) < 0)
+    if (name[0] == '/')
+        place = strdup(name);
+    else if (start && asprintf(&place, "%s/%s", folder ? folder : start, name) < 0)
         place = NULL;
     free(folder);
     free(start);
+    return place;
+}
+
+/* A path without symbolic links, also of a file that is not there yet; NULL without host memory. */
+static char *find_place(const char *path)
+{
+    char *place = realpath(path, NULL);
+    char target[PATH_MAX];
+    ssize_t length;
+
+    if (place)
+        return place;
+    place = name_beside(path, strrchr(path, '/') ? strrchr(path, '/') + 1 : path);
+    /* Links to a file that is not there. */
+    for (unsigned links = 0; place && links < LINKS; links++) {
+        length = readlink(place, target, sizeof(target) - 1);
+        if (length <= 0)
+            break;
+        char *link = place;
+
+        target[length] = '\0';
+        place = name_beside(link, target);
+        free(link);
+    }
     return place;
 }
 
