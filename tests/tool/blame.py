@@ -159,7 +159,7 @@ class BlameTest(unittest.TestCase):
 
     def said(self, *arguments, **how):
         out, error = self.run_tool(*arguments, **how)
-        self.assertRegex(error, r"\A[^\n]* not in any segment of the file, and left out[^\n]*\n\Z" if how.get("status") else r"\A\Z")
+        self.assertRegex(error, r"\A[^\n]*no segment of the file contains [^\n]*\n\Z" if how.get("status") else r"\A\Z")
         return out
 
     def blamed(self, *arguments, **how):
@@ -469,8 +469,8 @@ class Limits(BlameTest):
                                              ("compare", (path,), 2)):
                 done = subprocess.run([TOOL, command, path, *options], capture_output=True, text=True, errors="replace", timeout=120, check=False)
                 self.assertEqual(done.returncode, status, (name, command, done.stderr))
-                self.assertRegex(done.stderr, r"job.pickle: \d+ allocated blocks? of .* not in any segment of the file, and left out; the file is "
-                                              r"inconsistent, or entries are missing\n")
+                self.assertRegex(done.stderr, r"job.pickle: no segment of the file contains \d+ allocated blocks? of .*, which the report leaves out; the "
+                                              r"file is inconsistent, or entries are missing\n")
                 self.assertTrue(done.stdout)
 
     def test_an_entry_that_comes_again_is_refused(self):

@@ -201,7 +201,7 @@ class Others(Forms):
                                 (b"\x7fELF\2\1\1" + 64 * b"\0", "it is a program or library"), (bytes(range(256)), "it is binary data of no known format; " + self.SNAPSHOTS),
                                 (b"<!DOCTYPE html>\n<html>", "it is a page of HTML"), (b"# HELP a b\n", "it is a dump of metrics"),
                                 (b"\xef\xbb\xbfxtrace 1\n", "it is UTF-8 text with a byte order mark"), ("xtrace".encode("utf-16"), "it is UTF-16 text"),
-                                (b"%PDF-1.7\n", "it is a PDF document"), (b"\n{}", "it is JSON behind white space")):
+                                (b"%PDF-1.7\n", "it is a PDF document"), (b"\n{}", "it is JSON after white space")):
             self.every(contents, words)
 
     def test_what_the_tool_writes_is_named(self):

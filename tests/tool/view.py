@@ -163,7 +163,7 @@ class ViewTest(unittest.TestCase):
         model = viewed.Model(self.page(snapshot, status=1))
         self.assertTrue(model.whole)
         self.assertEqual(model.facts["unmatched"], 2)
-        self.assertRegex(self.said, "snapshot.pickle: 1 allocated block of .* not in any segment of the file, and left out")
+        self.assertRegex(self.said, "snapshot.pickle: no segment of the file contains 1 allocated block of .*, which the report leaves out")
 
     def test_bad_files_are_refused_and_leave_no_page(self):
         whole, huge = pickle.dumps(viewed.Programme(12, 50).snapshot(), 4), viewed.Programme(12, 50).snapshot()

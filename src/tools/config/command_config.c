@@ -55,7 +55,7 @@ static const char *reason_of(const struct config *config, const struct xseg_key 
     return implied;
 }
 
-/* What is printed behind the origin of a key. */
+/* The note after the origin of a key without effect; empty: the key has an effect. */
 static const char *effect_of(const struct xseg_key *key)
 {
     if (key->has_effect || !key->is_named)

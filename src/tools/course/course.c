@@ -517,8 +517,8 @@ bool course_report_dropped(const char *file, const struct course_dropped *droppe
 {
     if (dropped->blocks == 0)
         return false;
-    complain("%s: %s of %s not in any segment of the file, and left out; the file is "
-             "inconsistent, or entries are missing",
+    complain("%s: no segment of the file contains %s of %s, which the report leaves out; the file "
+             "is inconsistent, or entries are missing",
              file, amount_of(dropped->blocks, "allocated block").text,
              amount_bytes(dropped->bytes).text);
     return true;

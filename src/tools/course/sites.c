@@ -277,7 +277,7 @@ static enum frame_kind kind_of_frame(const struct recording *recording, uint32_t
  * The position of the frame that is the site of a stack, of which frame 0 is the innermost.  Among functions of libraries
  * the outermost is the site, since it names the operation; the innermost is the allocator.
  *
- * Returns: stack->count if no frame says who allocated
+ * Returns: stack->count if no frame can be a site
  */
 static uint32_t position_of_site(const struct recording *recording,
                                  const struct recording_stack *stack, const uint8_t *kinds)
@@ -329,7 +329,7 @@ static bool get_site(struct sites *sites, struct index *index, uint32_t count, u
     return index_add(index, sum, *out);
 }
 
-/* The frames of a stack that make its site, into sites->frames behind those of others.  Returns how many there are. */
+/* Copy the frames of a stack's site to the end of sites->frames, where get_site() keeps those of a new site.  Returns their number. */
 static uint32_t put_frames(struct sites *sites, const struct recording_stack *stack,
                            const uint8_t *kinds, const uint32_t *same, uint32_t depth)
 {

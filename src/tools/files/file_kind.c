@@ -18,8 +18,7 @@ static const struct signature {
     const char *what;
     const char *bytes;
     size_t count, offset;
-    const char *
-        unpack; /* the program that decompresses it to standard output; NULL: it is none that is compressed */
+    const char *unpack; /* the program that decompresses it; NULL: it is not compressed */
 } signatures[] = {
     {"a gzip file", BYTES("\x1f\x8b"), 0, "gzip"},
     {"a bzip2 file", BYTES("BZh"), 0, "bzip2"},
@@ -92,7 +91,7 @@ static bool is_text(const struct begin *begin)
     return true;
 }
 
-/* A header of 64 bits is the size of the JSON object behind it. */
+/* A header of 64 bits is the size of the JSON object that follows it. */
 static bool is_safetensors(const struct begin *begin)
 {
     return begin->count > 9 && begin->bytes[7] == 0 && begin->bytes[6] == 0 &&
@@ -131,7 +130,7 @@ static const char *zip_of(const struct begin *begin)
     return "a zip archive; unpack it and give the file in it";
 }
 
-/* JSON that is no snapshot; NULL: an object that may be one. */
+/* The kind of JSON that is not a snapshot; NULL: an object that may be a snapshot. */
 static const char *json_of(const struct begin *begin)
 {
     const size_t at = skip_space(begin);
@@ -152,7 +151,7 @@ static const char *json_of(const struct begin *begin)
                 break;
         return "a JSON list; a snapshot as JSON is an object with `segments`";
     }
-    return at > 0 ? "JSON behind white space; remove that" : NULL;
+    return at > 0 ? "JSON after white space; remove the white space" : NULL;
 }
 
 static const struct signature *find_signature(const struct begin *begin)
@@ -183,7 +182,7 @@ static const char *other_of(const struct begin *begin)
     return is_text(begin) ? "a text file" : "binary data of no known format";
 }
 
-static void tell_text(const struct begin *begin, char *out, size_t room)
+static void describe_text(const struct begin *begin, char *out, size_t room)
 {
     size_t count = 0;
 
@@ -194,7 +193,7 @@ static void tell_text(const struct begin *begin, char *out, size_t room)
                    (int)count, (const char *)begin->bytes);
 }
 
-bool file_kind_tell(struct input *input, char *out, size_t room)
+bool file_kind_describe(struct input *input, char *out, size_t room)
 {
     struct begin begin;
     const struct signature *signature;
@@ -222,7 +221,7 @@ bool file_kind_tell(struct input *input, char *out, size_t room)
     if (!what)
         return false;
     if (strcmp(what, "a text file") == 0)
-        tell_text(&begin, out, room);
+        describe_text(&begin, out, room);
     else
         (void)snprintf(out, room, "it is %s%s", what, strchr(what, ';') ? "" : "; " FILE_KIND_READ);
     return true;

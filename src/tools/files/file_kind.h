@@ -24,6 +24,6 @@
  *
  * Returns: false, with `out` unchanged, if it may be one of these, or cannot be read at all (input_problem())
  */
-bool file_kind_tell(struct input *input, char *out, size_t room);
+bool file_kind_describe(struct input *input, char *out, size_t room);
 
 #endif

@@ -168,7 +168,7 @@ void rank_files_name(const struct rank_file *file, char *text, size_t bytes)
         (void)printable_copy(file->base, text, bytes);
 }
 
-void rank_files_tell_packed(const struct rank_files *files, char *text, size_t bytes)
+void rank_files_describe_packed(const struct rank_files *files, char *text, size_t bytes)
 {
     char base[96];
 
@@ -434,7 +434,7 @@ bool rank_files_find(const char *folder, const char *kind, struct rank_files *ou
     if (out->count == 0) {
         char packed[200];
 
-        rank_files_tell_packed(out, packed, sizeof(packed));
+        rank_files_describe_packed(out, packed, sizeof(packed));
         (void)snprintf(fault->text, sizeof(fault->text), "there is no snapshot in this folder: %s",
                        packed[0] ? packed
                                  : "a file whose name ends in .pickle or .pkl, or in one of these "

@@ -46,7 +46,13 @@ struct rank_files {
 
 bool rank_files_is_folder(const char *path);
 
-/* Find them; `kind`, if it is there, is read, whatever else there is (NULL: none).  Returns false with a fault, which is a sentence, also where there is none; there is nothing to end then. */
+/*
+ * Find the snapshots of a folder.
+ *
+ * @param kind  the kind of dump to read, if the folder has it; NULL: no preference
+ *
+ * Returns: false with a fault, also if the folder has no snapshot; there is nothing to free then
+ */
 bool rank_files_find(const char *folder, const char *kind, struct rank_files *out,
                      struct recording_fault *fault);
 void rank_files_fini(struct rank_files *files);
@@ -59,7 +65,7 @@ void rank_files_fini(struct rank_files *files);
 size_t rank_files_match(struct rank_files *a, struct rank_files *b);
 
 /* "2 compressed files are not read, such as rank0.pickle.gz; decompress them, or compress them with zstd"; empty: all are read. */
-void rank_files_tell_packed(const struct rank_files *files, char *text, size_t bytes);
+void rank_files_describe_packed(const struct rank_files *files, char *text, size_t bytes);
 
 /* "rank 3", or the name of the file; bytes that cannot be printed are shown as \xNN. */
 void rank_files_name(const struct rank_file *file, char *text, size_t bytes);

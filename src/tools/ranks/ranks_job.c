@@ -61,7 +61,7 @@ bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments
     for (unsigned i = 0; i < job->ranks.jobs; i++) {
         char packed[200];
 
-        rank_files_tell_packed(&job->ranks.files[i], packed, sizeof(packed));
+        rank_files_describe_packed(&job->ranks.files[i], packed, sizeof(packed));
         if (packed[0])
             complain("%s: %s", operands[i], packed);
         if (job->ranks.files[i].kinds)

@@ -366,7 +366,7 @@ static bool refuse_other(struct reading *reading, struct input *input)
         [PICKLE_SET] = "a set",     [PICKLE_DICT] = "a dictionary"};
     const uint8_t kind = pickle_top(reading->pickle)->kind;
 
-    if (file_kind_tell(input, reading->fault->text, sizeof(reading->fault->text)))
+    if (file_kind_describe(input, reading->fault->text, sizeof(reading->fault->text)))
         return false;
     if (input_peek(input) == JSON_FIRST)
         return reading_bad(reading, "it is no memory snapshot: a JSON object without "
@@ -422,7 +422,7 @@ static bool read_pickle(struct reading *reading, struct traces *traces, struct i
     reading->pickle = &pickle;
     if (!json_pickle_read(input, &taker, &pickle, problem, sizeof(problem))) {
         if (problem[0] &&
-            !file_kind_tell(input, reading->fault->text, sizeof(reading->fault->text)))
+            !file_kind_describe(input, reading->fault->text, sizeof(reading->fault->text)))
             (void)snprintf(reading->fault->text, sizeof(reading->fault->text),
                            "it cannot be read as a memory snapshot: %s", problem);
         return false;

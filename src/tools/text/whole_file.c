@@ -101,7 +101,7 @@ static void handle(int number, void (*handler)(int))
         (void)sigaction(number, &action, NULL);
 }
 
-/* Have no file left by an interrupt, and errors of writes reported. */
+/* Remove unfinished files when a signal ends the process, and let writes to a closed pipe fail. */
 static void watch_interrupts(void)
 {
     for (size_t i = 0; i < sizeof(interrupts) / sizeof(interrupts[0]); i++)
@@ -109,7 +109,7 @@ static void watch_interrupts(void)
     handle(SIGPIPE, SIG_IGN);
 }
 
-/* Make a file of a name that nothing else has, and note it before an interrupt can come.  Returns false with errno. */
+/* Create a file with a unique name, and record it before a signal can end the process.  Returns false with errno. */
 static bool make_unfinished(struct whole_file *file)
 {
     sigset_t all, before;

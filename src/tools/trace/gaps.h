@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Gaps: what a snapshot does not contain that a replay of it depends on, as sentences with number and consequence.
+ * The gaps of a snapshot: data that a replay needs and the snapshot lacks.  Each gap is a sentence with its amount and its
+ * consequence.
  *
  * A history that began late, whose ring overflowed, that was cleared, or that skips actions still ends with the state of the
  * segments.  So a replay under the file's configuration must end with as much reserved memory as the file.
@@ -26,9 +27,9 @@ struct gaps {
 /*
  * Find the gaps of a trace.
  *
- * @param config        the configuration in force
+ * @param config        the configuration of the replay
  * @param is_own        whether that is the file's configuration
- * @param end_reserved  bytes that are reserved at the end of a replay under the file's configuration; GAPS_UNKNOWN: there is none
+ * @param end_reserved  bytes that are reserved at the end of a replay under the file's configuration; GAPS_UNKNOWN without such a replay
  */
 void gaps_find(struct gaps *gaps, const struct xtrace *trace, const char *config, bool is_own,
                uint64_t end_reserved);

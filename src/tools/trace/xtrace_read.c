@@ -302,7 +302,7 @@ static bool read_lines(struct reader *reader, struct input *input)
 
     lines_close(lines);
     if (!fine && !is_trace(input) &&
-        file_kind_tell(input, reader->fault->text, sizeof(reader->fault->text)))
+        file_kind_describe(input, reader->fault->text, sizeof(reader->fault->text)))
         reader->fault->line = 0;
     return fine;
 }
