@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Allocators, blocks, pools and streams from Python, on the simulated driver."""
+import ctypes
 import gc
+import operator
 import os
 import pathlib
 import pickle
@@ -535,7 +537,7 @@ class Arguments(Case):
             for value in (1 << bits, (1 << bits) + 512, -(1 << bits) - 1, 1 << 20000, Index(1 << bits), *([] if bits == 31 else [-1, Index(-1)])):
                 with self.subTest(place=place, name=name, kind=type(value)):
                     self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is out of range, \S", call, value)
-            for value in (1.0, 1.5, True, False, "1", b"1", [1]):
+            for value in (1.0, 1.5, True, False, "1", b"1", [1], ctypes.c_size_t(1), ctypes.c_int(1), ctypes.c_bool(True)):
                 with self.subTest(place=place, name=name, value=value):
                     self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is not an integer, |is no {name}", call, value)
                     self.assertRaises(TypeError, call, value)
@@ -553,6 +555,20 @@ class Arguments(Case):
         area.decommit(Index(0), Index(2 * MIB), Index(0))
         self.allocator.set_limits(Index(0), hard_bytes=Index(64 * MIB))
         self.assertEqual(self.allocator.limits().hard_bytes, 64 * MIB)
+
+    def test_each_integer_is_converted_once(self):
+        """A conversion that failed after the call would lose what the call made."""
+        class Once(Index):
+            def __index__(self):
+                self.value, value = None, self.value
+                return operator.index(value)
+
+        with self.allocator.allocate(Once(1000), device=Once(0), zeroed=True) as block:
+            self.assertEqual((block.size, block.device), (1000, 0))
+        self.allocator.pool(Once(0)).release()
+        self.range.commit(Once(0), Once(2 * MIB))
+        self.range.share(Once(2 * MIB), Once(2 * MIB), self.range, Once(0))
+        self.range.decommit(Once(0), Once(4 * MIB))
 
     def test_the_greatest_integers_reach_the_library(self):
         self.assertRaises(xseg.NoMemoryError, self.allocator.allocate, (1 << 64) - 1)

@@ -70,7 +70,6 @@ static size_t count_digits(const char *text)
     return count;
 }
 
-/* The grammar is checked here because strtod also takes signs, hexadecimal numbers and words. */
 /* Whether a number, up to its exponent, has another digit than 0. */
 static bool has_nonzero_digit(const char *text)
 {
@@ -78,6 +77,7 @@ static bool has_nonzero_digit(const char *text)
     return *text >= '1' && *text <= '9';
 }
 
+/* The grammar is checked here because strtod also takes signs, hexadecimal numbers and words. */
 bool xseg_config_token_real(const struct xseg_config_token *token, double *out)
 {
     const char *at = token->at;

@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import ctypes
-import operator
 import os
 import warnings
 import weakref
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Type, Union
 
 from xseg import _dlpack, _library, _records, _structs
+from xseg._arguments import integer
 from xseg._block import Block, allocate
 from xseg._errors import ArgumentTypeError, BusyError
 from xseg._pool import Pool
@@ -157,12 +157,13 @@ class Allocator:
     def pool(self, device: int = 0, *, limit_bytes: int = 0, no_split: bool = False, use_on_oom: bool = False,
              exportable: bool = False, name: Optional[str] = None, rdma: bool = False, single_page: bool = False) -> Pool:
         """Make a private pool; the arguments are the members of struct xseg_pool_options."""
+        device = integer(device, c_int, "xseg_pool_create: device")
         options = _records.structure(_structs.xseg_pool_options, limit_bytes=limit_bytes, no_split=no_split,
                                      use_on_oom=use_on_oom, exportable=exportable, name=_bytes(name), rdma=rdma,
                                      single_page=single_page)
         out = c_void_p()
         _library.call("xseg_pool_create", self.handle, device, byref(options), byref(out))
-        return Pool(self, out.value or 0, operator.index(device))
+        return Pool(self, out.value or 0, device)
 
     def range(self, size: int, device: int = 0, *, pool: Optional[Pool] = None, page_bytes: int = 0, limit_bytes: int = 0,
               exportable: bool = False, rdma: bool = False, name: Optional[str] = None, read_only_shares: bool = False,

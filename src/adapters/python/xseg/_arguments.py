@@ -21,8 +21,8 @@ LIMITS: Dict[Any, Tuple[int, int]] = {
     c_int8: (-1 << 7, (1 << 7) - 1),
     **{kind: _unsigned(kind) for kind in (c_uint, c_uint32, c_size_t, c_uint64, c_void_p)},
 }
-#: What ctypes makes: instances of its types, and what byref() returns.
-_OF_CTYPES = (ctypes._SimpleCData.__base__, type(ctypes.byref(c_int())))  # pylint: disable=protected-access
+#: What ctypes itself converts to a pointer without loss.
+_POINTERS = (c_void_p, c_char_p, ctypes.Array, type(ctypes.byref(c_int())))
 
 
 def integer(value: Any, kind: Any, what: str) -> int:
@@ -58,7 +58,7 @@ def _real(value: Any, what: str) -> float:
 
 def converted(value: Any, kind: Any, what: str) -> Any:
     """A value as a parameter or a member of a type of ctypes takes it without loss; `what` is as in integer()."""
-    if isinstance(value, _OF_CTYPES) or (value is None and kind in (c_void_p, c_char_p)):
+    if kind in (c_void_p, c_char_p) and (value is None or isinstance(value, _POINTERS)):
         return value
     if kind in LIMITS:
         return integer(value, kind, what)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """A block of device memory."""
 import ctypes
-import operator
-from ctypes import c_void_p
+from ctypes import c_int, c_size_t, c_void_p
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple, Type
 
 from xseg import _dlpack, _driver, _library, _records, _structs
+from xseg._arguments import integer
 from xseg._errors import BusyError, NotLiveError
 from xseg._streams import Handle, handle
 
@@ -136,6 +136,9 @@ def allocate(allocator: "Allocator", size: int, device: int, stream: Handle, poo
              zeroed: bool, user: int) -> Block:
     """The allocation behind Allocator.allocate() and Pool.allocate()."""
     on, pointer = handle(stream), c_void_p()
+    if type(size) is not int or type(device) is not int:  # pylint: disable=unidiomatic-typecheck
+        # Before the call: a conversion that fails after it would lose the memory.
+        size, device = integer(size, c_size_t, "xseg_alloc: size"), integer(device, c_int, "xseg_alloc: device")
     # Whatever equals 0 and is no integer is rejected as a member of the structure.
     if pool is None and not zeroed and alignment == user == 0 and type(alignment) is type(user) is int:  # pylint: disable=unidiomatic-typecheck
         _library.call("xseg_alloc", allocator.handle, device, size, on, ctypes.byref(pointer))
@@ -143,4 +146,4 @@ def allocate(allocator: "Allocator", size: int, device: int, stream: Handle, poo
         request = _records.structure(_structs.xseg_request, device=device, bytes=size, stream=on, pool=pool or 0,
                                      alignment=alignment, zeroed=zeroed, user=user)
         _library.call("xseg_alloc_with", allocator.handle, ctypes.byref(request), ctypes.byref(pointer))
-    return Block(allocator, pointer.value or 0, operator.index(size), operator.index(device), on)
+    return Block(allocator, pointer.value or 0, size, device, on)

@@ -2,7 +2,6 @@
 """Elastic ranges: addresses beneath which memory comes and goes by the page."""
 import contextlib
 import ctypes
-import operator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple, Type
 
@@ -127,16 +126,14 @@ class Range:
         """
         on = self._number(stream)
         self._streams.add(on)  # before memory comes
-        _library.call("xseg_range_commit", self.alive(), offset, size, on)
-        self._mark(offset, size, 1)
+        self._change("xseg_range_commit", 1, offset, size, on)
 
     def decommit(self, offset: int, size: int, stream: Handle = None) -> None:
         """Give memory up once a stream has passed what is queued on it now; of other streams the caller has made it wait.
 
         Cost: one event record; see xseg_range_decommit() for the rest.
         """
-        _library.call("xseg_range_decommit", self.alive(), offset, size, self._number(stream))
-        self._mark(offset, size, 0)
+        self._change("xseg_range_decommit", 0, offset, size, self._number(stream))
 
     def prepare(self, size: int) -> None:
         """Make pages ahead until so many bytes are prepared, so that a commit only maps them.
@@ -164,9 +161,8 @@ class Range:
         """
         if not isinstance(source, Range):
             raise ArgumentTypeError(f"share: source is not an xseg.Range, {source!r}; pass one")
-        _library.call("xseg_range_share", self.alive(), offset, size, source.alive(), source_offset)
+        self._change("xseg_range_share", 1, offset, size, source.alive(), source_offset)
         self._streams |= source._streams  # whose work may be on the pages
-        self._mark(offset, size, 1)
 
     def info(self) -> _records.RangeInfo:
         """What the range is, and has.  Cost: no driver call."""
@@ -213,9 +209,13 @@ class Range:
         """The stream of a call."""
         return handle(stream)
 
-    def _mark(self, offset: int, size: int, mark: int) -> None:
-        """Note what a call has done."""
-        first, count = operator.index(offset) // self.page_bytes, operator.index(size) // self.page_bytes
+    def _change(self, function: str, mark: int, offset: int, size: int, *others: Any) -> None:
+        """Commit granules (mark 1) or decommit them (0) by a function of the library, and record that."""
+        # Before the call: a conversion that fails after it would leave committed granules without a record.
+        offset = integer(offset, ctypes.c_uint64, f"{function}: offset")
+        size = integer(size, ctypes.c_uint64, f"{function}: size")
+        _library.call(function, self.alive(), offset, size, *others)
+        first, count = offset // self.page_bytes, size // self.page_bytes
         self._committed[first:first + count] = bytes((mark,)) * count
 
     def _give_up(self) -> None:
