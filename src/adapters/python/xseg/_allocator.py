@@ -37,7 +37,7 @@ def _where(device: int, stream: Optional[Handle], pool: Optional[Pool]) -> Any:
 
 
 def _visited(function: str, *arguments: Any, visitor: int, kind: Type[ctypes.Structure], record: Type[Any]) -> List[Any]:
-    """Call a function that visits structures; the list of them.  The visitor is the argument with the index `visitor`."""
+    """Call a function that visits structures, and return these as a list.  `visitor` is the index of the visitor among the arguments."""
     found: List[Any] = []
     failures: List[BaseException] = []
 

@@ -15,7 +15,7 @@ def _unsigned(kind: Any) -> Tuple[int, int]:
     return 0, (1 << 8 * ctypes.sizeof(kind)) - 1
 
 
-#: By integer type: the least and the greatest value.  Addresses and handles are integers as well.
+#: By integer type: minimum and maximum.  Addresses and handles are integers as well.
 LIMITS: Dict[Any, Tuple[int, int]] = {
     c_int: (-1 << 31, (1 << 31) - 1),
     c_int8: (-1 << 7, (1 << 7) - 1),

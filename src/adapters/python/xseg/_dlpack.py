@@ -64,7 +64,7 @@ class _Versioned(Structure):
 # Own prototypes: those of ctypes.pythonapi belong to whoever set them last.
 _capsule_new = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 _capsule_is = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
-# Raises what is being raised in C: ctypes looks for an exception after each call of such a function.
+# Raises the exception that is set in C: ctypes checks for one after each call of such a function.
 _raise_current = PYFUNCTYPE(c_void_p)(("PyErr_Occurred", ctypes.pythonapi))
 keep = PYFUNCTYPE(None, py_object)(("Py_IncRef", ctypes.pythonapi))
 _c = ctypes.CDLL(None)
@@ -73,7 +73,7 @@ _free = CFUNCTYPE(None, c_void_p)(("free", _c))
 
 # By the address of its tensor: the address of its deleter, and the block that a capsule or a consumer still holds.
 _held: Dict[int, Tuple[int, Any]] = {}
-# By the same: the capsules that were not consumed when settle() looked last.
+# By the same address: the capsules that settle() has not found consumed.
 _capsules: Dict[int, Any] = {}
 _exiting = False
 
@@ -102,10 +102,10 @@ _ALONE = _references({0: object()}, 0)
 
 
 def settle() -> None:
-    """Let go of the blocks whose capsule nobody has consumed and nobody refers to."""
+    """Release the blocks whose capsules have not been consumed and have no other reference."""
     for address in list(_capsules):
         try:
-            is_alone = _references(_capsules, address) <= _ALONE  # first: nobody can consume it then
+            is_alone = _references(_capsules, address) <= _ALONE  # before the name: no thread can consume it then
             is_pending = any(_capsule_is(_capsules[address], name) for name in (PLAIN_NAME, VERSIONED_NAME))
             if is_pending and not is_alone:
                 continue
@@ -118,7 +118,7 @@ def settle() -> None:
 
 @atexit.register
 def _leave_to_consumers() -> None:
-    """Make what consumers hold independent of the interpreter."""
+    """Make the tensors of consumers independent of the interpreter."""
     global _exiting  # pylint: disable=global-statement
     _exiting = True
     settle()

@@ -57,9 +57,9 @@ def simulator() -> str:
 
 
 def driver(name: str) -> str:
-    """A driver library as for dlopen(): the simulated driver beside libxseg.so, where its name without a folder stands for it.
+    """The argument of dlopen() for a driver library: the name of the simulated driver becomes its path beside libxseg.so.
 
-    The wheel's own folder is none in which the loader looks.
+    The system's loader does not search the wheel's folder.
     """
     found = pathlib.Path(path()).resolve().parent / SIMULATORS[-1] if name in SIMULATORS else None
     return str(found) if found and found.exists() else name
@@ -129,9 +129,9 @@ def error_text() -> str:
 
 
 def _conversions(function: str) -> List[Tuple[int, int, int, Any, str]]:
-    """The arguments of a function that ctypes would truncate: index, least and greatest integer, type, and name in error messages.
+    """The arguments of a function that ctypes would truncate: index, minimum, maximum, type, and name in error messages.
 
-    Without the handle of the object that a call is on, which comes from the library.
+    The handle of the object that a method belongs to is left out, as it comes from the library.
     """
     _, kinds, names = FUNCTIONS[function]
     return [(place, *LIMITS.get(kind, (1, 0)), kind, f"{function}: {name}") for place, (kind, name) in enumerate(zip(kinds, names.split()))
