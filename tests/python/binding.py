@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Allocators, blocks, pools and streams from Python, on the simulated driver."""
+import copy
 import ctypes
 import gc
 import operator
@@ -537,7 +538,7 @@ class Arguments(Case):
             for value in (1 << bits, (1 << bits) + 512, -(1 << bits) - 1, 1 << 20000, Index(1 << bits), *([] if bits == 31 else [-1, Index(-1)])):
                 with self.subTest(place=place, name=name, kind=type(value)):
                     self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is out of range, \S", call, value)
-            for value in (1.0, 1.5, True, False, "1", b"1", [1], ctypes.c_size_t(1), ctypes.c_int(1), ctypes.c_bool(True)):
+            for value in (1.0, 1.5, True, False, "1", b"1", [1], ctypes.c_int16(1), ctypes.c_bool(True)):
                 with self.subTest(place=place, name=name, value=value):
                     self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is not an integer, |is no {name}", call, value)
                     self.assertRaises(TypeError, call, value)
@@ -569,6 +570,11 @@ class Arguments(Case):
         self.range.commit(Once(0), Once(2 * MIB))
         self.range.share(Once(2 * MIB), Once(2 * MIB), self.range, Once(0))
         self.range.decommit(Once(0), Once(4 * MIB))
+        size, device = ctypes.c_size_t(2 * MIB), ctypes.c_int(0)
+        for call in (lambda: self.allocator.allocate(size), lambda: self.allocator.allocate(1, device=device), lambda: self.allocator.pool(device),
+                     lambda: self.range.commit(0, size)):
+            self.assertRaisesRegex(xseg.ArgumentError, "is not an integer", call)
+        self.assertEqual(self.allocator.statistics().allocation.all.current, 1)
 
     def test_the_greatest_integers_reach_the_library(self):
         self.assertRaises(xseg.NoMemoryError, self.allocator.allocate, (1 << 64) - 1)
@@ -596,6 +602,18 @@ class Arguments(Case):
                      lambda: self.allocator.range(2 * MIB, pool=self.pool.handle), lambda: self.range.share(0, 2 * MIB, self.pool)):
             self.assertRaises(TypeError, call)
             self.assertRaises(xseg.ArgumentError, call)
+
+
+class Copies(Case):
+    def test_no_copy_releases_what_the_original_owns(self):
+        allocator, ignore = self.open("expandable_segments:True,rdma:True"), lambda *_: None
+        with allocator.pool() as pool, allocator.range(2 * MIB) as area, allocator.allocate(MIB) as block:
+            with allocator.register(block.pointer, MIB, ignore, ignore) as registration, allocator.dmabuf(block.pointer, MIB) as file:
+                for owner in (allocator, pool, area, area.view(), block, registration, file):
+                    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: copy.deepcopy([one])):
+                        with self.subTest(type(owner)), self.assertRaisesRegex(TypeError, "cannot be copied or pickled"):
+                            duplicate(owner)
+            self.assertEqual(block.info().state, xseg.BlockState.LIVE)
 
 
 class Callbacks(Case):

@@ -188,7 +188,7 @@ class Ranges(Case):
                 (xseg.ArgumentError, "a quota of", lambda: one.quota(65 * PAGE)),
                 (xseg.ArgumentError, "to be prepared", lambda: one.prepare(65 * PAGE)),
                 (xseg.ArgumentError, "a multiple of its page size", lambda: self.allocator.range(1)),
-                (xseg.NoAddressesError, "bytes of addresses", lambda: self.allocator.range(1 << 60)),
+                (xseg.NoAddressesError, "of virtual addresses", lambda: self.allocator.range(1 << 60)),
                 (xseg.ArgumentError, "size is out of range, -1", lambda: self.allocator.range(-1)),
                 (TypeError, "is no stream", lambda: one.commit(PAGE, PAGE, "a")),
                 (xseg.BusyError, "are committed: decommit them first", one.release)):

@@ -73,7 +73,7 @@ def _stop_threads() -> None:
             _library.load().xseg_configure(allocator.handle, b"background_thread:False,share_budget:none")
 
 
-class Allocator:
+class Allocator(_library.Owner):
     """An allocator for all devices of a driver, see xseg/allocator.h.
 
     Closed by close(), at the end of a with statement, or when nobody refers to it, which each of its blocks does.

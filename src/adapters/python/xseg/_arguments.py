@@ -58,7 +58,7 @@ def _real(value: Any, what: str) -> float:
 
 def converted(value: Any, kind: Any, what: str) -> Any:
     """A value as a parameter or a member of a type of ctypes takes it without loss; `what` is as in integer()."""
-    if kind in (c_void_p, c_char_p) and (value is None or isinstance(value, _POINTERS)):
+    if isinstance(value, kind) or (kind in (c_void_p, c_char_p) and (value is None or isinstance(value, _POINTERS))):
         return value
     if kind in LIMITS:
         return integer(value, kind, what)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from xseg._allocator import Allocator
 
 
-class Block:
+class Block(_library.Owner):
     """Device memory that Allocator.allocate() or Pool.allocate() gave.
 
     It is freed by free(), at the end of a with statement, or when nobody refers to it.  To other libraries it is an

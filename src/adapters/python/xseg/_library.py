@@ -9,7 +9,7 @@ import sys
 from typing import Any, List, Tuple
 
 from xseg._arguments import LIMITS, converted
-from xseg._errors import UnsupportedError, error
+from xseg._errors import ArgumentTypeError, UnsupportedError, error
 from xseg._functions import FUNCTIONS
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -90,6 +90,14 @@ def _why_not(where: str) -> str:
         return (f"it is for glibc {'.'.join(map(str, OLDEST_GLIBC))} or newer, and this system has {version}: use Debian 10, "
                 "Ubuntu 20.04, RHEL 8 or newer")
     return ""
+
+
+class Owner:
+    """Base of the objects that own something of the library: a copy would release it a second time."""
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        """What copy and pickle call."""
+        raise ArgumentTypeError(f"{type(self).__name__} owns memory of this process, so it cannot be copied or pickled, {self!r}")
 
 
 @functools.lru_cache(maxsize=None)

@@ -18,7 +18,7 @@ KEEP = {"nothing": _structs.XSEG_KEEP_NOTHING, "host": _structs.XSEG_KEEP_HOST, 
 ACCEPTS = CFUNCTYPE(c_bool, c_void_p, c_void_p)
 
 
-class Pool:
+class Pool(_library.Owner):
     """A wall around some allocations of one device, see xseg/pool.h.  Made by Allocator.pool().
 
     Released by release(), at the end of a with statement, or when nobody refers to it; its live blocks stay valid.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xseg._allocator import Allocator
 
 
-class RangeView:
+class RangeView(_library.Owner):
     """A part of a range as an array of bytes of other libraries; made by Range.view(), and it holds the range.
 
     It says where the bytes lie, not that there is memory: granules may be touched from their commit() to their
@@ -63,7 +63,7 @@ class RangeView:
         return f"<xseg.RangeView of {self.size} bytes at offset {self.offset} of {self._range!r}>"
 
 
-class Range:
+class Range(_library.Owner):
     """Addresses of one's own, see xseg/range.h.  Made by Allocator.range().
 
     Offsets and sizes are in bytes, multiples of `page_bytes`.  Released by release(), at the end of a with statement, or

@@ -70,7 +70,7 @@ class _Calls:
         self.leave(base, size, self.kept.pop(base))  # ctypes prints what it raises
 
 
-class Registration:
+class Registration(_library.Owner):
     """A range whose memory is registered elsewhere, see xseg/registration.h.  Made by Allocator.register().
 
     Ended by end(), at the end of a with statement, or when nobody refers to it.
@@ -125,7 +125,7 @@ def register(allocator: "Allocator", address: int, size: int, enter: Enter, leav
     return Registration(allocator, address, size, _Calls(enter, leave, pin))
 
 
-class Dmabuf:
+class Dmabuf(_library.Owner):
     """A descriptor that names a range of memory, and where in it the range begins.  Made by Allocator.dmabuf().
 
     Closed by close(), at the end of a with statement, or when nobody refers to it; a pin goes with it.
