@@ -2,9 +2,9 @@
 """The wheels of src/package/wheels: what they are made of, and their use in fresh roots, old and new.
 
 wheels.py [--made FOLDER]: those that are there already, else new ones.
-wheels.py --sample: those of one version of PyTorch for this processor, made from an empty cache.
+wheels.py --sample BUILD: that of xseg for this processor and one version of PyTorch, made from an empty cache and a build folder.
 
-Takes twenty minutes, a sample one or two, and a network.  `tests/campaign wheels` runs it.  Exits with 77, and a sentence, where
+Takes twenty minutes, a sample less than one, and a network.  `tests/campaign wheels` runs it.  Exits with 77, and a sentence, where
 something is missing.
 """
 import argparse
@@ -143,7 +143,7 @@ def works_for_a_new_user(made, scratch):
 
 def stand_in(folder, version, include):
     """A wheel with the headers of PyTorch alone, which pip prefers to PyTorch's own, of up to 900 MB, for its build tag."""
-    tag = f"cp311-cp311-manylinux_2_28_{platform.machine()}"
+    tag = "cp311-cp311-manylinux_2_28_x86_64"  # of which the headers are fetched for each processor
     about = f"torch-{version}.dist-info"
     with zipfile.ZipFile(folder / f"torch-{version}-1-{tag}.whl", "w") as archive:
         for path in sorted(path for path in include.rglob("*") if path.is_file()):
@@ -153,8 +153,8 @@ def stand_in(folder, version, include):
         archive.writestr(f"{about}/RECORD", "")
 
 
-def are_made_from_an_empty_cache(scratch):
-    """As on a fresh machine, but for what pip has fetched before, and for PyTorch's wheel."""
+def is_made_from_an_empty_cache(build, scratch):
+    """As on a fresh machine, except for pip's cache, PyTorch's wheel, and what a build folder has compiled for this system."""
     processor, version = platform.machine(), "2.9.1"
     sys.path.insert(0, str(ROOT / "src/adapters/python"))
     from manylinux import torch_headers  # pylint: disable=import-outside-toplevel
@@ -169,19 +169,20 @@ def are_made_from_an_empty_cache(scratch):
     pip_cache = run(sys.executable, "-m", "pip", "cache", "dir").strip()
     minor = ".".join(version.split(".")[:2])
     try:
-        run(ROOT / "src/package/wheels", f"--processor={processor}", f"--torch={minor}", scratch / "made", env={
+        settings = [f"manylinux={processor}", f"torch={minor}", f"builddir={build.resolve()}", "tag=linux"]
+        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps",
+            *(f"--config-settings={each}" for each in settings), "-w", scratch / "made", ROOT / "src/adapters/python", env={
             **os.environ, "XDG_CACHE_HOME": str(scratch / "cache"), "PIP_CACHE_DIR": pip_cache, "PIP_FIND_LINKS": str(scratch / "links")})
     except SystemExit as failure:
         if not re.search(r"No matching distribution|Could not find a version|Temporary failure|Connection|timed out", str(failure)):
             raise
-        print("pip or apt-get cannot get what a build takes")
+        print("pip cannot fetch what a build needs")
         return 77
     expect((scratch / f"cache/xseg/torch-headers-{version}/complete").exists(), "the headers came from elsewhere")
     wheel, = (scratch / "made").glob(f"xseg-*{processor}.whl")
     with zipfile.ZipFile(wheel) as archive:
         found = [name for name in archive.namelist() if name.startswith("xseg/torch/compiled/") and name.endswith(".so")]
     expect(found == [f"xseg/torch/compiled/torch-{minor}-abi1.so"], f"adapters {found}")
-    expect(len(list((scratch / "made").glob(f"xseg_sim-*{processor}.whl"))) == 1, "no wheel of the simulator")
     print("ok - from an empty cache", flush=True)
     return 0
 
@@ -190,11 +191,11 @@ def main():
     """As the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--made", type=pathlib.Path)
-    parser.add_argument("--sample", action="store_true")
+    parser.add_argument("--sample", type=pathlib.Path, metavar="BUILD")
     options = parser.parse_args()
     if options.sample:
         with tempfile.TemporaryDirectory(prefix="xseg-wheels-") as folder:
-            return are_made_from_an_empty_cache(pathlib.Path(folder))
+            return is_made_from_an_empty_cache(options.sample, pathlib.Path(folder))
     why = missing(NEEDED)
     if why:
         print(why)

