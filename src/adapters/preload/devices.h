@@ -5,7 +5,7 @@
  *
  * An allocator opens at the first allocation on its device, and closes before this library resets the device.  Other resets
  * (by a static runtime, or by a function that was looked up with dlsym) are found by the ID of the primary context, which
- * the driver never reuses.  A call queries the ID once for each device whose memory it uses.  Such a reset has destroyed
+ * the driver never reuses.  A call queries the ID once for each device whose memory it uses.  A reset found so has destroyed
  * the streams and events of the allocator, and freed its classic segments.  So the allocator is abandoned: it is neither
  * used nor closed.
  *
