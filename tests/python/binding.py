@@ -187,13 +187,14 @@ class Allocators(Case):
 
     def test_limits_are_read_and_set_one_by_one(self):
         allocator = self.open()
-        self.assertEqual(allocator.limits(), xseg.Limits(None, None, 0, 1))
-        self.assertEqual(allocator.set_limits(hard_bytes=64 * MIB), xseg.Limits(None, None, 0, 1))
+        self.assertEqual(allocator.limits(), xseg.Limits(None, None, 0, 1, 1))
+        self.assertEqual(allocator.set_limits(hard_bytes=64 * MIB), xseg.Limits(None, None, 0, 1, 1))
         allocator.set_limits(keep_bytes=MIB)
-        self.assertEqual(allocator.limits(), xseg.Limits(64 * MIB, None, MIB, 1))
+        self.assertEqual(allocator.limits(), xseg.Limits(64 * MIB, None, MIB, 1, 1))
         self.assertEqual(allocator.set_limits(fraction=0.5).fraction, 1)
-        self.assertEqual(allocator.limits(), xseg.Limits(64 * MIB, None, MIB, 0.5))
-        allocator.set_limits(fraction=1)
+        self.assertEqual(allocator.limits(), xseg.Limits(64 * MIB, None, MIB, 0.5, 1))
+        self.assertEqual(allocator.set_limits(rejection_fraction=0.25)[3:], (0.5, 1))
+        self.assertEqual(allocator.set_limits(fraction=1)[3:], (0.5, 0.25))
         with self.assertRaisesRegex(xseg.LimitError, "hard_bytes"):
             allocator.allocate(65 * MIB)
         with self.assertRaises(xseg.ArgumentError):

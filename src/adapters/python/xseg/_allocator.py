@@ -260,10 +260,11 @@ class Allocator(_library.Owner):
 
     def set_limits(self, device: int = 0, *, pool: Optional[Pool] = None, hard_bytes: Optional[int] = UNCHANGED,
                    soft_bytes: Optional[int] = UNCHANGED, keep_bytes: int = UNCHANGED,
-                   fraction: float = UNCHANGED) -> _records.Limits:
+                   fraction: float = UNCHANGED, rejection_fraction: float = UNCHANGED) -> _records.Limits:
         """Set limits of a device, or the hard one of a pool; returns those before.  None: no limit; left out: it stays.
 
-        fraction is per_process_memory_fraction of the device; 1: no limit.
+        fraction is per_process_memory_fraction of the device; 1: no limit.  rejection_fraction is the fraction past which
+        throw_on_cudamalloc_oom rejects a request.
 
         Two threads that set different limits of one device at once may undo each other's.
         """
@@ -273,10 +274,11 @@ class Allocator(_library.Owner):
         before = _records.record(_records.Limits, was)
         changed = {name: _records.NONE if value is None else value
                    for name, value in (("hard_bytes", hard_bytes), ("soft_bytes", soft_bytes), ("keep_bytes", keep_bytes),
-                                      ("fraction", fraction))
+                                      ("fraction", fraction), ("rejection_fraction", rejection_fraction))
                    if value is not UNCHANGED}
         if changed:
-            _records.assign(was, has_fraction="fraction" in changed, **changed)
+            _records.assign(was, has_fraction="fraction" in changed,
+                            has_rejection_fraction="rejection_fraction" in changed, **changed)
             _library.call("xseg_limits", self.handle, where, byref(was), None)
         return before
 

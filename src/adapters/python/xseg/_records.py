@@ -37,6 +37,7 @@ class Limits(NamedTuple):
     soft_bytes: Optional[int]
     keep_bytes: int
     fraction: float
+    rejection_fraction: float
 
 
 class BlockState(enum.IntEnum):
