@@ -283,6 +283,41 @@ static void keys_change_while_running(void **state)
 }
 
 /* A ring that is too small keeps the newest, and counts the rest. */
+static void a_block_has_no_origin_of_an_earlier_one(void **state)
+{
+    static const struct {
+        const char *config;
+        size_t bytes;
+    } cases[] = {
+        {"expandable_segments:True", 1000},
+        {"expandable_segments:True", 3 * MIB},
+        {"expandable_segments:False", 1000},
+        {"expandable_segments:False", 3 * MIB},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(cases); i++) {
+        for (unsigned in_pool = 0; in_pool < 2; in_pool++) {
+            struct xseg_allocator *allocator = scene_open(cases[i].config);
+            struct xseg_pool *pool = in_pool == 1 ? scene_pool(allocator) : NULL;
+
+            assert_int_equal(xseg_configure(allocator, "history:all,history_stacks:all"), XSEG_OK);
+            void *block = scene_alloc_in(allocator, pool, cases[i].bytes, NULL);
+            assert_int_not_equal(scene_block(allocator, block).stack, 0);
+            assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+            scene_free(allocator, block);
+            assert_ptr_equal(scene_alloc_in(allocator, pool, cases[i].bytes, NULL), block);
+            assert_int_equal(scene_block(allocator, block).stack, 0);
+            assert_int_equal(xseg_configure(allocator, "history:all"), XSEG_OK);
+            assert_int_equal(scene_block(allocator, block).stack, 0);
+            scene_free(allocator, block);
+            if (pool != NULL)
+                assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+            scene_close(allocator);
+        }
+    }
+}
+
 static void too_many_events_are_counted(void **state)
 {
     struct xseg_allocator *allocator = scene_open("history:all,history_events:16");
@@ -1215,6 +1250,7 @@ int main(void)
         cmocka_unit_test(an_observer_leaves_the_stack_of_the_request),
         cmocka_unit_test(what_is_kept_follows_the_keys),
         cmocka_unit_test(keys_change_while_running),
+        cmocka_unit_test(a_block_has_no_origin_of_an_earlier_one),
         cmocka_unit_test(too_many_events_are_counted),
         cmocka_unit_test(the_depot_does_not_grow_with_events),
         cmocka_unit_test(a_second_free_is_told_about_the_first),

@@ -8,8 +8,8 @@
  * that starts in it is noted first; while none of block_ages, history and block_user is on there is no chunk.
  *
  * A stamp counts 2^24 nanoseconds, 16.8 ms, and starts over every 834 days, so ages are right up to that.
- * What a place says of a freed block stays, since the next allocation there writes it anew.  All places are
- * forgotten when the keys are turned on: stamps and calls with block_ages or history, users with block_user.
+ * The origin of a freed block stays, since the next allocation at its address overwrites it.  So stamps and calls of all
+ * places are cleared when block_ages and history are both turned off; users, when block_user is turned on.
  *
  * Locking: none; stamps, calls and users are atomic.  A table ends with its extent: a caller prevents that by a live
  * block, ARENA or GROWTH.
