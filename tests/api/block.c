@@ -102,6 +102,69 @@ static void small_blocks_from_any_address(void **state)
     scene_close(allocator);
 }
 
+/* As in PyTorch: the remainder of a split keeps the size as well. */
+static void a_free_large_block_keeps_the_size_of_its_last_request(void **state)
+{
+    static const struct {
+        const char *config;
+        size_t bytes[3], taken;
+    } cases[] = {
+        {"expandable_segments:True", {MIB + 5, MIB + 600, MIB + 1500}, MIB + 1},
+        {"expandable_segments:False", {MIB + 5, MIB + 600, MIB + 1500}, MIB + 1},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(cases); i++) {
+        struct xseg_allocator *allocator = scene_open(cases[i].config);
+        char *ptr[3];
+
+        for (unsigned k = 0; k < 3; k++)
+            ptr[k] = scene_alloc(allocator, cases[i].bytes[k], NULL);
+        void *fence = scene_alloc(allocator, cases[i].bytes[0], NULL);
+        scene_free(allocator, ptr[0]);
+        assert_int_equal(scene_block(allocator, ptr[0]).requested, cases[i].bytes[0]);
+        scene_free(allocator, ptr[2]);
+        assert_int_equal(scene_block(allocator, ptr[2]).requested, cases[i].bytes[2]);
+        scene_free(allocator, ptr[1]);
+        assert_ptr_equal(scene_block(allocator, ptr[1]).base, ptr[0]);
+        assert_int_equal(scene_block(allocator, ptr[1]).requested, cases[i].bytes[1]);
+        char *part = scene_alloc(allocator, cases[i].taken, NULL);
+        assert_ptr_equal(part, ptr[0]);
+        assert_int_equal(scene_block(allocator, part).requested, cases[i].taken);
+        assert_int_equal(scene_block(allocator, ptr[1]).requested, cases[i].bytes[1]);
+        scene_free(allocator, part);
+        assert_int_equal(scene_block(allocator, ptr[1]).requested, cases[i].taken);
+        scene_free(allocator, fence);
+        scene_close(allocator);
+    }
+}
+
+/* What stays of a block whose pages are unmapped has no last request; the mapped pages have the one of before. */
+static void a_remainder_of_an_unmapped_block_has_no_request(void **state)
+{
+    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    char *first = scene_alloc(allocator, 3 * MIB, NULL);
+    char *second = scene_alloc(allocator, 50 * MIB + 1, NULL);
+    char *third = scene_alloc(allocator, 3 * MIB, NULL);
+
+    (void)state;
+    scene_free(allocator, second);
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_block(allocator, first + 3 * MIB).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(scene_block(allocator, first + 3 * MIB).requested, 0);
+    assert_int_equal(scene_block(allocator, third - MIB).requested, 0);
+    assert_int_equal(scene_block(allocator, first + 25 * MIB).state, XSEG_BLOCK_HOLE);
+    assert_int_equal(scene_block(allocator, first + 25 * MIB).requested, 0);
+    void *again = scene_alloc(allocator, 21 * MIB, NULL);
+    assert_ptr_equal(again, second);
+    assert_int_equal(scene_block(allocator, first + 25 * MIB).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(scene_block(allocator, first + 25 * MIB).requested, 50 * MIB + 1);
+    scene_free(allocator, again);
+    scene_free(allocator, first);
+    scene_free(allocator, third);
+    scene_close(allocator);
+}
+
 /* Across 4 GiB and more, where the starts are in several chunks. */
 static void large_blocks_from_any_address(void **state)
 {
@@ -152,6 +215,8 @@ int main(void)
         cmocka_unit_test(the_block_between_two_free_halves),
         cmocka_unit_test(the_best_block_to_release),
         cmocka_unit_test(small_blocks_from_any_address),
+        cmocka_unit_test(a_free_large_block_keeps_the_size_of_its_last_request),
+        cmocka_unit_test(a_remainder_of_an_unmapped_block_has_no_request),
         cmocka_unit_test(large_blocks_from_any_address),
         cmocka_unit_test(unknown_addresses_and_older_callers),
     };

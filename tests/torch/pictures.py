@@ -16,9 +16,10 @@ GOES_BACK = ("segment_free", "segment_unmap")
 NOT_NAMED = ("segment_map", "segment_unmap", "snapshot", "oom")
 
 
-def requested(block):
-    """What was asked for; a block that is free has no request."""
-    return 0 if block["state"] == "inactive" else block["requested_size"]
+def requested(segment, block):
+    """What was asked for; of a free small block that is known only as far as the history goes back."""
+    is_known = block["state"] != "inactive" or segment["segment_type"] == "large"
+    return block["requested_size"] if is_known else 0
 
 
 def in_one_order(events):
@@ -49,7 +50,7 @@ class Pictures:
 
     def segment(self, segment, tensors):
         """A segment's members, and its blocks in the order of their addresses."""
-        blocks = [[block["address"] - segment["address"], block["size"], requested(block), block["state"],
+        blocks = [[block["address"] - segment["address"], block["size"], requested(segment, block), block["state"],
                    tensors.get(block["address"]) if block["state"] == "active_allocated" else None]
                   for block in segment["blocks"]]
         return [[segment[name] for name in MEMBERS], str(self.stream(segment["stream"])), blocks]

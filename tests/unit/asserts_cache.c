@@ -87,7 +87,7 @@ static void put_a_record_of_another_slab(struct fixture *f)
 
 static void cut_all_of_a_block(struct fixture *f)
 {
-    (void)xseg_block_cut(&f->large.arena->blocks, f->block, f->block->bytes, XSEG_BLOCK_CACHED,
+    (void)xseg_block_cut(&f->large.arena->blocks, f->block, f->block->bytes, 0, XSEG_BLOCK_CACHED,
                          true, false);
 }
 

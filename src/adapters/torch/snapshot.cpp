@@ -95,14 +95,15 @@ void set_contexts(SnapshotInfo *info)
     }
 }
 
-/* The requested size of a free block is that of the block that was freed last there, as far as the history has it. */
+/* The requested size of a free small block is that of the block that was freed last there, as far as the history has it.  The
+ * library keeps those of large blocks. */
 void set_requested_sizes(SnapshotInfo *info)
 {
     std::map<std::pair<DeviceIndex, size_t>, std::pair<BlockInfo *, size_t>> free_blocks; /* by address, with the end */
     for (SegmentInfo &segment : info->segments) {
         size_t address = segment.address;
         for (BlockInfo &block : segment.blocks) {
-            if (!block.active) {
+            if (!block.active && !segment.is_large) {
                 free_blocks[{segment.device, address}] = {&block, address + block.size};
             }
             address += block.size;

@@ -52,7 +52,8 @@ struct xseg_block {
         uint32_t born;  /* cached: searches of the pool before the block came in the free index */
     };
     uint64_t base, bytes;
-    uint64_t requested; /* live and pending: what the user asked for */
+    /* The size of the request; of a free large block, that of the block that was freed last in it; else 0 */
+    uint64_t requested;
     struct xseg_extent *extent;
     struct xseg_block *prev, *next;
     struct xseg_block *left, *right; /* in a tree */
@@ -100,24 +101,25 @@ static inline bool xseg_block_can_grow(const struct xseg_block *block)
 }
 
 /*
- * Cut a block in two at `bytes`; returns the new block behind.  Every member is set on its own: for an assignment
+ * Cut a block in two parts of these sizes; returns the new block behind.  Every member is set on its own: for an assignment
  * of the whole record compilers choose an instruction that takes as long as the rest of a hit.
  */
 static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct xseg_block *block,
-                                                uint64_t bytes, uint8_t state, bool mapped,
-                                                bool poisoned)
+                                                uint64_t bytes, uint64_t rest_bytes, uint8_t state,
+                                                bool mapped, bool poisoned)
 {
     struct xseg_block *rest = xseg_slab_take_as_is(slab);
 
-    XSEG_ASSERT(rest != block && bytes > 0 && bytes < block->bytes);
+    XSEG_ASSERT(rest != block && bytes > 0 && rest_bytes > 0);
+    XSEG_ASSERT(bytes + rest_bytes == block->bytes);
     rest->state = state;
     rest->mapped = mapped;
     rest->flags = 0;
     rest->poisoned = poisoned;
     rest->born = 0;
     rest->base = block->base + bytes;
-    rest->bytes = block->bytes - bytes;
-    rest->requested = 0;
+    rest->bytes = rest_bytes;
+    rest->requested = block->requested;
     rest->extent = block->extent;
     rest->prev = block;
     rest->next = block->next;

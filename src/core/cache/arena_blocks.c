@@ -21,8 +21,8 @@ struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *b
 {
     XSEG_ASSERT(bytes > 0 && bytes < block->bytes && bytes % XSEG_SIZE_QUANTUM == 0);
     XSEG_ASSERT(block->extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
-    struct xseg_block *rest =
-        xseg_block_cut(&arena->blocks, block, bytes, block->state, block->mapped, block->poisoned);
+    struct xseg_block *rest = xseg_block_cut(&arena->blocks, block, bytes, block->bytes - bytes,
+                                             block->state, block->mapped, block->poisoned);
     if (arena->has_cells)
         xseg_tract_mark(rest);
     return rest;
@@ -63,7 +63,8 @@ static void erase(struct xseg_arena *arena, struct xseg_block *block)
         xseg_cached_remove(arena, block);
 }
 
-/* Merge a block that is in no tree with neighbours in its state, and put the result in its tree. */
+/* Merge a block that is in no tree with neighbours in its state, and put the result in its tree.  The result keeps the
+ * `requested` of the block. */
 static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_block *prev = block->prev, *next = block->next;
@@ -76,6 +77,7 @@ static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *blo
     }
     if (prev != NULL && prev->state == block->state) {
         erase(arena, prev);
+        prev->requested = block->requested;
         join(arena, prev);
         block = prev;
     }
@@ -281,7 +283,6 @@ static void put_back(struct xseg_arena *arena, struct xseg_block *block)
     xseg_slot_remove(xseg_page_map_slot(arena->page_map, block->base));
     const unsigned neighbours = (unsigned)is_cached(block->prev) + is_cached(block->next);
     block->state = XSEG_BLOCK_CACHED;
-    block->requested = 0;
     block = merge(arena, block);
     if (!xseg_extent_is_expandable(extent))
         xseg_fragments_merge(&arena->counts, xseg_block_is_split(block), neighbours, bytes,

@@ -14,7 +14,7 @@ static struct xseg_part part_of_record(const struct xseg_block *record)
     part.extent = record->extent;
     part.base = record->base;
     part.bytes = record->bytes;
-    part.requested = record->requested;
+    part.requested = record->state == XSEG_BLOCK_HOLE ? 0 : record->requested;
     part.state = (enum xseg_block_state)record->state;
     /* The uses of a freed block are guarded by PENDING, not by ARENA. */
     part.has_uses = part.state == XSEG_BLOCK_LIVE && record->uses != NULL;

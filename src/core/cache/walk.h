@@ -17,7 +17,8 @@
 struct xseg_part {
     const struct xseg_extent *extent; /* NULL: the walk is over */
     uint64_t base, bytes;
-    uint64_t requested; /* live and pending: what the user asked for */
+    /* The size of the request; of a free large block, that of the block that was freed last in it; else 0 */
+    uint64_t requested;
     enum xseg_block_state state;
     bool has_uses; /* the block is live, and other streams use it, or did */
     bool is_lent;  /* live, pending or busy: the default pool holds the block, see flags.h */

@@ -136,6 +136,7 @@ static void tile(struct xseg_arena *arena, struct xseg_extent *extent,
     for (; block != NULL; block = rest, like = like->next) {
         rest = like->bytes < block->bytes ? xseg_arena_cut(arena, block, like->bytes) : NULL;
         block->mapped = like->mapped;
+        block->requested = like->requested;
         (void)xseg_arena_settle(arena, block);
     }
     XSEG_ASSERT(like == NULL || !like->mapped);

@@ -171,6 +171,13 @@ static struct xseg_block *claim_piece(struct xseg_arena *arena, const struct pie
     return xseg_tract_claim(arena, &cell);
 }
 
+/* Settle the part of an unmapped block that stays unmapped. */
+static void settle_hole(struct xseg_arena *arena, struct xseg_block *hole)
+{
+    hole->requested = 0;
+    (void)xseg_arena_settle(arena, hole);
+}
+
 void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_place *place,
                         uint64_t bytes, bool small, struct xseg_stretch *stretch)
 {
@@ -188,7 +195,7 @@ void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_plac
         if (!block->mapped && xseg_block_is_whole(block))
             xseg_extents_register_again(place->extent);
         if (!block->mapped && wanted < block->bytes)
-            (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, wanted));
+            settle_hole(arena, xseg_arena_cut(arena, block, wanted));
         XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
         stretch->missing += block->mapped ? 0 : block->bytes;
         stretch->first = stretch->first == NULL ? block : stretch->first;
@@ -259,6 +266,8 @@ struct xseg_block *xseg_stretch_settle(struct xseg_arena *arena, const struct xs
                                        bool mapped)
 {
     struct xseg_block *block = stretch->first, *next, *result;
+    uint64_t requested = 0; /* of the hole that was mapped last */
+    bool has_grown = false;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     for (;; block = next) {
@@ -268,9 +277,13 @@ struct xseg_block *xseg_stretch_settle(struct xseg_arena *arena, const struct xs
         next = block->next;
         mapped = mapped && block != stretch->failed;
         if (!block->mapped && mapped) {
-            block->mapped = true;
+            block->mapped = has_grown = true;
+            requested = block->requested;
             xseg_arena_stamp(arena, block->extent, block->base, block->bytes);
             xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, block->bytes);
+        } else if (block->mapped && has_grown) {
+            /* As in PyTorch, memory that comes keeps its `requested` when it merges with cached blocks. */
+            block->requested = requested;
         }
         result = xseg_arena_settle(arena, block);
         if (is_last)

@@ -63,7 +63,7 @@ static bool add_block(struct xseg_picture *picture, struct xseg_picture_run *run
     *block = (struct xseg_picture_block){
         .base = part->base,
         .bytes = part->bytes,
-        .requested = is_known ? part->requested : 0,
+        .requested = part->requested,
         .stack = origin.stack,
         .frames = origin.frames,
         .label = origin.label,

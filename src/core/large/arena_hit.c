@@ -20,8 +20,8 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
         xseg_fragments_cut_any(&arena->counts, xseg_block_is_split(block), bytes, rest);
     (void)xseg_cached_hide(arena, block);
     if (rest != 0)
-        xseg_cached_add_victim(
-            arena, xseg_block_cut(&arena->blocks, block, bytes, XSEG_BLOCK_CACHED, true, false));
+        xseg_cached_add_victim(arena, xseg_block_cut(&arena->blocks, block, bytes, rest,
+                                                     XSEG_BLOCK_CACHED, true, false));
     block->state = XSEG_BLOCK_LIVE;
     block->mapped = true;
     block->flags = oversize ? XSEG_BLOCK_OVERSIZE : 0;

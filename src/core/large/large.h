@@ -82,10 +82,13 @@ static inline void xseg_large_merge(struct xseg_arena *arena, struct xseg_block 
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
     XSEG_ASSERT(block->state == XSEG_BLOCK_LIVE && block->flags == 0);
+    /* Four bytes that are written at once; two of them do not change. */
     whole->state = XSEG_BLOCK_CACHED;
+    whole->mapped = true;
+    whole->flags = 0;
     whole->poisoned = false;
     whole->bytes = left.bytes + bytes + right.bytes;
-    whole->requested = 0;
+    whole->requested = block->requested;
     whole->next = after;
     if (after != NULL)
         after->prev = whole;
@@ -114,7 +117,6 @@ static inline void xseg_large_put_whole(struct xseg_arena *arena, struct xseg_bl
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
     XSEG_ASSERT(block->state == XSEG_BLOCK_LIVE && !xseg_block_is_split(block));
     block->state = XSEG_BLOCK_CACHED;
-    block->requested = 0;
     xseg_cached_show_victim(arena, block);
 }
 

@@ -28,6 +28,13 @@ static uint32_t enough_pages(const struct xseg_segment *segment, uint32_t first,
     return taken;
 }
 
+/* Settle what stays of a block whose memory goes.  As in PyTorch, the part that goes keeps `requested`. */
+static void settle_rest(struct xseg_arena *arena, struct xseg_block *rest)
+{
+    rest->requested = 0;
+    (void)xseg_arena_settle(arena, rest);
+}
+
 struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_block *block,
                                          uint32_t first, uint32_t count)
 {
@@ -41,11 +48,11 @@ struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_b
     if (begin > block->base) {
         struct xseg_block *inner = xseg_arena_cut(arena, block, begin - block->base);
 
-        (void)xseg_arena_settle(arena, block);
+        settle_rest(arena, block);
         block = inner;
     }
     if (end < xseg_block_end(block))
-        (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, end - block->base));
+        settle_rest(arena, xseg_arena_cut(arena, block, end - block->base));
     XSEG_ASSERT(block->base == begin && xseg_block_end(block) == end);
     return block;
 }
@@ -247,7 +254,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
         xseg_slab_put(&arena->blocks, spare);
     if (gone > 0) {
         if (gone < block->bytes)
-            (void)xseg_arena_settle(arena, xseg_arena_cut(arena, block, gone));
+            settle_rest(arena, xseg_arena_cut(arena, block, gone));
         block->mapped = block->poisoned = false;
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, reserved);
         XSEG_ASSERT(arena->evicted >= gone - reserved);

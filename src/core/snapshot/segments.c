@@ -29,7 +29,7 @@ static struct sums add_up(const struct xseg_picture_run *run)
 
         sums.allocated += block->state == XSEG_BLOCK_LIVE ? block->bytes : 0;
         sums.active += is_active(block) ? block->bytes : 0;
-        sums.requested += block->requested;
+        sums.requested += is_active(block) ? block->requested : 0;
     }
     return sums;
 }
