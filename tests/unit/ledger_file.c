@@ -370,7 +370,7 @@ static uint64_t sum_files(void)
     for (unsigned i = 0; i < 2; i++) {
         size_t count = 0;
 
-        (void)snprintf(ledger_path, sizeof(ledger_path), "%s%s", saved, i == 0 ? "" : ".2");
+        (void)snprintf(ledger_path, sizeof(ledger_path), "%.120s%s", saved, i == 0 ? "" : ".2");
         if (access(ledger_path, F_OK) == 0) {
             unsigned char *bytes = take_bytes(&count);
 
