@@ -282,7 +282,7 @@ static void keys_change_while_running(void **state)
     scene_close(allocator);
 }
 
-/* A ring that is too small keeps the newest, and counts the rest. */
+/* Also after recording has ended, when live blocks keep their origins. */
 static void a_block_has_no_origin_of_an_earlier_one(void **state)
 {
     static const struct {
@@ -302,15 +302,26 @@ static void a_block_has_no_origin_of_an_earlier_one(void **state)
             struct xseg_pool *pool = in_pool == 1 ? scene_pool(allocator) : NULL;
 
             assert_int_equal(xseg_configure(allocator, "history:all,history_stacks:all"), XSEG_OK);
+            void *freed = scene_alloc_in(allocator, pool, cases[i].bytes, NULL);
             void *block = scene_alloc_in(allocator, pool, cases[i].bytes, NULL);
-            assert_int_not_equal(scene_block(allocator, block).stack, 0);
+            void *kept = scene_alloc_in(allocator, pool, cases[i].bytes, NULL);
+            const uint32_t stack = scene_block(allocator, kept).stack;
+            assert_int_not_equal(stack, 0);
+            scene_free(allocator, freed);
             assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+            assert_ptr_equal(scene_alloc_in(allocator, pool, cases[i].bytes, NULL), freed);
+            assert_int_equal(scene_block(allocator, freed).stack, 0);
+            assert_int_not_equal(scene_block(allocator, block).stack, 0);
             scene_free(allocator, block);
             assert_ptr_equal(scene_alloc_in(allocator, pool, cases[i].bytes, NULL), block);
             assert_int_equal(scene_block(allocator, block).stack, 0);
             assert_int_equal(xseg_configure(allocator, "history:all"), XSEG_OK);
             assert_int_equal(scene_block(allocator, block).stack, 0);
+            assert_int_equal(scene_block(allocator, kept).stack, stack);
+            assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+            scene_free(allocator, kept);
             scene_free(allocator, block);
+            scene_free(allocator, freed);
             if (pool != NULL)
                 assert_int_equal(xseg_pool_release(pool), XSEG_OK);
             scene_close(allocator);
@@ -318,6 +329,7 @@ static void a_block_has_no_origin_of_an_earlier_one(void **state)
     }
 }
 
+/* A ring that is too small keeps the newest, and counts the rest. */
 static void too_many_events_are_counted(void **state)
 {
     struct xseg_allocator *allocator = scene_open("history:all,history_events:16");

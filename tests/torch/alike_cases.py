@@ -276,15 +276,22 @@ def max_entries():
         del held
         say("freed", actions())
         torch.cuda.memory._record_memory_history(None)
+
+    def have_frames():
+        return [len(block["frames"]) > 0 for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]
+                if block["state"] == "active_allocated"]
+
     for mode in ("state", "all"):
         torch.cuda.memory._record_memory_history(mode, stacks="python")
         held = byte_tensor(3)
-        frames = [len(block["frames"]) > 0 for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]
-                  if block["state"] == "active_allocated"]
-        say(mode, actions(), frames)
+        say(mode, actions(), have_frames())
         del held
         say("freed", actions())
+    held = [byte_tensor(3) for _ in range(3)]
     torch.cuda.memory._record_memory_history(None)
+    del held[1]
+    held.append(byte_tensor(3))
+    say("after recording", have_frames())
 
 
 def metadata():

@@ -71,19 +71,25 @@ static void a_new_block_has_a_new_age(void **state)
     end(extent);
 }
 
-/* Where calls are not kept any more, a new block does not have that of an earlier one. */
-static void a_new_block_has_a_new_call(void **state)
+/* A block that is allocated while no origins or no calls are kept does not have those of an earlier one. */
+static void a_cleared_place_has_no_origin(void **state)
 {
     static const struct xseg_origin origin = {.stack = 3, .frames = 4, .label = 5};
     struct xseg_extent *extent = make(true, 2 * MIB);
 
     (void)state;
-    xseg_origins_note(extent, extent->segment.base, TICK_NS, &origin);
+    assert_false(xseg_origins_clear(extent, extent->segment.base));
+    assert_true(xseg_origins_note(extent, extent->segment.base, TICK_NS, &origin));
+    assert_false(xseg_origins_note(extent, extent->segment.base, TICK_NS, &origin));
     const struct xseg_origin of = xseg_origins_of(extent, extent->segment.base);
     assert_memory_equal(&of, &origin, sizeof(of));
-    xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL);
+    assert_false(xseg_origins_clear(extent, extent->segment.base + 512));
+    assert_true(xseg_origins_clear(extent, extent->segment.base));
+    assert_false(xseg_origins_clear(extent, extent->segment.base));
     const struct xseg_origin none = xseg_origins_of(extent, extent->segment.base);
     assert_int_equal(none.stack | none.frames | none.label, 0);
+    assert_true(age(extent, 0, TICK_NS) == XSEG_ORIGINS_UNKNOWN);
+    assert_true(xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL));
     end(extent);
 }
 
@@ -198,7 +204,7 @@ static void words_and_ages_are_forgotten_apart(void **state)
     xseg_list_insert(&arena.extents, &extent->link);
     xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL);
     xseg_origins_note_user(extent, extent->segment.base, 5);
-    xseg_origins_forget(&arena);
+    assert_true(xseg_origins_clear(extent, extent->segment.base));
     assert_true(age(extent, 0, TICK_NS) == XSEG_ORIGINS_UNKNOWN);
     assert_int_equal(user(extent, 0), 5);
     xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL);
@@ -260,7 +266,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_place_has_its_own),
         cmocka_unit_test(a_new_block_has_a_new_age),
-        cmocka_unit_test(a_new_block_has_a_new_call),
+        cmocka_unit_test(a_cleared_place_has_no_origin),
         cmocka_unit_test(stamps_start_over_and_ages_go_on),
         cmocka_unit_test(nothing_is_younger_than_new),
         cmocka_unit_test(tables_are_counted),

@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/zeroed.h"
+#include "src/core/arena/origins.h"
 #include "src/core/config/size.h"
 
 struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
@@ -92,6 +93,9 @@ void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, 
 {
     XSEG_ASSERT(bytes > 0 && base >= extent->segment.base);
     xseg_counts_wake(&arena->counts);
+    if ((atomic_load_explicit(&arena->notes, memory_order_relaxed) & XSEG_ARENA_ORIGINS) != 0 &&
+        xseg_origins_clear(extent, base) && --arena->origins == 0)
+        (void)atomic_fetch_and(&arena->notes, ~XSEG_ARENA_ORIGINS);
     if (xseg_arena_now(arena) != 0)
         stamp_granules(arena, extent, base, bytes);
 }

@@ -14,6 +14,7 @@
  *   ARENA-3  the counts of live and active blocks and bytes are those of the blocks.
  *   ARENA-4  reserved and evicted bytes together are the mapped bytes of the segments, while no block is busy.
  *   ARENA-5  the counts of lent blocks are those of the blocks that have that flag.
+ *   ARENA-6  the arena counts the live and pending blocks that have an origin; the notes say whether there are any.
  *
  * Locking: ARENA.  `device` and what kind of arena it is do not change; `pool`, `next` and `stream` are
  * read without the lock as well, and change as pool.h says.
@@ -37,6 +38,12 @@
 
 /* In the notes of an arena: large.h must not free large blocks, since the arena is guarded or has lent blocks. */
 #define XSEG_ARENA_GENERALLY ((uint64_t)1 << 62)
+
+/* In the notes of an arena: a free clears the origin of its block, see origins.h. */
+#define XSEG_ARENA_ORIGINS ((uint64_t)1 << 61)
+
+/* The bits of the notes that are no clock. */
+#define XSEG_ARENA_FLAGS (XSEG_COUNTS_REST | XSEG_ARENA_GENERALLY | XSEG_ARENA_ORIGINS)
 
 struct xseg_device;
 struct xseg_history;
@@ -63,7 +70,7 @@ struct xseg_arena {
     /* Changes only with the pool, while the arena is in no pool's list.  Threads read it without a lock. */
     _Atomic(struct xseg_known_stream *) stream;
     /* The notes that a free has to make, 0 for none.  The low bits have the clock of the last look at idle memory (idle.h),
-     * 0 before the first; the highest bit says whether the counts rest; the next is XSEG_ARENA_GENERALLY. */
+     * 0 before the first; the high bits are XSEG_ARENA_FLAGS. */
     atomic_uint_fast64_t notes;
     bool is_small;
     bool is_private; /* of pools that users have made */
@@ -98,6 +105,7 @@ struct xseg_arena {
     /* Sums of the arena's increases and decreases when it came to its pool from another one, or when the pool's
      * totals were reset; without those of lent blocks. */
     uint64_t up_before[XSEG_COUNTS], down_before[XSEG_COUNTS];
+    uint64_t origins;               /* number of blocks that have an origin; guarded by the lock */
     struct xseg_history *history;   /* the device's */
     struct xseg_history_ring *ring; /* NULL before the first event; guarded by the lock */
     uint32_t pool_number;           /* of `pool`, for notes; 0: the default pool */
@@ -218,14 +226,13 @@ static inline bool xseg_arena_has_notes(const struct xseg_arena *arena)
 /* The clock of the last look at idle memory; the arena's lock is held. */
 static inline uint64_t xseg_arena_now(const struct xseg_arena *arena)
 {
-    return atomic_load_explicit(&arena->notes, memory_order_relaxed) &
-           ~(XSEG_COUNTS_REST | XSEG_ARENA_GENERALLY);
+    return atomic_load_explicit(&arena->notes, memory_order_relaxed) & ~XSEG_ARENA_FLAGS;
 }
 
 /* Set that clock; the arena's lock is held. */
 static inline void xseg_arena_set_now(struct xseg_arena *arena, uint64_t now)
 {
-    XSEG_ASSERT((now & (XSEG_COUNTS_REST | XSEG_ARENA_GENERALLY)) == 0);
+    XSEG_ASSERT((now & XSEG_ARENA_FLAGS) == 0);
     (void)atomic_fetch_add(&arena->notes, now - xseg_arena_now(arena));
 }
 
@@ -242,7 +249,8 @@ static inline void xseg_arena_set_generally(struct xseg_arena *arena, bool gener
 void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
                           uint64_t bytes);
 
-/* Note a free of some bytes of an extent, if the arena has notes: when memory became idle, and that counts fell. */
+/* Note a free of some bytes of an extent, if the arena has notes: when memory became idle, that counts fell, and that an
+ * origin ended. */
 static inline void xseg_arena_stamp(struct xseg_arena *arena, struct xseg_extent *extent,
                                     uint64_t base, uint64_t bytes)
 {

@@ -174,8 +174,10 @@ static inline void note_origin(const struct noting *noting, uint64_t base)
     };
     const bool is_known = (origin.stack | origin.frames | origin.label) != 0;
 
-    xseg_origins_note(xseg_page_map_find(noting->arena->page_map, base), base, origin_time(noting),
-                      is_known ? &origin : NULL);
+    if (xseg_origins_note(xseg_page_map_find(noting->arena->page_map, base), base,
+                          origin_time(noting), is_known ? &origin : NULL) &&
+        noting->arena->origins++ == 0)
+        (void)atomic_fetch_or(&noting->arena->notes, XSEG_ARENA_ORIGINS);
 }
 
 /* xseg_notes_alloc() where words are kept. */

@@ -169,24 +169,42 @@ static void note_call(struct call *call, const struct xseg_origin *origin)
     atomic_store_explicit(&call->label, origin->label, memory_order_relaxed);
 }
 
-void xseg_origins_note(struct xseg_extent *extent, uint64_t address, uint64_t now,
+bool xseg_origins_note(struct xseg_extent *extent, uint64_t address, uint64_t now,
                        const struct xseg_origin *origin)
 {
-    static const struct xseg_origin none;
     const uint64_t place = place_of(extent, address), number = place / XSEG_ORIGINS_CHUNK;
     struct xseg_origins *origins = get_table(extent);
     word *stamps = origins == NULL ? NULL : get_stamps(origins, number);
 
     XSEG_ASSERT(now != 0);
     if (stamps == NULL)
-        return;
-    atomic_store_explicit(&stamps[place % XSEG_ORIGINS_CHUNK], tick_of(now), memory_order_relaxed);
-    /* A call of an earlier block must not stay where calls are not kept any more. */
-    struct call *calls =
-        origin != NULL ? get_calls(origins, number)
-                       : atomic_load_explicit(&origins->chunk[number].calls, memory_order_acquire);
+        return false;
+    word *stamp = &stamps[place % XSEG_ORIGINS_CHUNK];
+    const bool is_new = atomic_load_explicit(stamp, memory_order_relaxed) == 0;
+    atomic_store_explicit(stamp, tick_of(now), memory_order_relaxed);
+    struct call *calls = origin == NULL ? NULL : get_calls(origins, number);
     if (calls != NULL)
-        note_call(&calls[place % XSEG_ORIGINS_CHUNK], origin != NULL ? origin : &none);
+        note_call(&calls[place % XSEG_ORIGINS_CHUNK], origin);
+    return is_new;
+}
+
+bool xseg_origins_clear(const struct xseg_extent *extent, uint64_t address)
+{
+    static const struct xseg_origin none;
+    struct xseg_origins *origins = atomic_load_explicit(&extent->origins, memory_order_acquire);
+    const uint64_t place = place_of(extent, address);
+    struct chunk *chunk = origins == NULL ? NULL : &origins->chunk[place / XSEG_ORIGINS_CHUNK];
+    word *stamps =
+        chunk == NULL ? NULL : atomic_load_explicit(&chunk->stamps, memory_order_acquire);
+
+    if (stamps == NULL ||
+        atomic_load_explicit(&stamps[place % XSEG_ORIGINS_CHUNK], memory_order_relaxed) == 0)
+        return false;
+    atomic_store_explicit(&stamps[place % XSEG_ORIGINS_CHUNK], 0, memory_order_relaxed);
+    struct call *calls = atomic_load_explicit(&chunk->calls, memory_order_acquire);
+    if (calls != NULL)
+        note_call(&calls[place % XSEG_ORIGINS_CHUNK], &none);
+    return true;
 }
 
 uint64_t xseg_origins_age(const struct xseg_extent *extent, uint64_t address, uint64_t now)
@@ -267,30 +285,6 @@ uint64_t xseg_origins_user(const struct xseg_extent *extent, uint64_t address)
 
 /* --- Forgetting. --- */
 
-static void forget_chunk(struct chunk *chunk)
-{
-    static const struct xseg_origin none;
-    word *stamps = atomic_load(&chunk->stamps);
-    struct call *calls = atomic_load(&chunk->calls);
-
-    for (uint32_t at = 0; stamps != NULL && at < XSEG_ORIGINS_CHUNK; at++)
-        atomic_store_explicit(&stamps[at], 0, memory_order_relaxed);
-    for (uint32_t at = 0; calls != NULL && at < XSEG_ORIGINS_CHUNK; at++)
-        note_call(&calls[at], &none);
-}
-
-void xseg_origins_forget(struct xseg_arena *arena)
-{
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        struct xseg_origins *origins =
-            atomic_load(&XSEG_CONTAINER(node, struct xseg_extent, link)->origins);
-
-        for (uint32_t i = 0; origins != NULL && i < origins->chunks; i++)
-            forget_chunk(&origins->chunk[i]);
-    }
-}
-
 void xseg_origins_forget_users(struct xseg_arena *arena)
 {
     XSEG_LIST_FOR(node, &arena->extents)
@@ -342,8 +336,7 @@ static uint64_t address_of(const struct xseg_extent *extent, uint64_t number)
 }
 
 uint64_t xseg_origins_visit_labels(const struct xseg_extent *extent, uint64_t address,
-                                   void (*visit)(void *self, uint64_t address, uint32_t label),
-                                   void *self)
+                                   void (*visit)(void *self, uint32_t label), void *self)
 {
     const struct xseg_origins *origins =
         atomic_load_explicit(&extent->origins, memory_order_acquire);
@@ -357,9 +350,7 @@ uint64_t xseg_origins_visit_labels(const struct xseg_extent *extent, uint64_t ad
         calls = atomic_load_explicit(&origins->chunk[number++].calls, memory_order_acquire);
     if (calls == NULL)
         return address_of(extent, origins == NULL ? UINT32_MAX : number);
-    const uint64_t base = address_of(extent, number - 1);
     for (uint64_t at = 0; at < XSEG_ORIGINS_CHUNK; at++)
-        visit(self, base + (at << (extent->has_cells ? XSEG_CELLS_SHIFT : XSEG_SLOT_SHIFT)),
-              atomic_load_explicit(&calls[at].label, memory_order_relaxed));
+        visit(self, atomic_load_explicit(&calls[at].label, memory_order_relaxed));
     return address_of(extent, number);
 }

@@ -8,8 +8,9 @@
  * that starts in it is noted first; while none of block_ages, history and block_user is on there is no chunk.
  *
  * A stamp counts 2^24 nanoseconds, 16.8 ms, and starts over every 834 days, so ages are right up to that.
- * The origin of a freed block stays, since the next allocation at its address overwrites it.  So stamps and calls of all
- * places are cleared when block_ages and history are both turned off; users, when block_user is turned on.
+ * A free clears the stamp and the call of its block, also after block_ages and history have been turned off: live blocks
+ * keep their origins, and a block that is allocated later has none.  The arena counts the blocks with a stamp; as long as
+ * there are any, its notes have XSEG_ARENA_ORIGINS.  Users are cleared when block_user is turned on.
  *
  * Locking: none; stamps, calls and users are atomic.  A table ends with its extent: a caller prevents that by a live
  * block, ARENA or GROWTH.
@@ -44,10 +45,14 @@ uint64_t xseg_origins_now_by(const struct xseg_clock *clock, const struct xseg_c
 /*
  * Note that a block was allocated at an address of an extent.  Without host memory its origin stays unknown.
  *
- * origin: NULL while neither stacks nor labels are kept
+ * origin:  NULL while neither stacks nor labels are kept
+ * Returns: whether the block has a stamp now and there was none at the address before
  */
-void xseg_origins_note(struct xseg_extent *extent, uint64_t address, uint64_t now,
+bool xseg_origins_note(struct xseg_extent *extent, uint64_t address, uint64_t now,
                        const struct xseg_origin *origin);
+
+/* Clear the stamp and the call of the block at an address.  Returns: whether it had a stamp. */
+bool xseg_origins_clear(const struct xseg_extent *extent, uint64_t address);
 
 /* How long ago the block at an address was allocated, in milliseconds, or XSEG_ORIGINS_UNKNOWN. */
 uint64_t xseg_origins_age(const struct xseg_extent *extent, uint64_t address, uint64_t now);
@@ -61,22 +66,19 @@ void xseg_origins_note_user(struct xseg_extent *extent, uint64_t address, uint64
 /* The word of the request of the block at an address; 0: none. */
 uint64_t xseg_origins_user(const struct xseg_extent *extent, uint64_t address);
 
-/* Visit the numbers of frames of an arena's blocks, also of blocks that were freed.  GROWTH is held. */
+/* Visit the numbers of frames of an arena's blocks.  GROWTH is held. */
 void xseg_origins_visit_frames(const struct xseg_arena *arena,
                                void (*visit)(void *self, uint32_t frames), void *self);
 
 /*
- * Visit the labels of an extent's blocks, also of blocks that were freed: those of one chunk at the most, from an address
- * on.  GROWTH is held.
+ * Visit the labels of an extent's blocks: those of one chunk at the most, from an address on.  GROWTH is held.
  *
  * Returns: the address to go on from; the extent's end when there are no more
  */
 uint64_t xseg_origins_visit_labels(const struct xseg_extent *extent, uint64_t address,
-                                   void (*visit)(void *self, uint64_t address, uint32_t label),
-                                   void *self);
+                                   void (*visit)(void *self, uint32_t label), void *self);
 
-/* Forget the origins of all blocks of an arena, their words aside; or their words.  GROWTH is held. */
-void xseg_origins_forget(struct xseg_arena *arena);
+/* Forget the words of all blocks of an arena.  GROWTH is held. */
 void xseg_origins_forget_users(struct xseg_arena *arena);
 
 void xseg_origins_fini(struct xseg_extent *extent);

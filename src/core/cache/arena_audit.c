@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "src/core/arena/origins.h"
 #include "src/core/block/elastic.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
@@ -12,7 +13,7 @@
 
 struct tally {
     uint64_t live, live_bytes, active, active_bytes, mapped, holes;
-    uint64_t lent, lent_bytes, lent_active, lent_active_bytes;
+    uint64_t lent, lent_bytes, lent_active, lent_active_bytes, origins;
     uint64_t victims,
         to_index; /* cached: the victim; blocks that are neither the victim nor scraps */
 };
@@ -35,6 +36,8 @@ static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *e
         tally->lent_bytes += live && part.is_lent ? part.bytes : 0;
         tally->lent_active += active && part.is_lent;
         tally->lent_active_bytes += active && part.is_lent ? part.bytes : 0;
+        tally->origins +=
+            active && xseg_origins_age(part.extent, part.base, 1) != XSEG_ORIGINS_UNKNOWN;
         tally->mapped += part.record->mapped ? part.bytes : 0;
         tally->victims += cached && part.record == arena->victim;
         tally->to_index += cached && part.record != arena->victim;
@@ -175,5 +178,9 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
         xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->evicted == tally.mapped,
         "counted %" PRIu64 " reserved and %" PRIu64 " evicted, mapped are %" PRIu64,
         xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->evicted, tally.mapped);
+    XSEG_HOLDS(finding, "ARENA-6",
+               arena->origins == tally.origins &&
+                   ((atomic_load(&arena->notes) & XSEG_ARENA_ORIGINS) != 0) == (tally.origins != 0),
+               "counted %" PRIu64 " origins, there are %" PRIu64, arena->origins, tally.origins);
     return audit_lent(arena, &tally, finding);
 }

@@ -153,29 +153,13 @@ static void apply_on_all(struct xseg_allocator *allocator)
     }
 }
 
-/* The lock is acquired so that no allocation is still recording by an earlier configuration. */
-static void forget_arena(void *self, struct xseg_arena *arena)
-{
-    (void)self;
-    xseg_arena_lock(arena);
-    xseg_origins_forget(arena);
-    xseg_arena_unlock(arena);
-}
-
 static void forget_users(void *self, struct xseg_arena *arena)
 {
     (void)self;
     xseg_origins_forget_users(arena);
 }
 
-static bool keeps_origins(const struct xseg_config *config)
-{
-    return config->block_ages || config->history != XSEG_HISTORY_NOTHING;
-}
-
-/* Forget the origins of all blocks, or their words. */
-static void forget_origins(struct xseg_allocator *allocator,
-                           void (*forget)(void *self, struct xseg_arena *arena))
+static void forget_all_users(struct xseg_allocator *allocator)
 {
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -183,7 +167,7 @@ static void forget_origins(struct xseg_allocator *allocator,
         if (device == NULL)
             continue;
         xseg_lock_take(&device->growth_lock);
-        xseg_device_visit_arenas(device, forget, NULL);
+        xseg_device_visit_arenas(device, forget_users, NULL);
         xseg_lock_give(&device->growth_lock);
     }
 }
@@ -208,14 +192,9 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
         return status;
     }
     (void)follow_on_all(allocator, &version->config, *named, true);
-    const bool ends_origins =
-        !keeps_origins(&version->config) && keeps_origins(xseg_allocator_config(allocator));
     if (version->config.block_user && !xseg_allocator_config(allocator)->block_user)
-        forget_origins(allocator, forget_users);
+        forget_all_users(allocator);
     publish(allocator, version);
-    /* Later allocations record nothing: an origin that stayed would be taken for that of the next block there. */
-    if (ends_origins)
-        forget_origins(allocator, forget_arena);
     xseg_signalled_settle(allocator);
     if (!xseg_config_has_thread(xseg_allocator_config(allocator)))
         xseg_background_end(allocator);

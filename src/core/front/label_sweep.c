@@ -2,7 +2,7 @@
 #include "src/core/front/label_sweep.h"
 
 #include "src/core/arena/origins.h"
-#include "src/core/cache/walk.h"
+#include "src/core/block/page_map.h"
 
 /* Events, places of blocks, or buckets of texts that a step looks at. */
 #define STEP 4096u
@@ -28,7 +28,6 @@ static void begin(struct xseg_allocator *allocator)
     struct xseg_history_store *store = &allocator->history;
 
     xseg_lock_take(&store->labels.lock);
-    store->sweeping.is_exact = store->labels.bytes > XSEG_HISTORY_LABELS_BYTES / 2;
     xseg_history_labels_begin(&store->labels);
     xseg_history_contexts_mark(store);
     xseg_lock_give(&store->labels.lock);
@@ -87,46 +86,21 @@ static void step_events(struct xseg_allocator *allocator)
 
 /* --- Blocks. --- */
 
-struct marking {
-    struct xseg_history_labels *labels;
-    const struct xseg_extent *extent;
-    bool is_exact;
-};
-
-static bool has_block(const struct xseg_extent *extent, uint64_t address)
+static void mark(void *self, uint32_t label) XSEG_UNCHECKED
 {
-    const struct xseg_part part = xseg_walk_at(extent, address);
-
-    XSEG_ASSERT(extent->first != NULL);
-    return part.base == address && part.state != XSEG_BLOCK_CACHED && part.state != XSEG_BLOCK_HOLE;
-}
-
-static void mark_place(void *self, uint64_t address, uint32_t label) XSEG_UNCHECKED
-{
-    const struct marking *marking = self;
-
-    if (xseg_history_labels_is_marked(marking->labels, label))
-        return;
-    if (!marking->is_exact || has_block(marking->extent, address))
-        xseg_history_labels_mark(marking->labels, label);
+    xseg_history_labels_mark(self, label);
 }
 
 /* Mark what a part of an extent's blocks carry.  GROWTH is held. */
-static void mark_blocks(struct xseg_allocator *allocator, struct xseg_extent *extent) XSEG_UNCHECKED
+static void mark_blocks(struct xseg_allocator *allocator, const struct xseg_extent *extent)
 {
     struct xseg_history_sweeping *sweeping = &allocator->history.sweeping;
     struct xseg_history_labels *labels = labels_of(allocator);
-    struct marking marking = {labels, extent, sweeping->is_exact};
-    struct xseg_arena *arena = extent->arena;
 
-    if (marking.is_exact)
-        xseg_arena_lock(arena);
     xseg_lock_take(&labels->lock);
     sweeping->at = xseg_origins_visit_labels(extent, xseg_max(sweeping->at, extent->segment.base),
-                                             mark_place, &marking);
+                                             mark, labels);
     xseg_lock_give(&labels->lock);
-    if (marking.is_exact)
-        xseg_arena_unlock(arena);
 }
 
 /* waits: for GROWTH, over driver calls.  Returns: whether GROWTH was had */

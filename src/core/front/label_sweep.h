@@ -4,12 +4,11 @@
  *
  * A cycle marks what threads have, what kept events name, and what blocks carry; then it drops the others.  A new label
  * is marked from the start, and only labels that threads have come into events and blocks, so what happens between two
- * steps needs no note.  Places of blocks (origins.h) keep the labels of freed blocks.  A cycle counts those as in use, so
- * that it takes no arena's lock; but not if more than half of the room is taken.
+ * steps needs no note.  The labels of blocks are read without the locks of their arenas (origins.h).
  *
  * Each new text pays for a step while a cycle is under way.  A text that finds no room makes a whole cycle.
  *
- * Locking: SWEEP covers a step, which takes GROWTH, ARENA, HISTORY and LABELS inside; none may be held.
+ * Locking: SWEEP covers a step, which takes GROWTH, HISTORY and LABELS inside; none may be held.
  */
 #ifndef XSEG_CORE_LABEL_SWEEP_H
 #define XSEG_CORE_LABEL_SWEEP_H

@@ -189,11 +189,6 @@ void xseg_history_labels_mark(struct xseg_history_labels *labels, uint32_t label
         at(labels, label)->colour = labels->colour;
 }
 
-bool xseg_history_labels_is_marked(const struct xseg_history_labels *labels, uint32_t label)
-{
-    return label == 0 || at(labels, label)->colour == labels->colour;
-}
-
 /* Drop what no cycle has to keep from a chain. */
 static void drop_from(struct xseg_history_labels *labels, uint32_t *first)
 {

@@ -101,10 +101,6 @@ void xseg_history_labels_begin(struct xseg_history_labels *labels) XSEG_REQUIRES
 void xseg_history_labels_mark(struct xseg_history_labels *labels, uint32_t label)
     XSEG_REQUIRES(labels->lock);
 
-/* Whether a label, which is in use, has the cycle's colour; true for 0. */
-bool xseg_history_labels_is_marked(const struct xseg_history_labels *labels, uint32_t label)
-    XSEG_REQUIRES(labels->lock);
-
 /* Drop labels without the cycle's colour, from so many buckets.  Returns true when the cycle is over; false also while
  * there are readers. */
 bool xseg_history_labels_drop(struct xseg_history_labels *labels, size_t buckets)

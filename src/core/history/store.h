@@ -53,7 +53,6 @@ struct xseg_history_sweeping {
     int device;                     /* whose events or blocks come next */
     struct xseg_history_ring *ring; /* EVENTS: the next one; NULL: the device's first */
     uint64_t at, end; /* in the ring, up to its end when it was come to; or an address */
-    bool is_exact;    /* asks whether blocks are live */
 };
 
 struct xseg_history_store {
