@@ -306,7 +306,7 @@ struct breach {
 static const struct breach breaches[] = {
     {"biased_lock", give_a_free_lock, "biased_lock.h", "is_held(lock)"},
     {"slab", put_a_record_of_another_slab, "slab.h", "record.owner == slab->owner"},
-    {"block", cut_all_of_a_block, "block.h", "bytes < block->bytes"},
+    {"block", cut_all_of_a_block, "block.h", "rest_bytes > 0"},
     {"slot", remove_a_block_from_the_slot_of_an_extent, "slot.h", "!xseg_slot_is_extent"},
     {"extent", ask_of_a_block_beyond_its_segment, "extent.h", "<= block->extent->segment.bytes"},
     {"extent_blocks", look_behind_an_extent, "extent_blocks.c", "< extent->segment.bytes"},

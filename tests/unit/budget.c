@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What a process says in a ledger of the memory that it wants, and which limit refuses it. */
 #include <pthread.h>
+#include <stddef.h>
 
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
@@ -48,7 +49,7 @@ static void wants_are_written_at_once(void **state)
     scene_close(allocator);
 }
 
-static struct xseg_device *added;
+static bool adds_twice;   /* another thread adds a device while its UUID is queried */
 static int nameless = -1; /* a device whose UUID the driver does not report */
 static pthread_t thread;
 static unsigned questions;
@@ -63,15 +64,16 @@ static void *add(void *self)
 xseg_status __real_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid);
 xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid);
 
-/* Another thread adds the device while this one is told its UUID. */
 xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
 {
     questions++;
     if (context->ordinal == nameless)
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "no UUID is reported");
-    if (added != NULL && !has_thread) {
+    if (adds_twice && !has_thread) {
         has_thread = true;
-        assert_int_equal(pthread_create(&thread, NULL, add, added), 0);
+        assert_int_equal(pthread_create(&thread, NULL, add,
+                                        (char *)context - offsetof(struct xseg_device, context)),
+                         0);
         (void)usleep(50000);
     }
     return __real_xseg_driver_uuid(context, uuid);
@@ -85,15 +87,13 @@ static void a_device_is_named_once(void **state)
     (void)state;
     (void)snprintf(config, sizeof(config), "share_budget:%s,budget_return_ms:60000", ledger_path);
     struct xseg_allocator *allocator = scene_open(config);
-    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
-    added = xseg_allocator_open_device(allocator, 0);
-    atomic_store(&added->budget->is_member, false);
     questions = 0;
-    xseg_budget_add(added);
+    adds_twice = true;
+    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
     assert_true(has_thread);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(questions, 1);
-    added = NULL;
+    adds_twice = false;
     scene_close(allocator);
 }
 
