@@ -17,8 +17,8 @@ NOT_NAMED = ("segment_map", "segment_unmap", "snapshot", "oom")
 
 
 def requested(segment, block):
-    """What was asked for; of a free small block that is known only as far as the history goes back."""
-    is_known = block["state"] != "inactive" or segment["segment_type"] == "large"
+    """The requested size; a free small block has it only with a history, a free expandable one may have another one."""
+    is_known = block["state"] != "inactive" or (segment["segment_type"] == "large" and not segment["is_expandable"])
     return block["requested_size"] if is_known else 0
 
 
