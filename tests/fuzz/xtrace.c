@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a trace, plain or compressed.  What is accepted can be replayed; what is refused names
- * a line.
+ * Any bytes as a trace, plain or compressed.  An accepted trace can be replayed; the error of a
+ * rejected one has a line number.
  */
 #include "tests/fuzz/replayable.h"
 
