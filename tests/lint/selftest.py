@@ -14,7 +14,6 @@ import links
 import listed
 import map as task_map
 import methods
-import mutants
 import names
 import outlets
 import pairs
@@ -48,7 +47,6 @@ def ring(room, *names):
 
 
 VERSION = '#define XSEG_VERSION_{} {}\n'
-MUTANT = '[[mutant]]\nname = "{}"\nfile = "{}"\nold = "{}"\nnew = "w"\n'
 # Name of the case, check, files of the tree, and a part of each complaint.  The first few need universal-ctags.
 CALLS = [
     ("call of a room above", rooms(), {**calling("stats/a", "b"), **calling("grow/b")},
@@ -175,16 +173,6 @@ CASES = [
      {"tests/meson.build": "# 'a'\n'b' 'b/d.c'\n", "tests/fuzz/meson.build": "\n",
       "tests/unit/a.c": "\n", "tests/unit/b.c": "\n", "tests/unit/b/b.c": "\n", "tests/unit/b/d.c": "\n"},
      ["tests/unit/a.c: no table", "tests/unit/b/b.c: no table"]),
-    ("mutants that cannot be planted", mutants.check,
-     {"tests/mutation/a.toml": "suites = []\n" + "".join(
-         MUTANT.format(*entry) for entry in (("there", "b.c", "x"), ("twice", "b.c", "y"),
-                                             ("nowhere", "b.c", "z"), ("no file", "c.c", "x"),
-                                             ("there", "b.c", "x"), ("seen", "b.c", "x"),
-                                             ("unseen", "b.c", "x")))
-      .replace('"seen"\n', '"seen"\ntests = ["unit/a", "tool/b"]\n')
-      .replace('"unseen"\n', '"unseen"\ntests = ["unit/b"]\n'),
-      "tests/unit/a.c": "\n", "tests/tool/b.py": "\n", "b.c": "x y y"},
-     ["stands 2 times", "stands 0 times", "c.c does not exist", "another mutant", "there is no test unit/b"]),
     ("sentences beside complain.c", outlets.check,
      {"src/tools/a.c": 'fprintf(\n    stderr, "a");\nfputs("b",\n stderr);\nputc(c, stderr);\nperror(d);\n'
                        "replays->out = stderr;\nhelp_print(stderr, e);\ndprintf(STDERR_FILENO, f);\n",
