@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What pools can do, two by two: a case for each row of the table in docs/pools.md, which says the same
- * (lint/pairs).
+ * The features of pools in pairs: a case for each row of the table in docs/pools.md.
  */
 #include <stdlib.h>
 
