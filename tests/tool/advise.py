@@ -375,7 +375,7 @@ class BadInput(AdviseTest):
 
     def test_output_that_cannot_be_written(self):
         with open("/dev/full", "wb") as disk:
-            done = subprocess.run([TOOL, "advise", self.file(full())], stdout=disk, stderr=subprocess.PIPE, timeout=300,
+            done = subprocess.run([TOOL, "advise", self.file(full())], stdout=disk, stderr=subprocess.PIPE,
                                   check=False)
         self.assertEqual(done.returncode, 2)
         self.assertIn(b"No space left on device", done.stderr)
@@ -403,7 +403,7 @@ class Ended(AdviseTest):
                 child = child_of(tool)
                 if child is not None:
                     os.kill(child, signal.SIGKILL)
-                out, error = tool.communicate(timeout=300)
+                out, error = tool.communicate()
             if tool.returncode != 0:
                 break
         self.assertEqual((tool.returncode, out), (2, b""))

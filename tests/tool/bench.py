@@ -18,7 +18,7 @@ TRACE = ("xtrace 1\n# made up\nc\na 0 1000 0\na 1 30000000 1\nu 1 0\nm step\na 2
 
 def run(*command, exit_status=0):
     """What a command says on standard output."""
-    done = subprocess.run([str(word) for word in command], timeout=200, check=False, text=True,
+    done = subprocess.run([str(word) for word in command], check=False, text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode != exit_status:
         raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}{done.stderr}")

@@ -84,7 +84,7 @@ class CompareTest(unittest.TestCase):
         return path
 
     def run_tool(self, *arguments, status, command="compare", given=None):
-        done = subprocess.run([TOOL, command, *map(str, arguments)], capture_output=True, timeout=120, check=False,
+        done = subprocess.run([TOOL, command, *map(str, arguments)], capture_output=True, check=False,
                               input=given)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout.decode(), done.stderr.decode()

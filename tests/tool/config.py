@@ -16,7 +16,7 @@ VARIABLES = ("XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 def run(*arguments, **variables):
     """The tool's `config`, with these variables and none of the others."""
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    return subprocess.run([TOOL, "config", *arguments], capture_output=True, timeout=120,
+    return subprocess.run([TOOL, "config", *arguments], capture_output=True,
                           check=False, text=True, stdin=subprocess.DEVNULL, errors="surrogateescape",
                           env={**environment, **variables})
 

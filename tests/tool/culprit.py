@@ -135,7 +135,7 @@ class Culprit(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def blamed(self, path, *arguments):
-        done = subprocess.run([sys.argv[1], "blame", "--json", *arguments, path], capture_output=True, timeout=120,
+        done = subprocess.run([sys.argv[1], "blame", "--json", *arguments, path], capture_output=True,
                               check=False)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         return json.loads(done.stdout)

@@ -33,7 +33,7 @@ class DriverTest(unittest.TestCase):
         """What the tool says, on both streams, of a trace's text or of a file."""
         path = text if isinstance(text, pathlib.Path) else self.file(text)
         paths = f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}"
-        done = subprocess.run([TOOL, "replay", *options, path], timeout=120, check=False,
+        done = subprocess.run([TOOL, "replay", *options, path], check=False,
                               text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT,
                               env={**os.environ, "LD_LIBRARY_PATH": paths, **environment})

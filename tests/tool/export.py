@@ -128,7 +128,7 @@ class ExportTest(unittest.TestCase):
 
     def run_tool(self, *arguments, status=0, **more):
         """Run the tool; what it says on standard error."""
-        ran = subprocess.run([TOOL, *map(str, arguments)], stderr=subprocess.PIPE, timeout=120, check=False,
+        ran = subprocess.run([TOOL, *map(str, arguments)], stderr=subprocess.PIPE, check=False,
                              cwd=self.folder, **{"stdout": subprocess.PIPE, **more})
         said = CHECKED.sub("", ran.stderr.decode())
         self.assertEqual(ran.returncode, status, said)

@@ -19,7 +19,7 @@ TRACE = "xtrace 1\na 0 30000000 0\nf 0\n"
 def run(*arguments, **settings):
     """Run the tool."""
     usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.run([TOOL, *arguments], timeout=120, check=False, text=True,
+    return subprocess.run([TOOL, *arguments], check=False, text=True,
                           **{**usual, **settings})
 
 
@@ -62,7 +62,7 @@ def on_a_terminal(*arguments, **environment):
                 if not piece:
                     break
                 text += piece
-            tool.wait(timeout=120)
+            tool.wait()
     finally:
         os.close(reader)
     return text.decode()

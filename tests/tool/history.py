@@ -77,7 +77,7 @@ class HistoryTest(unittest.TestCase):
     def replay(self, *arguments, exit_status=0, tool=None, environment=None):
         """Run `xseg replay` and expect an exit status."""
         done = subprocess.run([tool or TOOL, "replay", *map(str, arguments)], capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=300, check=False,
+                              stdin=subprocess.DEVNULL, check=False,
                               env={**os.environ, **(environment or {})})
         done.stdout = done.stdout.decode()
         done.stderr = CHECKED.sub("", done.stderr.decode(errors="replace"))

@@ -17,7 +17,7 @@ import unittest
 
 def run(*command, **settings):
     """What a command prints, on both streams; it must be fine."""
-    done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, text=True, timeout=120,
+    done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **settings)
     assert done.returncode == 0, (command, done.returncode, done.stdout)
     return done.stdout

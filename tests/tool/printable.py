@@ -30,7 +30,7 @@ class Printable(unittest.TestCase):
 
     def run_tool(self, *arguments, status, given=b"", **variables):
         """What it prints on both streams, of which every byte but the ends of lines can be printed."""
-        done = subprocess.run([TOOL, *arguments], capture_output=True, input=given, timeout=120,
+        done = subprocess.run([TOOL, *arguments], capture_output=True, input=given,
                               check=False, env={**os.environ, **variables})
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         for stream in (done.stdout, done.stderr):

@@ -26,7 +26,7 @@ CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuD
 
 def run(*options, **environment):
     """The exit status, and what the tool says on both streams."""
-    done = subprocess.run([TOOL, "probe", *options], timeout=120, check=False, text=True,
+    done = subprocess.run([TOOL, "probe", *options], check=False, text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, env={**os.environ, **environment})
     return done.returncode, done.stdout
@@ -275,7 +275,7 @@ class Files(ProbeTest):
 
     def test_standard_output_is_one_files(self):
         done = subprocess.run([TOOL, "probe", "--save-costs", "-"], text=True, check=True,
-                              capture_output=True, timeout=120)
+                              capture_output=True)
         self.assertTrue(done.stdout.startswith("# What calls of the simulated driver cost"))
         self.assertIn("xseg would use", done.stderr)
 
@@ -356,7 +356,7 @@ class Failures(ProbeTest):
     def test_output_that_cannot_be_written(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
             done = subprocess.run([TOOL, "probe", "--json"], stdout=full, stderr=subprocess.PIPE,
-                                  text=True, check=False, timeout=120)
+                                  text=True, check=False)
         self.assertEqual(done.returncode, 2)
         self.assertIn("cannot be written", done.stderr)
 

@@ -51,7 +51,7 @@ class RanksTest(unittest.TestCase):
         """Each rank writes its snapshot into the folder."""
         clean = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
         for rank in range(RANKS):
-            done = subprocess.run([sys.executable, "-c", RANK, self.folder, "odd" if rank == ODD else ""], check=False, timeout=120,
+            done = subprocess.run([sys.executable, "-c", RANK, self.folder, "odd" if rank == ODD else ""], check=False,
                                   env=clean | {variable: str(rank)}, capture_output=True)
             self.assertEqual(done.returncode, 0, done.stderr)
 
@@ -64,7 +64,7 @@ class RanksTest(unittest.TestCase):
                                  [f"oom-rank{rank}-pid-1.pickle" for rank in range(RANKS)])
                 for command, status in (("compare", 1), ("blame", 0)):
                     done = subprocess.run([sys.argv[1], command, "--label", "--json", self.folder], capture_output=True,
-                                          check=False, timeout=120)
+                                          check=False)
                     self.assertEqual((done.returncode, done.stderr), (status, b""))
                     found = json.loads(done.stdout)
                     self.assertEqual(found["odd"], f"rank {ODD}")
@@ -76,7 +76,7 @@ class RanksTest(unittest.TestCase):
     def test_a_second_run_stands_for_the_first(self):
         self.run_job("RANK")
         self.run_job("RANK")
-        done = subprocess.run([sys.argv[1], "compare", "--label", self.folder], capture_output=True, check=False, timeout=120)
+        done = subprocess.run([sys.argv[1], "compare", "--label", self.folder], capture_output=True, check=False)
         self.assertIn(b"\nleft out: 4, of whose rank there is a newer file\n", done.stdout)
         self.assertEqual(done.returncode, 1)
 

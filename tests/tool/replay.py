@@ -38,7 +38,7 @@ class ReplayTest(unittest.TestCase):
     def replay(self, *arguments, exit_status=0, given=b""):
         """Run `xseg replay` and expect an exit status."""
         done = subprocess.run([TOOL, "replay", *map(str, arguments)], capture_output=True,
-                              input=given, timeout=120, check=False)
+                              input=given, check=False)
         done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode(errors="replace")
         done.stderr = CHECKED.sub("", done.stderr)
         self.assertEqual(done.returncode, exit_status, done.stdout + done.stderr)
@@ -168,7 +168,7 @@ class Figures(ReplayTest):
         folder.mkdir()
         path = self.file(f"c expandable_segments:True,oom_snapshot:{folder}\nd 20\na 1 {40 * MIB} 0\n")
         for environment in ({}, {"XSEG_OOM_SNAPSHOT": str(folder)}):
-            done = subprocess.run([TOOL, "replay", path], capture_output=True, timeout=120, check=False,
+            done = subprocess.run([TOOL, "replay", path], capture_output=True, check=False,
                                   env={**os.environ, **environment})
             self.assertEqual(done.returncode, 3, done.stderr)
             self.assertEqual(list(folder.iterdir()), [])

@@ -60,7 +60,7 @@ class SnapshotTest(unittest.TestCase):
     def replay(self, *arguments, exit_status=0):
         """Run `xseg replay` and expect an exit status."""
         done = subprocess.run([TOOL, "replay", *map(str, arguments)], capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=120, check=False, text=True)
+                              stdin=subprocess.DEVNULL, check=False, text=True)
         done.stderr = CHECKED.sub("", done.stderr)
         self.assertEqual(done.returncode, exit_status, done.stdout + done.stderr)
         return done

@@ -52,7 +52,7 @@ class Sources(unittest.TestCase):
 
     def sites(self, *stacks):
         """The names of the sites."""
-        ran = subprocess.run([TOOL, "blame", "--json", self.snapshot(*stacks)], stdout=subprocess.PIPE, check=True, timeout=60)
+        ran = subprocess.run([TOOL, "blame", "--json", self.snapshot(*stacks)], stdout=subprocess.PIPE, check=True)
         return [site["site"] for site in json.loads(ran.stdout)["sites"]]
 
     def test_by_its_symbols_and_lines(self):

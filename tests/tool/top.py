@@ -35,7 +35,7 @@ SIZE = HEAD.size + 2 * (FRAME.size + DEVICES * DEVICE.size + POOLS * POOL.size)
 
 
 def top(*arguments, **more):
-    return subprocess.run([TOOL, "top", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60,
+    return subprocess.run([TOOL, "top", *map(str, arguments)], capture_output=True, text=True, check=False,
                           stdin=subprocess.DEVNULL, **more)
 
 

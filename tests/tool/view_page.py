@@ -112,7 +112,7 @@ class PageTest(unittest.TestCase):
                 path = self.folder / f"{number}.pickle"
                 path.write_bytes(pickle.dumps(snapshot, 4))
             paths.append(path)
-        subprocess.run([TOOL, "view", *paths, "-o", self.folder / "page.html", *options], check=True, timeout=120,
+        subprocess.run([TOOL, "view", *paths, "-o", self.folder / "page.html", *options], check=True,
                        stderr=subprocess.DEVNULL)
         self.load(self.folder / "page.html")
 

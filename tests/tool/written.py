@@ -71,7 +71,7 @@ class Written(unittest.TestCase):
 
     def run_tool(self, arguments, status=0, **more):
         with self.start(arguments, **more) as process:
-            said = process.communicate(timeout=120)[1]
+            said = process.communicate()[1]
         self.assertEqual(process.returncode, status, said)
         return without_notice(said)
 
@@ -182,7 +182,7 @@ class Space(Written):
         for arguments, data, _ in self.writers():
             with self.subTest(arguments):
                 done = subprocess.run([*enter, "sh", "-c", script, "sh", TOOL, *arguments, data], check=False,
-                                      capture_output=True, text=True, timeout=120)
+                                      capture_output=True, text=True)
                 self.assertEqual((done.returncode, done.stdout), (2, ""))
                 self.assertEqual(without_notice(done.stderr), f"xseg {arguments[0]}: out cannot be written: No space left on device\n")
 
