@@ -26,7 +26,6 @@ static void blocks_have_ages(void **state)
     static const char *const config[] = {
         "block_ages:True",
         "block_ages:True,expandable_segments:False",
-        "block_ages:True,placement:pages",
         "block_ages:True,guard_page:True",
         "block_ages:True,idle_ms:100000",
         "block_ages:True,roundup_power2_divisions:4",

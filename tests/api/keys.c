@@ -78,14 +78,14 @@ static void without_a_configuration_all_have_their_defaults(void **state)
 
 static void a_string_names_some(void **state)
 {
-    const char *const config = "max_split_size_mb:64,placement:best_fit";
+    const char *const config = "max_split_size_mb:64,page_mb:fixed";
     struct told told = ask(config, "max_split_size_mb", "argument");
 
     (void)state;
     assert_string_equal(told.value, "64");
     assert_string_equal(told.standard, "unlimited");
     assert_true(told.is_named && !told.is_standard && told.has_effect);
-    told = ask(config, "placement", "argument");
+    told = ask(config, "page_mb", "argument");
     assert_true(told.is_named && told.is_standard);
     told = ask(config, "idle_ms", "argument");
     assert_true(!told.is_named && told.is_standard && told.has_effect);

@@ -91,7 +91,6 @@ static void a_word_comes_back_with_block_and_events(void **state)
     static const char *const configs[] = {
         "expandable_segments:True",
         "expandable_segments:False",
-        "placement:pages",
         "guard_page:True",
         "unmap_on_free:True",
         "debug_fill:True",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The sweep over what is kept on the host beside the blocks, and over what is asked: ages, histories,
- * packing, observers, pins, walks, explanations, lists of mappings, and the background thread.
+ * observers, pins, walks, explanations, lists of mappings, and the background thread.
  */
 #include "tests/fault/stage.h"
 
@@ -29,8 +29,7 @@ static void ask(struct stage *stage)
 
     while (stage_again(stage, xseg_walk(stage->allocator, NULL, go_on_walking, NULL)))
         ;
-    while (
-        stage_again(stage, xseg_explain(stage->allocator, NULL, go_on_explaining, NULL, &sums)))
+    while (stage_again(stage, xseg_explain(stage->allocator, NULL, go_on_explaining, NULL, &sums)))
         ;
     while (stage_again(stage, xseg_mappings(stage->allocator, NULL, go_on_listing, NULL)))
         ;
@@ -109,12 +108,6 @@ static void with_ages_and_histories(void **state)
     sweep("asked, classic", is_asked, "expandable_segments:False,block_ages:True,free_history:4");
 }
 
-static void with_packing(void **state)
-{
-    (void)state;
-    sweep("packed", is_asked, "idle_ms:100,placement:pages,page_cache_mb:40");
-}
-
 static void with_a_thread(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
@@ -128,7 +121,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_ages_and_histories),
-        cmocka_unit_test(with_packing),
         cmocka_unit_test(with_a_thread),
     };
 

@@ -229,8 +229,6 @@ static void decaying(void **state)
     sweep("gives back", gives_back, "idle_ms:100", GIB, false);
     sweep("gives back", gives_back, "idle_ms:100,expandable_segments:False", GIB, false);
     sweep("full device", full_device, "hard_limit_mb:200", GIB, false);
-    sweep("grow and shrink", grow_and_shrink, "placement:pages", GIB, false);
-    sweep("full device", full_device, "placement:pages", 200 * MIB, true);
 }
 
 /* Pages move from pool to pool, through the cache and because memory is short. */

@@ -246,8 +246,6 @@ static void step_configure(struct player *player)
         "guard_page:False",
         "unmap_on_free:True",
         "unmap_on_free:False",
-        "placement:pages",
-        "placement:best_fit",
         "idle_ms:20",
         "idle_ms:-1",
         "hard_limit_mb:150",

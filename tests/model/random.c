@@ -229,8 +229,6 @@ static void do_service(struct world *world)
         "hard_limit_mb:100000,device_free_min_mb:0",
         "scrub:True",
         "scrub:False,idle_ms:-1",
-        "placement:pages",
-        "placement:best_fit",
     };
 
     xseg_sim_advance(below(200) * 1000000);
@@ -354,7 +352,6 @@ static void as_a_service(void **state)
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("idle_ms:50,page_cache_mb:40,scrub:True", false, seed * 86028121,
              seed % 2 == 0 ? 512 * MIB : 16 * GIB, steps_by_environment());
-    play("idle_ms:50,placement:pages", false, 86028161, 512 * MIB, steps_by_environment());
     play("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, steps_by_environment());
 }
 
@@ -366,8 +363,6 @@ static void with_ages(void **state)
         play("idle_ms:50,block_ages:True", false, seed * 122949823, 512 * MIB,
              steps_by_environment());
         play("idle_ms:50,block_ages:True,unmap_on_free:True", false, seed * 141650939, 16 * GIB,
-             steps_by_environment() / 2);
-        play("idle_ms:50,block_ages:True,placement:pages", false, seed * 160481183, 16 * GIB,
              steps_by_environment() / 2);
     }
 }

@@ -129,7 +129,7 @@ class Contents(Case):
                          sorted((one.base, one.bytes, one.kind.name.lower()) for one in explained.reasons))
 
     def test_state_is_what_the_other_reports_say(self):
-        for config in (ALL, "expandable_segments:False", "history:state", "placement:pages,expandable_segments:True,history:all"):
+        for config in (ALL, "expandable_segments:False", "history:state", "expandable_segments:True,history:all"):
             with self.subTest(config=config):
                 allocator = self.open(config)
                 blocks, pool, stream = self.fill(allocator)
@@ -327,9 +327,6 @@ class Replayed(Case):
 
     def test_expandable(self):
         self.expect_peaks("expandable_segments:True")
-
-    def test_placement_by_pages(self):
-        self.expect_peaks("placement:pages")
 
     def test_several_streams(self):
         streams = [machine.Stream() for _ in range(3)]

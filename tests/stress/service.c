@@ -223,8 +223,6 @@ static void configure(struct worker *worker)
         "page_cache_mb:0",
         "device_free_min_mb:1000",
         "device_free_min_mb:0",
-        "placement:pages",
-        "placement:best_fit",
         "block_ages:True",
         "block_ages:False",
         "scrub:True",

@@ -155,7 +155,7 @@ class Keys(ConfigTest):
         self.assertGreater(len(names), 30)
         self.assertEqual(re.findall(r"^(\w+) \(default .*\)$", text, re.MULTILINE), names)
         self.assertIn("\nidle_ms (default -1)\n    a whole number of milliseconds", text)
-        self.assertIn("see docs/services.md.", text)
+        self.assertIn("See docs/services.md.", text)
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
     def test_a_bad_environment_does_not_hide_them(self):

@@ -173,7 +173,6 @@ static void configurations_with_more_to_do_do_not(void **state)
 {
     static const char *const config[] = {
         "roundup_power2_divisions:4",
-        "placement:pages",
         "idle_ms:1000",
         "soft_limit_mb:4000",
         "device_free_min_mb:1",

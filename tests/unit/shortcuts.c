@@ -42,8 +42,8 @@ static void the_first_hit_makes_one(void **state)
 
 static void what_is_not_plain_makes_none(void **state)
 {
-    static const char *const config[] = {"roundup_power2_divisions:4", "placement:pages",
-                                         "idle_ms:1000", "unmap_on_free:True"};
+    static const char *const config[] = {"roundup_power2_divisions:4", "idle_ms:1000",
+                                         "unmap_on_free:True"};
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(config); i++) {

@@ -49,7 +49,6 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     xseg_bins_fini(&arena->small.bins);
     xseg_chunk_maps_fini(&arena->small.chunks);
     xseg_biased_lock_fini(&arena->lock);
-    free(arena->packing);
     xseg_zeroed_give(arena, sizeof(*arena));
 }
 

@@ -48,7 +48,6 @@
 struct xseg_device;
 struct xseg_history;
 struct xseg_history_ring;
-struct xseg_packing;
 struct xseg_page_map;
 struct xseg_pool;
 
@@ -81,9 +80,8 @@ struct xseg_arena {
     struct xseg_biased_lock lock;
     struct xseg_counts counts;
     struct xseg_list extents;
-    struct xseg_block *holes;     /* tree */
-    struct xseg_packing *packing; /* of a large arena; NULL without placement:pages */
-    uint64_t evicted;             /* bytes of blocks whose pages are evicted, see pause.h */
+    struct xseg_block *holes; /* tree */
+    uint64_t evicted;         /* bytes of blocks whose pages are evicted, see pause.h */
     _Alignas(64) struct xseg_small small;
     struct xseg_slab blocks;        /* struct xseg_block */
     struct xseg_slab uses;          /* struct xseg_use */
@@ -141,7 +139,6 @@ struct xseg_need {
     bool ages;       /* garbage is collected by age: searches are counted */
     bool no_split;   /* a block that is found is handed out whole */
     bool is_single;  /* one page alone, which is handed out whole (single_page of pool.h) */
-    bool packs;      /* placement:pages */
     bool keep;       /* memory is to be ready, not handed out: a block that is found stays cached */
     bool is_lent;    /* the block is lent to the default pool, see flags.h */
 };

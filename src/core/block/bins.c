@@ -215,47 +215,6 @@ static struct xseg_cell lowest_in(const struct xseg_chunk_map *chunk, uint32_t q
     return none;
 }
 
-/* The lowest cell of a chunk map with a size or more that is in the bins. */
-static struct xseg_cell lowest_fit_in(const struct xseg_chunk_map *chunk, uint32_t quanta)
-{
-    const struct xseg_cells *cells = &chunk->extent->cells;
-    struct xseg_cell none = {0};
-
-    for (uint32_t word = 0; word < XSEG_CELLS_WORDS; word++) {
-        uint64_t starts = chunk->word[word].start & chunk->word[word].free;
-
-        for (; starts != 0; starts &= starts - 1) {
-            const uint32_t at =
-                chunk->number * XSEG_CELLS_CHUNK + word * 64 + (uint32_t)__builtin_ctzll(starts);
-            const uint32_t length = xseg_cells_next(cells, at + 1) - at;
-
-            if (length >= quanta && length < XSEG_CELLS_WIDE)
-                return (struct xseg_cell){chunk->extent, at, length};
-        }
-    }
-    return none;
-}
-
-struct xseg_cell xseg_bins_find_lowest(const struct xseg_bins *bins, uint32_t quanta)
-{
-    uint32_t rank = UINT32_MAX;
-    struct xseg_cell none = {0};
-
-    for (uint32_t word = quanta / 64; word < XSEG_CELLS_WIDE / 64; word++) {
-        uint64_t sizes = bins->sizes[word];
-
-        if (word == quanta / 64)
-            sizes = sizes >> quanta % 64 << quanta % 64;
-        for (; sizes != 0; sizes &= sizes - 1) {
-            const uint32_t first =
-                xseg_bins_first(bins, word * 64 + (uint32_t)__builtin_ctzll(sizes));
-
-            rank = first < rank ? first : rank;
-        }
-    }
-    return rank == UINT32_MAX ? none : lowest_fit_in(bins->chunk[rank], quanta);
-}
-
 struct xseg_cell xseg_bins_next(const struct xseg_bins *bins, const struct xseg_cell *cell)
 {
     const struct xseg_chunk_map *chunk = xseg_cells_chunk(&cell->extent->cells, cell->quantum);

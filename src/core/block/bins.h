@@ -67,9 +67,6 @@ void xseg_bins_add(struct xseg_bins *bins, struct xseg_chunk_map *chunk);
 /* Remove a chunk map, which must have no cached cells. */
 void xseg_bins_remove(struct xseg_bins *bins, const struct xseg_chunk_map *chunk);
 
-/* The lowest cell of a size or more, or none.  Cost: a few words for each size that has a cell. */
-struct xseg_cell xseg_bins_find_lowest(const struct xseg_bins *bins, uint32_t quanta);
-
 /* The cell of the bins that comes after another one by size and position, or none. */
 struct xseg_cell xseg_bins_next(const struct xseg_bins *bins, const struct xseg_cell *cell);
 

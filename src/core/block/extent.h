@@ -17,7 +17,6 @@
 struct xseg_arena;
 struct xseg_elastic;
 struct xseg_origins;
-struct xseg_packing_page;
 
 /* Members that hits read come first: classic segments are many, and each cache line of one is a miss. */
 struct xseg_extent {
@@ -30,9 +29,8 @@ struct xseg_extent {
     uint64_t position; /* of the segment's first byte; see xseg_extent_position() */
     struct xseg_segment segment;
     struct xseg_cells cells;
-    struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
-    struct xseg_packing_page *pages; /* [granules], NULL without placement:pages; see packing.h */
-    struct xseg_list link;           /* in its arena */
+    struct xseg_block *records;   /* with cells: tree of tracts and isolated cells, see tract.h */
+    struct xseg_list link;        /* in its arena */
     uint32_t pool_number;         /* of the pool that it was made for, for notes; as in arena.h */
     uint32_t registered;          /* registrations that hold its addresses; guarded by GROWTH */
     struct xseg_elastic *elastic; /* of an elastic extent, see elastic.h; else NULL */

@@ -9,7 +9,6 @@
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/config/size.h"
 #include "src/core/large/cached.h"
-#include "src/core/large/packing.h"
 #include "src/core/small/small.h"
 #include "src/core/small/small_free.h"
 #include "src/core/small/tract.h"
@@ -151,8 +150,6 @@ struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_bloc
         return (struct xseg_grant){.arena = arena, .base = block->base, .bytes = block->bytes};
     if (arena->has_cells)
         return noted(xseg_small_hand_out_at(arena, block->extent, base, need), need);
-    if (__builtin_expect(need->packs, 0))
-        xseg_packing_note(arena, block, base, need->bytes);
     return noted(hand_out(arena, block, base, need), need);
 }
 
@@ -173,31 +170,15 @@ void xseg_arena_alloc_cell(struct xseg_arena *arena, const struct xseg_need *nee
         (void)noted(*out, need);
 }
 
-static void alloc_packed(struct xseg_arena *arena, const struct xseg_need *need,
-                         struct xseg_grant *out)
-{
-    uint64_t base = 0;
-    struct xseg_block *block = xseg_packing_find(arena, need, &base);
-
-    if (block == NULL)
-        return;
-    *out = need->keep
-               ? (struct xseg_grant){.arena = arena, .base = block->base, .bytes = block->bytes}
-               : xseg_arena_hand_out_at(arena, block->extent, base, need);
-}
-
 /* Serve a request of an arena without cells.  Returns false without host memory. */
 static inline bool alloc_large(struct xseg_arena *arena, const struct xseg_need *need,
                                struct xseg_grant *out) XSEG_REQUIRES(arena->lock)
 {
     struct xseg_block *block = NULL;
-    const bool packs = __builtin_expect(need->packs, 0) && xseg_packing_prepare(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
     if (__builtin_expect(need->ages, 0) && !arena->is_small && !arena->is_private)
         atomic_fetch_add_explicit(arena->searches, 1, memory_order_relaxed);
-    if (stocked && __builtin_expect(packs, 0))
-        alloc_packed(arena, need, out);
-    else if (stocked && __builtin_expect(need->is_single, 0))
+    if (stocked && __builtin_expect(need->is_single, 0))
         block = xseg_cached_find_single(arena, need);
     else if (stocked)
         block = xseg_cached_choose(arena, need);
@@ -278,8 +259,6 @@ static void put_back(struct xseg_arena *arena, struct xseg_block *block)
         xseg_tract_take_back(arena, block);
         return;
     }
-    if (__builtin_expect(arena->packing != NULL, 0))
-        xseg_packing_note_end(arena, block->bytes);
     xseg_slot_remove(xseg_page_map_slot(arena->page_map, block->base));
     const unsigned neighbours = (unsigned)is_cached(block->prev) + is_cached(block->next);
     block->state = XSEG_BLOCK_CACHED;
@@ -381,6 +360,5 @@ struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block
 uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
 {
     return xseg_zeroed_resident(arena, sizeof(*arena)) + arena->small.bins.host_bytes +
-           arena->small.chunks.host_bytes + (arena->packing != NULL ? sizeof(*arena->packing) : 0) +
-           arena->blocks.host_bytes + arena->uses.host_bytes;
+           arena->small.chunks.host_bytes + arena->blocks.host_bytes + arena->uses.host_bytes;
 }

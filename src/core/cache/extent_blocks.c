@@ -9,7 +9,6 @@
 #include "src/core/arena/origins.h"
 #include "src/core/block/page_map.h"
 #include "src/core/config/size.h"
-#include "src/core/large/packing.h"
 #include "src/core/small/tract.h"
 
 bool xseg_extent_init(struct xseg_extent *extent)
@@ -17,7 +16,6 @@ bool xseg_extent_init(struct xseg_extent *extent)
     XSEG_ASSERT(extent->segment.bytes > 0 && extent->segment.bytes % XSEG_SIZE_QUANTUM == 0);
     extent->has_cells = extent->arena->has_cells;
     extent->records = NULL;
-    extent->pages = NULL;
     atomic_store(&extent->origins, NULL);
     return !extent->has_cells || xseg_cells_init(&extent->cells, extent->segment.bytes);
 }
@@ -30,8 +28,6 @@ void xseg_extent_fini(struct xseg_extent *extent)
         xseg_cells_fini(&extent->cells);
     }
     xseg_origins_fini(extent);
-    free(extent->pages);
-    extent->pages = NULL;
 }
 
 /* The page map that leads to an extent. */
@@ -58,11 +54,7 @@ bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
 {
-    const uint64_t packing =
-        extent->pages == NULL ? 0 : extent->segment.granules * sizeof(*extent->pages);
-
-    return packing + xseg_origins_host_bytes(extent) +
-           xseg_page_map_host_bytes(page_map_of(extent), extent) +
+    return xseg_origins_host_bytes(extent) + xseg_page_map_host_bytes(page_map_of(extent), extent) +
            (extent->has_cells ? xseg_zeroed_resident(extent->cells.memory, extent->cells.host_bytes)
                               : 0);
 }

@@ -60,7 +60,6 @@ enum xseg_config_key {
     XSEG_CONFIG_HARD_LIMIT,
     XSEG_CONFIG_DEVICE_FREE_MIN,
     XSEG_CONFIG_BACKGROUND_THREAD,
-    XSEG_CONFIG_PLACEMENT,
     XSEG_CONFIG_PAGE_CACHE,
     XSEG_CONFIG_SCRUB,
     XSEG_CONFIG_EXPORTABLE,
@@ -94,9 +93,6 @@ struct xseg_config_reserve {
     double amount;
     bool in_gib; /* else a fraction of the device's memory */
 };
-
-/* Placement of blocks; in the order of the words in the table. */
-enum xseg_placement { XSEG_PLACEMENT_BEST_FIT, XSEG_PLACEMENT_PAGES };
 
 /* What is kept of what happened, and which call stacks are taken; in the order of the words in the table. */
 enum xseg_history_kept { XSEG_HISTORY_NOTHING, XSEG_HISTORY_STATE, XSEG_HISTORY_ALL };
@@ -151,7 +147,6 @@ struct xseg_config {
     bool release_lock_on_cudamalloc;
     bool throw_on_cudamalloc_oom;
     uint64_t page_cache_bytes;
-    uint32_t placement; /* enum xseg_placement */
     bool background_thread;
     bool scrub;
     bool exportable;

@@ -14,10 +14,9 @@ void xseg_config_sum_up(struct xseg_config *config)
     config->ends_with_work = config->follows_calls || config->has_errands;
     config->notes_blocks = config->traced || config->block_ages || config->block_user ||
                            config->free_history != 0 || config->history != XSEG_HISTORY_NOTHING;
-    config->has_plain_frees = !config->watches_frees && !config->follows_calls &&
-                              !config->notes_blocks && config->placement == XSEG_PLACEMENT_BEST_FIT;
-    config->has_plain_hits = config->placement == XSEG_PLACEMENT_BEST_FIT &&
-                             !config->follows_calls && !config->unmap_on_free &&
+    config->has_plain_frees =
+        !config->watches_frees && !config->follows_calls && !config->notes_blocks;
+    config->has_plain_hits = !config->follows_calls && !config->unmap_on_free &&
                              !config->guard_page &&
                              !(config->garbage_collection_threshold > 0 &&
                                (config->memory_fraction < 1.0 || config->fraction_by_device));

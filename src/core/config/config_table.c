@@ -113,8 +113,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(throw_on_cudamalloc_oom),
             .accepts = ANY_BOOL,
-            .sentence = "Refuse a growth past per_process_memory_fraction of the device's memory at "
-                        "once, without giving back cached memory first, where no limit refuses it.",
+            .sentence =
+                "Refuse a growth past per_process_memory_fraction of the device's memory at "
+                "once, without giving back cached memory first, where no limit refuses it.",
         },
     [XSEG_CONFIG_RESERVE] =
         {
@@ -332,18 +333,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepts = ANY_BOOL,
             .sentence = "A thread of the library gives idle memory back, instead of the calls that "
                         "are made anyway; also in a lull.",
-        },
-    [XSEG_CONFIG_PLACEMENT] =
-        {
-            .name = "placement",
-            .type = XSEG_CONFIG_CHOICE,
-            .offset = MEMBER(placement),
-            .choice = {"best_fit", "pages"},
-            .is_expandable = true,
-            .accepts = "best_fit or pages",
-            .sentence =
-                "Where a block goes: where it fits best, as in PyTorch; or where whole pages "
-                "come free soonest, see [services](services.md).",
         },
     [XSEG_CONFIG_PAGE_CACHE] =
         {

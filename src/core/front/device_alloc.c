@@ -63,8 +63,6 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     need->no_split = need->is_single || xseg_pool_is_whole(pool);
     /* A single page has its alignment from the address at which it is mapped. */
     need->span = need->bytes + (need->is_single ? 0 : need->alignment - XSEG_SIZE_QUANTUM);
-    need->packs =
-        request->config->placement == XSEG_PLACEMENT_PAGES && need->expandable && !need->no_split;
     need->ages = request->config->garbage_collection_threshold > 0 &&
                  xseg_bounds_fraction(&device->bounds) < 1.0;
     need->segment_bytes = xseg_max(xseg_size_segment(request->config, need->bytes),

@@ -482,7 +482,7 @@ static struct xseg_need classic_of(const struct xseg_arena *arena, const struct 
 {
     struct xseg_need classic = *need;
 
-    classic.expandable = classic.is_single = classic.packs = false;
+    classic.expandable = classic.is_single = false;
     classic.no_split = xseg_pool_is_whole(arena->pool);
     classic.span = need->bytes + need->alignment - XSEG_SIZE_QUANTUM;
     classic.segment_bytes =

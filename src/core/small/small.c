@@ -89,30 +89,6 @@ static struct xseg_cell prefer(const struct xseg_arena *arena, bool expandable,
     return cell;
 }
 
-/* With placement:pages: the lowest cell that is large enough, among all narrow and the 256 smallest wide cells. */
-static struct xseg_cell find_lowest(const struct xseg_arena *arena, const struct xseg_need *need)
-{
-    const uint32_t quanta = (uint32_t)(need->span >> XSEG_CELLS_SHIFT);
-    XSEG_ASSERT(quanta > 0);
-    struct xseg_cell lowest = {0}, cell;
-    uint64_t position = UINT64_MAX;
-
-    if (quanta < XSEG_CELLS_WIDE)
-        lowest = xseg_bins_find_lowest(&arena->small.bins, quanta);
-    if (lowest.quanta != 0)
-        position = xseg_cell_position(&lowest);
-    cell = wide_from(arena, (uint32_t)xseg_max(quanta, XSEG_CELLS_WIDE), 0);
-    for (unsigned looks = 0; cell.quanta != 0 && looks < 256; looks++) {
-        if (xseg_cell_position(&cell) < position && xseg_extent_is_expandable(cell.extent) &&
-            xseg_cell_bytes_of(cell.quanta) < need->config->max_split_bytes) {
-            lowest = cell;
-            position = xseg_cell_position(&cell);
-        }
-        cell = cell_after(arena, &cell);
-    }
-    return lowest;
-}
-
 /* The best fit of wide cells, or none.
  * out: set to its node; left alone for the victim, which has none */
 static inline struct xseg_cell best_wide(const struct xseg_arena *arena, uint32_t quanta,
@@ -306,11 +282,8 @@ bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
 {
     struct xseg_block *node = NULL;
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && need->span >= need->bytes);
-    const struct xseg_cell cell =
-        __builtin_expect(need->packs, 0)
-            ? find_lowest(arena, need)
-            : find(arena, (uint32_t)(need->span >> XSEG_CELLS_SHIFT), need->expandable,
-                   need->config->max_split_bytes, &node);
+    const struct xseg_cell cell = find(arena, (uint32_t)(need->span >> XSEG_CELLS_SHIFT),
+                                       need->expandable, need->config->max_split_bytes, &node);
 
     if (cell.quanta == 0)
         return false;

@@ -78,13 +78,6 @@ static const struct row rows[TUNING_KEYS] = {
             .needs_clock = true,
             .lower = "memory that is idle goes back before another stream or pool takes more",
         },
-    [TUNING_PLACEMENT] =
-        {
-            .name = "placement",
-            .words = {"pages"},
-            .in_expandable = true,
-            .lower = "blocks lie where whole pages come free soonest",
-        },
     [TUNING_REUSE] =
         {
             .name = "graph_capture_record_stream_reuse",

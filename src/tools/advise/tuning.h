@@ -27,7 +27,6 @@ enum tuning_key {
     TUNING_SPLIT,
     TUNING_ROUNDING,
     TUNING_IDLE,
-    TUNING_PLACEMENT,
     TUNING_REUSE,
     TUNING_KEYS
 };

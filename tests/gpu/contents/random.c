@@ -500,7 +500,7 @@ void play_random(struct stage *stage)
     static const char *const configs[] = {
         "expandable_segments:False",
         "expandable_segments:True",
-        "expandable_segments:True,page_mb:auto,placement:pages",
+        "expandable_segments:True,page_mb:auto",
         "expandable_segments:True,page_mb:small,page_cache_mb:64",
     };
     const unsigned games = stage->is_classic ? 1 : sizeof(configs) / sizeof(configs[0]);

@@ -17,7 +17,6 @@ static const struct setting {
     {FEATURE_CLASSIC, "expandable_segments:False", "expandable_segments:True", 5, 0},
     {FEATURE_PAGES_SMALL, "page_mb:small", "page_mb:fixed", 4, FEATURE(PAGES_AUTO)},
     {FEATURE_PAGES_AUTO, "page_mb:auto", "page_mb:fixed", 4, FEATURE(PAGES_SMALL)},
-    {FEATURE_PLACEMENT, "placement:pages", "placement:best_fit", 4, 0},
     {FEATURE_DECAY, "idle_ms:20", "idle_ms:-1", 3, 0},
     {FEATURE_DEBUG_FILL, "debug_fill:True", "debug_fill:False", 6, 0},
     {FEATURE_GUARD, "guard_page:True", "guard_page:False", 8, 0},

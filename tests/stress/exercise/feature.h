@@ -22,7 +22,7 @@
     X(TRIM, "trim") X(FAULT, "fault")                                                               \
     /* of the allocator and its devices */                                                          \
     X(CLASSIC, "classic") X(PAGES_SMALL, "page_mb:small") X(PAGES_AUTO, "page_mb:auto")             \
-    X(PLACEMENT, "placement:pages") X(DECAY, "idle_ms") X(DEBUG_FILL, "debug_fill")                 \
+    X(DECAY, "idle_ms") X(DEBUG_FILL, "debug_fill")                 \
     X(GUARD, "guard_page") X(UNMAP, "unmap_on_free") X(PAGE_CACHE, "page_cache")                    \
     X(AGES, "block_ages") X(SCRUB, "scrub") X(HISTORY, "free_history") X(HARD, "hard_limit")        \
     X(SOFT, "soft_limit") X(FRACTION, "fraction") X(MAX_SPLIT, "max_split") X(ROUNDUP, "roundup")   \
