@@ -16,7 +16,6 @@ extern "C" {
 struct xseg_key {
     size_t struct_bytes; /* sizeof(struct xseg_key), as the library knows it */
     const char *name;
-    const char *alias;   /* a second name that is read, or NULL */
     const char *accepts; /* which values: "True or False" */
     const char *meaning; /* sentences */
     const char
@@ -24,7 +23,8 @@ struct xseg_key {
     const char *standard; /* the value without any configuration, spelled likewise */
     bool is_named;        /* the string names the key */
     bool is_standard;     /* value and standard are the same */
-    bool has_effect;      /* false: read and held to its bounds, but nothing here depends on it */
+    bool
+        has_effect; /* false: the value is checked, but nothing depends on it under this configuration */
 };
 
 /**

@@ -98,7 +98,6 @@ static void a_string_names_some(void **state)
 static void some_have_no_effect(void **state)
 {
     (void)state;
-    assert_false(ask("", "pinned_free_catch_all", "argument").has_effect);
     assert_true(ask("", "page_mb", "argument").has_effect);
     assert_false(ask("expandable_segments:False", "page_mb", "argument").has_effect);
 }

@@ -14,8 +14,7 @@ static void print_row(const struct xseg_config *defaults, enum xseg_config_key k
     xseg_text_init(&text, buffer, sizeof(buffer));
     if (!xseg_config_print_value(defaults, key, &text))
         xseg_text_add(&text, "%s", row->unset);
-    printf("| `%s` | %s | %s | %s%s |\n", row->name, row->accepts, buffer,
-           row->is_inert ? "*No effect.* " : "", row->sentence);
+    printf("| `%s` | %s | %s | %s |\n", row->name, row->accepts, buffer, row->sentence);
 }
 
 int main(void)

@@ -128,6 +128,24 @@ class Contents(Case):
         self.assertEqual(sorted((page[0], page[1], page[2]) for page in device["pages"]),
                          sorted((one.base, one.bytes, one.kind.name.lower()) for one in explained.reasons))
 
+    def test_settings_of_pytorch(self):
+        """Keys without an effect are in the settings as they were named, and not in the configuration."""
+        ignored = {"backend": "native", "pinned_num_register_threads": "8", "pinned_max_cached_size_mb": "7",
+                   "pinned_use_cuda_host_register": "True", "release_lock_on_cudamalloc": "True"}
+        text = ",".join(f"{key}:{value}" for key, value in ignored.items())
+        allocator = self.open(text + ",max_split_size_mb:64")
+        allocator.configure("pinned_num_register_threads:4")
+        snapshot = self.write(allocator)
+        settings = snapshot["allocator_settings"]
+        self.assertEqual(dict(item.split(":") for item in settings.pop("PYTORCH_CUDA_ALLOC_CONF").split(",")),
+                         {**ignored, "pinned_num_register_threads": "4", "max_split_size_mb": "64"})
+        self.assertEqual(settings, {
+            "max_split_size": 64 << 20, "max_round_threshold": -1, "max_cached_size": 7 << 20, "garbage_collection_threshold": 0,
+            "expandable_segments": True, "release_lock_on_cudamalloc": True, "pinned_use_cuda_host_register": True,
+            "graph_capture_record_stream_reuse": False, "pinned_num_register_threads": 4,
+            "roundup_power2_divisions": {str(1 << i): 0 for i in range(16)}})
+        self.assertFalse(any(key in snapshot["xseg"]["configuration"] for key in ignored))
+
     def test_state_is_what_the_other_reports_say(self):
         for config in (ALL, "expandable_segments:False", "history:state", "expandable_segments:True,history:all"):
             with self.subTest(config=config):

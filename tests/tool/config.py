@@ -53,10 +53,10 @@ class InForce(ConfigTest):
         self.assertRegex(text, r"^source    default\nstacks    by .*\n\nall ")
 
     def test_what_is_set_and_why(self):
-        self.assertEqual(self.rows(XSEG_ALLOC_CONF="idle_ms:50,backend:native"),
+        self.assertEqual(self.rows(XSEG_ALLOC_CONF="idle_ms:50,page_mb:fixed,expandable_segments:False,backend:native"),
                          {"idle_ms": ["50", "-1", "XSEG_ALLOC_CONF"],
-                          "backend": ["native", "native",
-                                      "XSEG_ALLOC_CONF, without effect here"]})
+                          "expandable_segments": ["False", "True", "XSEG_ALLOC_CONF"],
+                          "page_mb": ["fixed", "fixed", "XSEG_ALLOC_CONF, without effect here"]})
         self.assertEqual(self.rows(PYTORCH_ALLOC_CONF="large_segment_size_mb:40"),
                          {"expandable_segments": ["False", "True",
                                                   "implied by PYTORCH_ALLOC_CONF"],
@@ -123,10 +123,9 @@ class InForce(ConfigTest):
         self.assertIsNone(self.keys()[0]["string"])
 
     def test_bytes_that_cannot_be_printed(self):
-        string = b"expandable_segments_reserve_by_class:[a\xff:1]"
-        self.assertIn(r"[a\xff:1]  ", self.said(string) + " ")
-        self.assertEqual(self.keys(string)[0]["string"],
-                         r"expandable_segments_reserve_by_class:[a\xff:1]")
+        string = b"oom_snapshot:/a\xff"
+        self.assertIn(r"/a\xff  ", self.said(string) + " ")
+        self.assertEqual(self.keys(string)[0]["string"], r"oom_snapshot:/a\xff")
 
 
 class Checks(ConfigTest):

@@ -144,7 +144,7 @@ class Environment(Printable):
         self.complained(b"(source: argument)", "config", ESCAPE)
 
     def test_values_of_keys(self):
-        key, value = b"expandable_segments_reserve_by_class:", b"[" + 200 * b"\xff" + b":1]"
+        key, value = b"oom_snapshot:", b"/" + 200 * b"\xff"
         said, _ = self.run_tool("config", key + value, status=0)
         self.assertEqual(said.count(rb"\xff"), 400)
         said, _ = self.run_tool("config", "--keys", key + value, status=0)

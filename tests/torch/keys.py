@@ -11,9 +11,8 @@ import backends
 
 HERE = pathlib.Path(__file__).resolve()
 # Values of keys whose default has no spelling.
-VALUES = {"max_split_size_mb": "64", "expandable_segments_reserve": "0.5", "expandable_segments_reserve_by_class": "[x:0.5]",
-          "soft_limit_mb": "20000", "hard_limit_mb": "20000", "pinned_reserve_segment_size_mb": "64",
-          "pinned_max_round_threshold_mb": "64", "pinned_max_cached_size_mb": "64"}
+VALUES = {"max_split_size_mb": "64", "expandable_segments_reserve": "0.5",
+          "soft_limit_mb": "20000", "hard_limit_mb": "20000"}
 
 
 def programme(*keys):

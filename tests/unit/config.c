@@ -16,6 +16,7 @@
 #include "src/base/error.h"
 #include "src/core/config/config.h"
 #include "src/core/config/config_load.h"
+#include "src/core/config/config_names.h"
 #include "src/core/config/config_print.h"
 #include "src/core/config/config_table.h"
 
@@ -92,13 +93,9 @@ static const struct {
      ",per_process_memory_fraction:0.30000000000000004,"},
     {"garbage_collection_threshold:0.8", ",garbage_collection_threshold:0.8,"},
     {"graph_capture_record_stream_reuse:True", ",graph_capture_record_stream_reuse:True,"},
-    {"release_lock_on_cudamalloc:True", ",release_lock_on_cudamalloc:True,"},
-    {"release_lock_on_hipmalloc:True", ",release_lock_on_cudamalloc:True,"},
     {"throw_on_cudamalloc_oom:True", ",throw_on_cudamalloc_oom:True,"},
     {"expandable_segments_reserve:0.5", ",expandable_segments_reserve:0.5,"},
     {"expandable_segments_reserve:40G", ",expandable_segments_reserve:40G,"},
-    {"expandable_segments_reserve_by_class:[ kv : 40G , rest:0.5 ]",
-     ",expandable_segments_reserve_by_class:[kv:40G,rest:0.5],"},
     {"debug_fill:True", ",debug_fill:True,"},
     {"unmap_on_free:True", ",unmap_on_free:True,"},
     {"guard_page:True", ",guard_page:True,"},
@@ -106,15 +103,6 @@ static const struct {
     {"block_ages:True", ",block_ages:True,"},
     {"block_user:True", ",block_user:True,"},
     {"free_history:65536", ",free_history:65536,"},
-    {"backend:native", ",backend:native,"},
-    {"backend:cudaMallocAsync", ",backend:cudaMallocAsync,"},
-    {"pinned_use_cuda_host_register:True", ",pinned_use_cuda_host_register:True,"},
-    {"pinned_num_register_threads:128", ",pinned_num_register_threads:128,"},
-    {"pinned_reserve_segment_size_mb:64", ",pinned_reserve_segment_size_mb:64,"},
-    {"pinned_use_background_threads:True", ",pinned_use_background_threads:True,"},
-    {"pinned_free_catch_all:True", ",pinned_free_catch_all:True"},
-    {"pinned_max_round_threshold_mb:0", ",pinned_max_round_threshold_mb:0"},
-    {"pinned_max_cached_size_mb:7", ",pinned_max_cached_size_mb:7"},
 };
 
 /* Each string is accepted, and the printed configuration has the fragment. */
@@ -137,7 +125,6 @@ static const struct {
     {"max_split_size_mb:128MB", "max_split_size_mb: '128MB' at column 19: "},
     {"max_split_size_mb:-2", "max_split_size_mb: '-2' at column 19: "},
     {"max_non_split_rounding_mb:-1", "max_non_split_rounding_mb: '-1' at column 27: "},
-    {"pinned_reserve_segment_size_mb:-1", "pinned_reserve_segment_size_mb: '-1' at column 32"},
     {"max_split_size_mb:\a", "max_split_size_mb: '\\x07' at column 19: "},
     {"max_split_size_mb:12", "max_split_size_mb: '12' at column 19: "},
     {"max_split_size_mb:128 8", "max_split_size_mb: '8' at column 23: expected ','"},
@@ -211,27 +198,19 @@ static const struct {
     {"budget_share:9.9e-7", "budget_share: '9.9e-7' at column 14: expected 0, or a number from"},
     {"budget_share:0.1e-400", "budget_share: '0.1e-400' at column 14: expected 0, or a number"},
     {"per_process_memory_fraction:1e-400", "per_process_memory_fraction: '1e-400' at column 29"},
-    {"expandable_segments_reserve_by_class:0.5",
-     "expandable_segments_reserve_by_class: '0.5' at column 38: expected a list such as"},
-    {"expandable_segments_reserve_by_class:[a:1,]",
-     "expandable_segments_reserve_by_class: ']' at column 43: "},
-    {"expandable_segments_reserve_by_class:[a]",
-     "expandable_segments_reserve_by_class: ']' at column 40: "},
-    {"expandable_segments_reserve_by_class:[a:x]",
-     "expandable_segments_reserve_by_class: 'x' at column 41: "},
+    {"expandable_segments_reserve_by_class:,",
+     "expandable_segments_reserve_by_class: ',' at column 38: expected a value"},
+    {"expandable_segments_reserve_by_class:[a",
+     "expandable_segments_reserve_by_class: the end at column 40: expected ']'"},
+    {"backend", "backend: the end at column 8: expected ':'"},
+    {"pinned_num_register_threads:3 4",
+     "pinned_num_register_threads: '4' at column 31: expected ','"},
     {"debug_fill:1", "debug_fill: '1' at column 12: expected True or False"},
     {"free_history:65537", "free_history: '65537' at column 14: expected a whole number from 0 to "
                            "65536"},
     {"free_history:-1", "free_history: '-1' at column 14: "},
     {"free_history:1.5", "free_history: '1.5' at column 14: "},
     {"page_mb:20", "page_mb: '20' at column 9: expected fixed, auto or small"},
-    {"backend:cuda", "backend: 'cuda' at column 9: expected native or cudaMallocAsync"},
-    {"pinned_num_register_threads:none", "pinned_num_register_threads: 'none' at column 29"},
-    {"pinned_num_register_threads:3", "pinned_num_register_threads: '3' at column 29"},
-    {"pinned_num_register_threads:256", "pinned_num_register_threads: '256' at column 29"},
-    {"pinned_reserve_segment_size_mb:0", "pinned_reserve_segment_size_mb: '0' at column 32"},
-    {"pinned_reserve_segment_size_mb:1048577",
-     "pinned_reserve_segment_size_mb: '1048577' at column 32"},
 };
 
 /* Every refusal names the key, the value and its column, and changes nothing. */
@@ -239,7 +218,7 @@ static void bad_strings_are_refused_with_a_sentence(void **state)
 {
     (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(refused); i++) {
-        const struct xseg_config before = parsed("max_split_size_mb:77,backend:cudaMallocAsync");
+        const struct xseg_config before = parsed("max_split_size_mb:77,scrub:True");
         struct xseg_config config = before;
         uint64_t named = 12345;
         char *text = strdup(refused[i].text); /* on the heap, so that ASan sees a read past it */
@@ -413,12 +392,8 @@ static const char *const everything =
     "expandable_segments:False,large_segment_size_mb:41,max_split_size_mb:50,"
     "max_non_split_rounding_mb:60,roundup_power2_divisions:[2:4,16:8,64:0,>:32],"
     "per_process_memory_fraction:0.123456789012345,garbage_collection_threshold:0.9,"
-    "graph_capture_record_stream_reuse:True,release_lock_on_cudamalloc:True,"
+    "graph_capture_record_stream_reuse:True,"
     "throw_on_cudamalloc_oom:True,expandable_segments_reserve:1e-3G,"
-    "expandable_segments_reserve_by_class:[a:1,b:2.5G],backend:cudaMallocAsync,"
-    "pinned_use_cuda_host_register:True,pinned_num_register_threads:16,"
-    "pinned_reserve_segment_size_mb:1,pinned_use_background_threads:True,"
-    "pinned_free_catch_all:True,pinned_max_round_threshold_mb:0,pinned_max_cached_size_mb:3,"
     "idle_ms:1000,keep_mb:5,keep_window_s:6,reclaim_us_per_s:7,soft_limit_mb:8,"
     "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,"
     "exportable:True,"
@@ -465,14 +440,52 @@ static void numbers_have_a_point_in_every_locale(void **state)
 /* -1 is the value that PyTorch reports for an unlimited size. */
 static void minus_one_is_unlimited(void **state)
 {
-    const struct xseg_config config = parsed(
-        "max_split_size_mb:100,pinned_max_round_threshold_mb:1,pinned_max_cached_size_mb:1,"
-        "max_split_size_mb:-1,pinned_max_round_threshold_mb:-1,pinned_max_cached_size_mb:-1");
+    const struct xseg_config config = parsed("max_split_size_mb:100,max_split_size_mb:-1");
 
     (void)state;
     assert_true(config.max_split_bytes == UINT64_MAX);
-    assert_true(config.pinned_max_round_threshold_bytes == UINT64_MAX);
-    assert_true(config.pinned_max_cached_bytes == UINT64_MAX);
+}
+
+/* PyTorch checks the values of its own keys.  They are not printed, and the configuration keeps their text. */
+static void keys_of_pytorch_are_ignored(void **state)
+{
+    struct xseg_config config =
+        parsed("backend:whatever,expandable_segments_reserve_by_class:[ kv : 40G , rest:0.5 ],"
+               "pinned_num_register_threads:3,release_lock_on_hipmalloc:True,max_split_size_mb:64");
+
+    (void)state;
+    assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
+    for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
+        assert_null(strstr(print(&config), xseg_config_ignored[i]));
+    assert_string_equal(xseg_config_names_ignored_value(&config, "backend"), "whatever");
+    assert_string_equal(
+        xseg_config_names_ignored_value(&config, "expandable_segments_reserve_by_class"),
+        "[ kv : 40G , rest:0.5 ]");
+    assert_null(xseg_config_names_ignored_value(&config, "release_lock_on_cudamalloc"));
+    assert_int_equal(xseg_config_parse(&config, "pinned_num_register_threads:8", NULL), XSEG_OK);
+    assert_string_equal(xseg_config_names_ignored_value(&config, "pinned_num_register_threads"),
+                        "8");
+}
+
+/* A value longer than the buffer is accepted, and its text is not kept. */
+static void long_values_of_ignored_keys_are_not_kept(void **state)
+{
+    static const char key[] = "expandable_segments_reserve_by_class:";
+    char text[sizeof(key) + XSEG_CONFIG_IGNORED_BYTES];
+
+    (void)state;
+    for (size_t length = XSEG_CONFIG_IGNORED_BYTES - 1; length <= XSEG_CONFIG_IGNORED_BYTES;
+         length++) {
+        memcpy(text, key, sizeof(key) - 1);
+        memset(text + sizeof(key) - 1, 'x', length);
+        text[sizeof(key) - 1 + length] = '\0';
+        const struct xseg_config config = parsed(text);
+        const char *const kept =
+            xseg_config_names_ignored_value(&config, "expandable_segments_reserve_by_class");
+
+        assert_int_equal(kept != NULL, length < XSEG_CONFIG_IGNORED_BYTES);
+        assert_true(kept == NULL || strlen(kept) == length);
+    }
 }
 
 static void named_keys_are_told(void **state)
@@ -488,8 +501,8 @@ static void named_keys_are_told(void **state)
                                        &named),
                      XSEG_OK);
     assert_int_equal(named, UINT64_C(1) << XSEG_CONFIG_EXPANDABLE_SEGMENTS |
-                                UINT64_C(1) << XSEG_CONFIG_BACKEND |
-                                UINT64_C(1) << XSEG_CONFIG_PINNED_FREE_CATCH_ALL |
+                                UINT64_C(1) << XSEG_CONFIG_KEYS |
+                                UINT64_C(1) << (XSEG_CONFIG_KEYS + 2) |
                                 UINT64_C(1) << XSEG_CONFIG_MAX_SPLIT_SIZE);
 }
 
@@ -582,8 +595,6 @@ static void the_table_describes_every_key(void **state)
         assert_non_null(row->name);
         assert_non_null(row->accepts);
         assert_non_null(row->sentence);
-        if (strncmp(row->name, "pinned_", strlen("pinned_")) == 0)
-            assert_true(row->is_inert);
         for (unsigned other = 0; other < key; other++) {
             assert_string_not_equal(row->name, xseg_config_table[other].name);
             assert_int_not_equal(row->offset, xseg_config_table[other].offset);
@@ -610,6 +621,8 @@ int main(void)
         cmocka_unit_test(none_is_no_ledger),
         cmocka_unit_test(what_is_printed_reads_the_same),
         cmocka_unit_test(numbers_have_a_point_in_every_locale),
+        cmocka_unit_test(keys_of_pytorch_are_ignored),
+        cmocka_unit_test(long_values_of_ignored_keys_are_not_kept),
         cmocka_unit_test(named_keys_are_told),
         cmocka_unit_test(the_first_source_wins_whole),
         cmocka_unit_test(expandable_segments_defaults_by_source),

@@ -93,8 +93,8 @@ bool is_about_added(const char *line)
            (keys.find("rdma") != std::string::npos && std::strstr(line, ": rdma has no effect") != nullptr);
 }
 
-/* A line without the keys of pinned memory: they have no effect in the library, and PyTorch follows them.  "": nothing is left. */
-std::string without_pinned(const std::string &line)
+/* A line without the keys that the library ignores and PyTorch applies; "" if no key remains. */
+std::string without_keys_of_pytorch(const std::string &line)
 {
     static const std::string begins = "the configuration names keys that have no effect here: ";
     if (line.compare(0, begins.size(), begins) != 0) {
@@ -103,7 +103,7 @@ std::string without_pinned(const std::string &line)
     std::string kept;
     std::istringstream keys(line.substr(begins.size()));
     for (std::string key; std::getline(keys >> std::ws, key, ',');) {
-        if (key.rfind("pinned_", 0) != 0) {
+        if (key.rfind("pinned_", 0) != 0 && key != "backend") {
             kept += (kept.empty() ? begins : ", ") + key;
         }
     }
@@ -112,7 +112,7 @@ std::string without_pinned(const std::string &line)
 
 void log_line(void *, enum xseg_log_level level, const char *line)
 {
-    std::string shown = without_pinned(line);
+    std::string shown = without_keys_of_pytorch(line);
     if (level != XSEG_LOG_INFO && !is_about_added(line) && !shown.empty()) {
         (void)std::fprintf(stderr, "xseg: %s\n", shown.c_str());
     }

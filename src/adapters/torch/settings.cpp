@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <iomanip>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -422,6 +423,37 @@ void set_settings(const std::string &settings)
     follow_settings(settings);
 }
 
+/* The value of the last entry with a key, without blanks; "" if no entry has it. */
+static std::string value_of(const std::string &settings, const std::string &key)
+{
+    std::string text, value;
+    std::copy_if(settings.begin(), settings.end(), std::back_inserter(text),
+                 [](char one) { return std::strchr(" \t\n\v\f\r", one) == nullptr; });
+    std::istringstream entries(text);
+    for (std::string entry; std::getline(entries, entry, ',');) {
+        if (entry.compare(0, key.size() + 1, key + ":") == 0) {
+            value = entry.substr(key.size() + 1);
+        }
+    }
+    return value;
+}
+
+/* Reject a wrong value before PyTorch applies the rest of a string: a string cannot restore all of PyTorch's defaults. */
+static void check_keys_of_pytorch(const std::string &settings)
+{
+    for (const char *key : {"pinned_free_catch_all", "pinned_use_background_threads", "pinned_use_cuda_host_register",
+                            "release_lock_on_cudamalloc", "release_lock_on_hipmalloc"}) {
+        std::string value = value_of(settings, key);
+        TORCH_CHECK_VALUE(value.empty() || value == "True" || value == "False", "xseg: ", key, ": invalid value, '", value,
+                          "'; set it to True or False");
+    }
+#if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
+    if (std::string backend = value_of(settings, "backend"); !backend.empty()) {
+        parse_own("backend:" + backend); /* PyTorch's error, with nothing else of the string applied */
+    }
+#endif
+}
+
 void check_settings(const std::string &settings)
 {
     size_t nul = settings.find('\0');
@@ -429,11 +461,11 @@ void check_settings(const std::string &settings)
     if (xseg_status status = xseg_keys(settings.c_str(), nullptr, nullptr, nullptr); status != XSEG_OK) {
         std::string text = error_text(status);
         /* PyTorch's words come first where programs may look for them. */
-        const char *words = text.rfind("backend: ", 0) == 0 ? "Unknown allocator backend, options are native and cudaMallocAsync: "
-                            : text.rfind("configuration: ", 0) == 0 ? "Unrecognized key in the allocator config: "
+        const char *words = text.rfind("configuration: ", 0) == 0 ? "Unrecognized key in the allocator config: "
                                                                     : "";
         TORCH_CHECK_VALUE(false, words, "xseg: ", text);
     }
+    check_keys_of_pytorch(settings);
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
     for (size_t at = 0; (at = settings.find_first_of("0123456789", at)) != std::string::npos;) {
         errno = 0;
@@ -449,9 +481,6 @@ void check_settings(const std::string &settings)
         TORCH_CHECK_VALUE(is_known_to_pytorch(key.c_str()), "Unrecognized key '", key,
                           "' in the allocator config: xseg: set it by xseg.torch.allocator().configure()");
         TORCH_CHECK_VALUE(value.value != "off", "xseg: ", key, ": PyTorch has no word for 'off'; leave the key out");
-        if (key == "backend") {
-            parse_own("backend:" + value.value); /* PyTorch's error, with nothing else of the string applied */
-        }
     }
 #endif
 }

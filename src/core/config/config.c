@@ -20,14 +20,15 @@
 struct parser {
     const char *text, *next; /* the whole string; behind the token */
     struct xseg_config_token token;
-    const struct xseg_config_row *row; /* the key that is being read */
+    const struct xseg_config_row *row; /* the key that is being read; NULL: an ignored one */
+    unsigned ignored;                  /* index of that one */
     struct xseg_config_token
         value[XSEG_CONFIG_KEYS]; /* where the last value of each named key is */
     struct xseg_config config;
     uint64_t named;
 };
 
-_Static_assert(XSEG_CONFIG_KEYS <= 64, "a set of keys is a uint64_t");
+_Static_assert(XSEG_CONFIG_KEYS + XSEG_CONFIG_IGNORED <= 64, "a set of keys is a uint64_t");
 
 /* Give a member its default; lists, spans and paths are empty. */
 static void init_member(void *member, const struct xseg_config_row *row)
@@ -39,7 +40,6 @@ static void init_member(void *member, const struct xseg_config_row *row)
     case XSEG_CONFIG_MIB:
         *(uint64_t *)member = row->start == XSEG_CONFIG_UNSET ? UINT64_MAX : row->start * XSEG_MIB;
         break;
-    case XSEG_CONFIG_POWER:
     case XSEG_CONFIG_NUMBER:
     case XSEG_CONFIG_CHOICE:
         *(uint32_t *)member = (uint32_t)row->start;
@@ -53,7 +53,6 @@ static void init_member(void *member, const struct xseg_config_row *row)
     case XSEG_CONFIG_ACTIONS:
     case XSEG_CONFIG_DIVISIONS:
     case XSEG_CONFIG_SPAN:
-    case XSEG_CONFIG_SPANS:
     case XSEG_CONFIG_PATH:
         break;
     }
@@ -81,7 +80,10 @@ static void point_at(const struct parser *parser, const struct xseg_config_token
 
     memcpy(found, token->at, shown);
     found[shown] = '\0';
-    xseg_fail(XSEG_ERR_CONFIG, "%s", parser->row != NULL ? parser->row->name : "configuration");
+    xseg_fail(XSEG_ERR_CONFIG, "%s",
+              parser->row != NULL                     ? parser->row->name
+              : parser->ignored < XSEG_CONFIG_IGNORED ? xseg_config_ignored[parser->ignored]
+                                                      : "configuration");
     xseg_fail_add(token->length > 0 ? ": '%s' at column %zu" : ": the end%s at column %zu", found,
                   (size_t)(token->at - parser->text) + 1);
 }
@@ -140,11 +142,6 @@ static bool read_number(const struct parser *parser, uint32_t *out)
         return false;
     *out = (uint32_t)value;
     return true;
-}
-
-static bool read_power(const struct parser *parser, uint32_t *out)
-{
-    return read_number(parser, out) && xseg_is_power_of_two(*out);
 }
 
 static bool read_bounded_real(const struct parser *parser, double *out)
@@ -260,46 +257,6 @@ static xseg_status read_list_divisions(struct parser *parser, uint32_t *division
     return expect_mark(parser, ']', "',' or ']' behind an interval");
 }
 
-/* Read one `name:span` of a list. */
-static xseg_status read_list_span(struct parser *parser, struct xseg_text *text)
-{
-    const struct xseg_config_token name = parser->token;
-    struct xseg_config_reserve span;
-
-    if (!xseg_config_token_is_word(&name))
-        return refuse(parser, &name, "the name of a class");
-    advance(parser);
-    if (expect_mark(parser, ':', "':' behind the name of a class") != XSEG_OK)
-        return XSEG_ERR_CONFIG;
-    if (!read_span(&parser->token, &span))
-        return refuse(parser, &parser->token, xseg_config_table[XSEG_CONFIG_RESERVE].accepts);
-    xseg_text_add(text, "%c%.*s:%.*s", text->length == 0 ? '[' : ',', (int)name.length, name.at,
-                  (int)parser->token.length, parser->token.at);
-    advance(parser);
-    return XSEG_OK;
-}
-
-/* Read `[name:span,...]`, or `[]` for none; the text is kept without blanks. */
-static xseg_status read_list_spans(struct parser *parser, char *out, size_t bytes)
-{
-    const struct xseg_config_token start = parser->token;
-    struct xseg_text text;
-
-    xseg_text_init(&text, out, bytes);
-    if (expect_mark(parser, '[', parser->row->accepts) != XSEG_OK)
-        return XSEG_ERR_CONFIG;
-    while (!xseg_config_token_is_mark(&parser->token, ']')) {
-        if (text.length > 0 && expect_mark(parser, ',', "',' or ']' behind a class") != XSEG_OK)
-            return XSEG_ERR_CONFIG;
-        if (read_list_span(parser, &text) != XSEG_OK)
-            return XSEG_ERR_CONFIG;
-    }
-    advance(parser);
-    if (text.length > 0)
-        xseg_text_add(&text, "]");
-    return text.length < bytes ? XSEG_OK : refuse(parser, &start, parser->row->accepts);
-}
-
 /* Read the word of an action. */
 static bool read_action(const struct xseg_config_token *token, uint32_t *set)
 {
@@ -364,8 +321,6 @@ static bool read_word(const struct parser *parser, void *member)
         return read_bool(parser, member);
     case XSEG_CONFIG_MIB:
         return read_mib(parser, member);
-    case XSEG_CONFIG_POWER:
-        return read_power(parser, member);
     case XSEG_CONFIG_NUMBER:
         return read_number(parser, member);
     case XSEG_CONFIG_PERIOD:
@@ -378,7 +333,6 @@ static bool read_word(const struct parser *parser, void *member)
         return read_span(&parser->token, member);
     case XSEG_CONFIG_DIVISIONS:
     case XSEG_CONFIG_ACTIONS:
-    case XSEG_CONFIG_SPANS:
         break;
     case XSEG_CONFIG_PATH:
         return read_path(parser, member);
@@ -402,9 +356,6 @@ static xseg_status read_value(struct parser *parser)
     void *const member = (char *)&parser->config + row->offset;
     bool is_good;
 
-    if (row->type == XSEG_CONFIG_SPANS)
-        return read_list_spans(parser, member,
-                               sizeof(parser->config.expandable_segments_reserve_by_class));
     if (row->type == XSEG_CONFIG_ACTIONS)
         return read_list_actions(parser, member);
     if (row->type == XSEG_CONFIG_DIVISIONS && xseg_config_token_is_mark(&parser->token, '['))
@@ -422,19 +373,41 @@ static xseg_status read_value(struct parser *parser)
     return XSEG_OK;
 }
 
-/* Step over a value that another pass reads. */
+/* Skip a value that another pass reads, or none does. */
 static xseg_status skip_value(struct parser *parser)
 {
     const bool is_list = xseg_config_token_is_mark(&parser->token, '[');
 
     if (!is_list && !xseg_config_token_is_word(&parser->token))
-        return refuse(parser, &parser->token, parser->row->accepts);
+        return refuse(parser, &parser->token,
+                      parser->row != NULL ? parser->row->accepts : "a value");
     while (is_list && !xseg_config_token_is_mark(&parser->token, ']')) {
         if (parser->token.length == 0)
             return refuse(parser, &parser->token, "']'");
         advance(parser);
     }
     advance(parser);
+    return XSEG_OK;
+}
+
+/* Skip the value of a key without an effect; the configuration keeps its text. */
+static xseg_status keep_ignored(struct parser *parser)
+{
+    char *const kept = parser->config.ignored[parser->ignored];
+    const char *const start = parser->token.at;
+    const char *end = start;
+
+    XSEG_ASSERT(parser->ignored < XSEG_CONFIG_IGNORED);
+    if (xseg_config_token_is_mark(&parser->token, '[') && strchr(start, ']') != NULL)
+        end = strchr(start, ']') + 1;
+    else
+        end += parser->token.length;
+    if (skip_value(parser) != XSEG_OK)
+        return XSEG_ERR_CONFIG;
+    parser->named |= (uint64_t)1 << (XSEG_CONFIG_KEYS + parser->ignored);
+    memset(kept, 0, XSEG_CONFIG_IGNORED_BYTES);
+    if ((size_t)(end - start) < XSEG_CONFIG_IGNORED_BYTES)
+        memcpy(kept, start, (size_t)(end - start));
     return XSEG_OK;
 }
 
@@ -451,7 +424,8 @@ static xseg_status read_key(struct parser *parser)
         parser->next = equals;
     }
     parser->row = xseg_config_names_find(token->at, token->length);
-    if (parser->row == NULL) {
+    parser->ignored = xseg_config_names_find_ignored(token->at, token->length);
+    if (parser->row == NULL && parser->ignored == XSEG_CONFIG_IGNORED) {
         point_at(parser, token);
         xseg_config_names_suggest(token->at, token->length);
         return XSEG_ERR_CONFIG;
@@ -467,6 +441,8 @@ static xseg_status read_entry(struct parser *parser, bool reads_large)
 {
     if (read_key(parser) != XSEG_OK)
         return XSEG_ERR_CONFIG;
+    if (parser->row == NULL)
+        return keep_ignored(parser);
     const unsigned key = (unsigned)(parser->row - xseg_config_table);
 
     parser->value[key] = parser->token;
@@ -568,7 +544,7 @@ static xseg_status check_together(struct parser *parser)
 
 xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint64_t *named)
 {
-    struct parser parser = {.text = text, .config = *config};
+    struct parser parser = {.text = text, .config = *config, .ignored = XSEG_CONFIG_IGNORED};
 
     XSEG_ASSERT(text != NULL);
     if (read_entries(&parser, true) != XSEG_OK || read_entries(&parser, false) != XSEG_OK ||

@@ -27,7 +27,8 @@
 /* Room for the name of a folder. */
 #define XSEG_CONFIG_PATH_BYTES 256u
 
-/* Every key, in the order of xseg_config_table[]; key k is bit k of a set of keys, which is a uint64_t. */
+/* Every key, in the order of xseg_config_table[].  A set of keys is a uint64_t: bit k is key k, and bit XSEG_CONFIG_KEYS + i
+ * is name i of xseg_config_ignored[]. */
 enum xseg_config_key {
     XSEG_CONFIG_EXPANDABLE_SEGMENTS,
     XSEG_CONFIG_LARGE_SEGMENT_SIZE,
@@ -37,10 +38,8 @@ enum xseg_config_key {
     XSEG_CONFIG_MEMORY_FRACTION,
     XSEG_CONFIG_GARBAGE_COLLECTION,
     XSEG_CONFIG_CAPTURE_REUSE,
-    XSEG_CONFIG_RELEASE_LOCK,
     XSEG_CONFIG_THROW_ON_OOM,
     XSEG_CONFIG_RESERVE,
-    XSEG_CONFIG_RESERVE_BY_CLASS,
     XSEG_CONFIG_PAGE,
     XSEG_CONFIG_DEBUG_FILL,
     XSEG_CONFIG_UNMAP_ON_FREE,
@@ -74,16 +73,14 @@ enum xseg_config_key {
     XSEG_CONFIG_BUDGET_SHARE,
     XSEG_CONFIG_BUDGET_MIN,
     XSEG_CONFIG_BUDGET_RETURN,
-    XSEG_CONFIG_BACKEND,
-    XSEG_CONFIG_PINNED_HOST_REGISTER,
-    XSEG_CONFIG_PINNED_REGISTER_THREADS,
-    XSEG_CONFIG_PINNED_RESERVE_SEGMENT,
-    XSEG_CONFIG_PINNED_BACKGROUND_THREADS,
-    XSEG_CONFIG_PINNED_FREE_CATCH_ALL,
-    XSEG_CONFIG_PINNED_MAX_ROUND,
-    XSEG_CONFIG_PINNED_MAX_CACHED,
     XSEG_CONFIG_KEYS
 };
+
+/* Keys of PyTorch without an effect in the library: the parser accepts any value (config_names.h). */
+#define XSEG_CONFIG_IGNORED 11u
+
+/* Size of the buffer for the value of such a key. */
+#define XSEG_CONFIG_IGNORED_BYTES 128u
 
 /* The values of page_mb. */
 enum { XSEG_CONFIG_PAGES_FIXED, XSEG_CONFIG_PAGES_AUTO, XSEG_CONFIG_PAGES_SMALL };
@@ -120,16 +117,14 @@ struct xseg_config {
     double memory_fraction;
     double garbage_collection_threshold; /* 0: off */
     struct xseg_config_reserve expandable_segments_reserve;
-    char expandable_segments_reserve_by_class[256]; /* as written, brackets included */
-    char oom_snapshot[XSEG_CONFIG_PATH_BYTES];      /* folder; empty: none */
-    char share_budget[XSEG_CONFIG_PATH_BYTES];      /* name of a ledger; empty: none */
-    double budget_share;                            /* 0: none is named */
+    char oom_snapshot[XSEG_CONFIG_PATH_BYTES]; /* folder; empty: none */
+    char share_budget[XSEG_CONFIG_PATH_BYTES]; /* name of a ledger; empty: none */
+    char ignored
+        [XSEG_CONFIG_IGNORED]
+        [XSEG_CONFIG_IGNORED_BYTES]; /* verbatim, for snapshots; empty: not named, or too long */
+    double budget_share;             /* 0: none is named */
     uint64_t budget_min_bytes;
-    uint64_t oom_snapshot_bytes;               /* of all of them; UINT64_MAX: no limit */
-    uint64_t pinned_reserve_segment_bytes;     /* 0: none */
-    uint64_t pinned_max_round_threshold_bytes; /* UINT64_MAX: unlimited */
-    uint64_t pinned_max_cached_bytes;          /* UINT64_MAX: unlimited */
-    uint32_t pinned_num_register_threads;
+    uint64_t oom_snapshot_bytes; /* of all of them; UINT64_MAX: no limit */
     uint32_t oom_snapshot_ms, oom_snapshots;
     uint32_t budget_return_ms;
     uint32_t snapshot_signal; /* enum xseg_snapshot_signal */
@@ -141,10 +136,8 @@ struct xseg_config {
     uint32_t keep_window_s;         /* 0: none */
     uint32_t reclaim_us_per_s;
     uint32_t page_sizes; /* XSEG_CONFIG_PAGES_* */
-    uint32_t backend;    /* which of the words that the table lists */
     bool expandable_segments;
     bool graph_capture_record_stream_reuse;
-    bool release_lock_on_cudamalloc;
     bool throw_on_cudamalloc_oom;
     uint64_t page_cache_bytes;
     bool background_thread;
@@ -174,9 +167,6 @@ struct xseg_config {
     uint32_t history_stacks; /* enum xseg_history_stacks */
     uint32_t history_events; /* most events of an arena */
     uint32_t history_skip;   /* set of enum xseg_history_action */
-    bool pinned_use_cuda_host_register;
-    bool pinned_use_background_threads;
-    bool pinned_free_catch_all;
 };
 
 /* The defaults of a configuration without a string: expandable_segments is on. */

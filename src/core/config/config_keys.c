@@ -65,8 +65,7 @@ bool xseg_config_keys_has_effect(const struct xseg_config *config, enum xseg_con
     const struct xseg_config_row *row = &xseg_config_table[key];
 
     XSEG_ASSERT(key < XSEG_CONFIG_KEYS);
-    return !row->is_inert && (config->expandable_segments || !row->is_expandable) &&
-           !is_idle_threshold(config, key);
+    return (config->expandable_segments || !row->is_expandable) && !is_idle_threshold(config, key);
 }
 
 void xseg_config_keys_visit(const struct xseg_config *config, uint64_t named,
@@ -86,7 +85,6 @@ void xseg_config_keys_visit(const struct xseg_config *config, uint64_t named,
         const struct xseg_key told = {
             .struct_bytes = sizeof(told),
             .name = row->name,
-            .alias = row->alias,
             .accepts = row->accepts,
             .meaning = meaning,
             .value = value,

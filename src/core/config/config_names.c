@@ -7,19 +7,50 @@
 #include "src/base/error.h"
 #include "src/base/nearest.h"
 
+const char *const xseg_config_ignored[XSEG_CONFIG_IGNORED] = {
+    "backend",
+    "expandable_segments_reserve_by_class",
+    "pinned_free_catch_all",
+    "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+};
+
 static bool is_name(const char *name, const char *text, size_t length)
 {
-    return name != NULL && strlen(name) == length && memcmp(name, text, length) == 0;
+    return strlen(name) == length && memcmp(name, text, length) == 0;
 }
 
 const struct xseg_config_row *xseg_config_names_find(const char *name, size_t length)
 {
     XSEG_ASSERT(name != NULL);
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        if (is_name(xseg_config_table[key].name, name, length) ||
-            is_name(xseg_config_table[key].alias, name, length))
+        if (is_name(xseg_config_table[key].name, name, length))
             return &xseg_config_table[key];
     return NULL;
+}
+
+unsigned xseg_config_names_find_ignored(const char *name, size_t length)
+{
+    unsigned i = 0;
+
+    XSEG_ASSERT(name != NULL);
+    while (i < XSEG_CONFIG_IGNORED && !is_name(xseg_config_ignored[i], name, length))
+        i++;
+    return i;
+}
+
+const char *xseg_config_names_ignored_value(const struct xseg_config *config, const char *name)
+{
+    const unsigned i = xseg_config_names_find_ignored(name, strlen(name));
+
+    XSEG_ASSERT(i < XSEG_CONFIG_IGNORED);
+    return config->ignored[i][0] != '\0' ? config->ignored[i] : NULL;
 }
 
 void xseg_config_names_suggest(const char *name, size_t length)
@@ -31,9 +62,9 @@ void xseg_config_names_suggest(const char *name, size_t length)
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         XSEG_ASSERT(xseg_config_table[key].name != NULL);
         xseg_nearest_offer(&nearest, xseg_config_table[key].name);
-        if (xseg_config_table[key].alias != NULL)
-            xseg_nearest_offer(&nearest, xseg_config_table[key].alias);
     }
+    for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
+        xseg_nearest_offer(&nearest, xseg_config_ignored[i]);
     if (nearest.name != NULL)
         xseg_fail_add(": did you mean %s?", nearest.name);
     else

@@ -5,8 +5,20 @@
 
 #include "src/core/config/config_table.h"
 
-/* The row with this name or alias; NULL: there is none. */
+/* The row with this name; NULL: there is none. */
 const struct xseg_config_row *xseg_config_names_find(const char *name, size_t length);
+
+/*
+ * Keys of PyTorch that the library accepts and ignores.  PyTorch applies those of pinned host memory, and `backend`, itself;
+ * the others belong to PyTorch's own allocator.
+ */
+extern const char *const xseg_config_ignored[XSEG_CONFIG_IGNORED];
+
+/* The index of a name in xseg_config_ignored[]; XSEG_CONFIG_IGNORED: the name is not in it. */
+unsigned xseg_config_names_find_ignored(const char *name, size_t length);
+
+/* The value of an ignored key as the user wrote it; NULL: no string has named the key. */
+const char *xseg_config_names_ignored_value(const struct xseg_config *config, const char *name);
 
 /* Add to the error text about an unknown name: the key that was probably meant, or where keys
  * are listed. */

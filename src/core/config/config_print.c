@@ -99,7 +99,6 @@ bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_
         return true;
     case XSEG_CONFIG_MIB:
         return print_mib(row, *(const uint64_t *)member, text);
-    case XSEG_CONFIG_POWER:
     case XSEG_CONFIG_NUMBER:
         xseg_text_add(text, "%" PRIu32, *(const uint32_t *)member);
         return true;
@@ -121,7 +120,6 @@ bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_
         return true;
     case XSEG_CONFIG_SPAN:
         return print_span(member, text);
-    case XSEG_CONFIG_SPANS:
     case XSEG_CONFIG_PATH:
         xseg_text_add(text, "%s", (const char *)member);
         return *(const char *)member != '\0';

@@ -97,16 +97,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
                 "A block that other streams used, freed during a capture, comes back within "
                 "it, once the graph orders what follows behind those uses.",
         },
-    [XSEG_CONFIG_RELEASE_LOCK] =
-        {
-            .name = "release_lock_on_cudamalloc",
-            .alias = "release_lock_on_hipmalloc",
-            .is_inert = true,
-            .type = XSEG_CONFIG_BOOL,
-            .offset = MEMBER(release_lock_on_cudamalloc),
-            .accepts = ANY_BOOL,
-            .sentence = "Hold no lock while the driver allocates.",
-        },
     [XSEG_CONFIG_THROW_ON_OOM] =
         {
             .name = "throw_on_cudamalloc_oom",
@@ -127,17 +117,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .unset = "9/8 of the device",
             .sentence = "Addresses that one expandable segment reserves, at the most; more where a "
                         "request needs more.",
-        },
-    [XSEG_CONFIG_RESERVE_BY_CLASS] =
-        {
-            .name = "expandable_segments_reserve_by_class",
-            .is_inert = true,
-            .type = XSEG_CONFIG_SPANS,
-            .offset = MEMBER(expandable_segments_reserve_by_class),
-            .accepts =
-                "a list such as [name:0.5,name:40G] of up to 255 characters, each value " ANY_SPAN,
-            .unset = "none",
-            .sentence = "The same for streams of a class, by the name of the class.",
         },
     [XSEG_CONFIG_PAGE] =
         {
@@ -495,90 +474,5 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence =
                 "With share_budget: how long a request waits at the most for memory that "
                 "others leave idle. Eight times in it each process looks for what others want.",
-        },
-    [XSEG_CONFIG_BACKEND] =
-        {
-            .name = "backend",
-            .is_inert = true,
-            .type = XSEG_CONFIG_CHOICE,
-            .offset = MEMBER(backend),
-            .choice = {"native", "cudaMallocAsync"},
-            .accepts = "native or cudaMallocAsync",
-            .sentence = "Which of its own allocators PyTorch uses.",
-        },
-    [XSEG_CONFIG_PINNED_HOST_REGISTER] =
-        {
-            .name = "pinned_use_cuda_host_register",
-            .is_inert = true,
-            .type = XSEG_CONFIG_BOOL,
-            .offset = MEMBER(pinned_use_cuda_host_register),
-            .accepts = ANY_BOOL,
-            .sentence = "PyTorch's pinned host memory.",
-        },
-    [XSEG_CONFIG_PINNED_REGISTER_THREADS] =
-        {
-            .name = "pinned_num_register_threads",
-            .is_inert = true,
-            .type = XSEG_CONFIG_POWER,
-            .offset = MEMBER(pinned_num_register_threads),
-            .start = 1,
-            .least = 1,
-            .most = 128,
-            .accepts = "a power of two from 1 to 128",
-            .sentence = "PyTorch's pinned host memory.",
-        },
-    [XSEG_CONFIG_PINNED_RESERVE_SEGMENT] =
-        {
-            .name = "pinned_reserve_segment_size_mb",
-            .is_inert = true,
-            .type = XSEG_CONFIG_MIB,
-            .offset = MEMBER(pinned_reserve_segment_bytes),
-            .least = 1,
-            .most = 1048576,
-            .accepts = ANY_MIB " from 1 to 1048576",
-            .unset = "none",
-            .sentence = "PyTorch's pinned host memory.",
-        },
-    [XSEG_CONFIG_PINNED_BACKGROUND_THREADS] =
-        {
-            .name = "pinned_use_background_threads",
-            .is_inert = true,
-            .type = XSEG_CONFIG_BOOL,
-            .offset = MEMBER(pinned_use_background_threads),
-            .accepts = ANY_BOOL,
-            .sentence = "PyTorch's pinned host memory.",
-        },
-    [XSEG_CONFIG_PINNED_FREE_CATCH_ALL] =
-        {
-            .name = "pinned_free_catch_all",
-            .is_inert = true,
-            .type = XSEG_CONFIG_BOOL,
-            .offset = MEMBER(pinned_free_catch_all),
-            .accepts = ANY_BOOL,
-            .sentence = "PyTorch's pinned host memory.",
-        },
-    [XSEG_CONFIG_PINNED_MAX_ROUND] =
-        {
-            .name = "pinned_max_round_threshold_mb",
-            .is_inert = true,
-            .takes_minus_one = true,
-            .type = XSEG_CONFIG_MIB,
-            .offset = MEMBER(pinned_max_round_threshold_bytes),
-            .start = XSEG_CONFIG_UNSET,
-            .accepts = "-1, or " ANY_MIB,
-            .unset = "unlimited",
-            .sentence = "PyTorch's pinned host memory.",
-        },
-    [XSEG_CONFIG_PINNED_MAX_CACHED] =
-        {
-            .name = "pinned_max_cached_size_mb",
-            .is_inert = true,
-            .takes_minus_one = true,
-            .type = XSEG_CONFIG_MIB,
-            .offset = MEMBER(pinned_max_cached_bytes),
-            .start = XSEG_CONFIG_UNSET,
-            .accepts = "-1, or " ANY_MIB,
-            .unset = "unlimited",
-            .sentence = "PyTorch's pinned host memory.",
         },
 };

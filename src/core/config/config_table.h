@@ -12,7 +12,6 @@
 enum xseg_config_type {
     XSEG_CONFIG_BOOL, /* bool: True, False */
     XSEG_CONFIG_MIB,  /* uint64_t bytes: whole MiB; too many are UINT64_MAX, or the most there is */
-    XSEG_CONFIG_POWER,     /* uint32_t: a power of two */
     XSEG_CONFIG_NUMBER,    /* uint32_t: a whole number */
     XSEG_CONFIG_PERIOD,    /* int64_t: a whole number, or -1 for never */
     XSEG_CONFIG_REAL,      /* double */
@@ -20,7 +19,6 @@ enum xseg_config_type {
     XSEG_CONFIG_ACTIONS,   /* uint32_t: set of enum xseg_history_action, as a list of words */
     XSEG_CONFIG_DIVISIONS, /* uint32_t[XSEG_CONFIG_INTERVALS]: a power of two, or a list */
     XSEG_CONFIG_SPAN,      /* struct xseg_config_reserve: 0.5, or 40G */
-    XSEG_CONFIG_SPANS,     /* char[]: a list of name:span */
     XSEG_CONFIG_PATH       /* char[XSEG_CONFIG_PATH_BYTES]: the name of a folder */
 };
 
@@ -29,9 +27,7 @@ enum xseg_config_type {
 
 struct xseg_config_row {
     const char *name;
-    const char *alias; /* a second spelling that is accepted, or NULL */
     enum xseg_config_type type;
-    bool is_inert;         /* the key is read, checked and printed, but has no effect */
     bool is_expandable;    /* the key has no effect while expandable_segments is False */
     bool is_above_large;   /* the value must not be below large_segment_size_mb */
     bool takes_minus_one;  /* -1 is unlimited, as PyTorch reports it */

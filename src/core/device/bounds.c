@@ -87,7 +87,7 @@ xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_con
 {
     struct xseg_limit_values set;
 
-    XSEG_ASSERT((named >> XSEG_CONFIG_KEYS) == 0);
+    XSEG_ASSERT((named >> (XSEG_CONFIG_KEYS + XSEG_CONFIG_IGNORED)) == 0);
     xseg_bounds_read(&device->bounds, &set);
     if ((named >> XSEG_CONFIG_HARD_LIMIT & 1) != 0)
         set.hard_bytes = config->hard_limit_bytes;

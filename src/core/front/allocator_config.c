@@ -8,6 +8,7 @@
 #include "src/core/arena/origins.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config_keys.h"
+#include "src/core/config/config_names.h"
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
 #include "src/core/front/background.h"
@@ -15,8 +16,6 @@
 #include "src/core/inspect/publisher.h"
 #include "src/core/reclaim/trim_bounds.h"
 #include "src/core/snapshot/signalled.h"
-
-_Static_assert(XSEG_CONFIG_KEYS <= 64, "a set of keys fits in 64 bits");
 
 void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version)
@@ -36,7 +35,6 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
     char buffer[512];
     struct xseg_text text;
 
-    XSEG_ASSERT((named & ~(UINT64_MAX >> (64 - XSEG_CONFIG_KEYS))) == 0);
     xseg_text_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         if ((named >> key & 1) == 0 ||
@@ -53,6 +51,9 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
         else
             xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
     }
+    for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
+        if ((named >> (XSEG_CONFIG_KEYS + i) & 1) != 0)
+            xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_ignored[i]);
     if (text.length > 0)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "the configuration names keys that have no effect here: %s", buffer);

@@ -2,9 +2,12 @@
 #include "src/core/snapshot/facts.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "src/base/align.h"
 #include "src/core/config/config_keys.h"
+#include "src/core/config/config_names.h"
 #include "src/core/config/config_print.h"
 #include "src/core/config/config_table.h"
 #include "src/core/snapshot/words.h"
@@ -64,7 +67,53 @@ static void write_text(struct xseg_document *document, const struct xseg_config 
             xseg_text_add(&text, "%s%s:%s", text.length == 0 ? "" : ",",
                           xseg_config_table[key].name, value);
     }
+    for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
+        if (config->ignored[i][0] != '\0')
+            xseg_text_add(&text, "%s%s:%s", text.length == 0 ? "" : ",", xseg_config_ignored[i],
+                          config->ignored[i]);
     xseg_document_text(document, buffer, strlen(buffer));
+}
+
+/* Settings that have no effect in the library; the values are those that a string names, or PyTorch's defaults. */
+
+static bool ignored_flag(const struct xseg_config *config, const char *name)
+{
+    const char *const value = xseg_config_names_ignored_value(config, name);
+
+    return value != NULL && strcmp(value, "True") == 0;
+}
+
+/* A whole number, -1 included. */
+static int64_t ignored_number(const struct xseg_config *config, const char *name, int64_t standard)
+{
+    const char *const value = xseg_config_names_ignored_value(config, name);
+
+    return value != NULL ? strtoll(value, NULL, 10) : standard;
+}
+
+static void write_ignored_limit(struct xseg_document *document, unsigned key,
+                                const struct xseg_config *config, const char *name)
+{
+    const int64_t mib = ignored_number(config, name, -1);
+
+    write_limit(document, key,
+                mib < 0 || mib > INT64_MAX / (int64_t)XSEG_MIB ? UINT64_MAX
+                                                               : (uint64_t)mib * XSEG_MIB);
+}
+
+static void write_ignored(struct xseg_document *document, const struct xseg_config *config)
+{
+    write_ignored_limit(document, XSEG_SNAPSHOT_MAX_ROUND_THRESHOLD, config,
+                        "pinned_max_round_threshold_mb");
+    write_ignored_limit(document, XSEG_SNAPSHOT_MAX_CACHED_SIZE, config,
+                        "pinned_max_cached_size_mb");
+    write_flag(document, XSEG_SNAPSHOT_RELEASE_LOCK,
+               ignored_flag(config, "release_lock_on_cudamalloc") ||
+                   ignored_flag(config, "release_lock_on_hipmalloc"));
+    write_flag(document, XSEG_SNAPSHOT_PINNED_HOST_REGISTER,
+               ignored_flag(config, "pinned_use_cuda_host_register"));
+    xseg_document_key(document, XSEG_SNAPSHOT_PINNED_REGISTER_THREADS);
+    xseg_document_signed(document, ignored_number(config, "pinned_num_register_threads", 1));
 }
 
 void xseg_snapshot_facts_write_settings(struct xseg_document *document,
@@ -77,9 +126,9 @@ void xseg_snapshot_facts_write_settings(struct xseg_document *document,
     xseg_document_key(document, XSEG_SNAPSHOT_GARBAGE_COLLECTION);
     xseg_document_real(document, config->garbage_collection_threshold);
     write_flag(document, XSEG_SNAPSHOT_EXPANDABLE_SEGMENTS, config->expandable_segments);
-    write_flag(document, XSEG_SNAPSHOT_RELEASE_LOCK, config->release_lock_on_cudamalloc);
     write_flag(document, XSEG_SNAPSHOT_CAPTURE_REUSE, config->graph_capture_record_stream_reuse);
     write_divisions(document, config);
+    write_ignored(document, config);
     xseg_document_close(document);
 }
 

@@ -169,7 +169,6 @@ class Key(NamedTuple):
     """A key of the configuration string, see xseg/key.h."""
 
     name: str
-    alias: Optional[str]
     accepts: str
     meaning: str
     value: str

@@ -155,7 +155,6 @@ class xseg_key(Structure):
     _fields_ = [
         ("struct_bytes", c_size_t),
         ("name", c_char_p),
-        ("alias", c_char_p),
         ("accepts", c_char_p),
         ("meaning", c_char_p),
         ("value", c_char_p),
