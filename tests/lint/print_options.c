@@ -14,7 +14,8 @@ static void print_row(const struct xseg_config *defaults, enum xseg_config_key k
     xseg_text_init(&text, buffer, sizeof(buffer));
     if (!xseg_config_print_value(defaults, key, &text))
         xseg_text_add(&text, "%s", row->unset);
-    printf("| `%s` | %s | %s | %s |\n", row->name, row->accepts, buffer, row->sentence);
+    printf("| `%s` | %s | %s | %s | %s |\n", row->name, row->accepts, buffer, row->sentence,
+           row->source);
 }
 
 int main(void)
@@ -22,7 +23,7 @@ int main(void)
     struct xseg_config defaults;
 
     xseg_config_init(&defaults);
-    puts("| key | value | default | what it does |\n|---|---|---|---|");
+    puts("| key | value | default | what it does | source |\n|---|---|---|---|---|");
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
         print_row(&defaults, (enum xseg_config_key)key);
     return 0;

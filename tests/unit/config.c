@@ -595,6 +595,7 @@ static void the_table_describes_every_key(void **state)
         assert_non_null(row->name);
         assert_non_null(row->accepts);
         assert_non_null(row->sentence);
+        assert_non_null(row->source);
         for (unsigned other = 0; other < key; other++) {
             assert_string_not_equal(row->name, xseg_config_table[other].name);
             assert_int_not_equal(row->offset, xseg_config_table[other].offset);

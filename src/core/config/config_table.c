@@ -11,6 +11,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_EXPANDABLE_SEGMENTS] =
         {
             .name = "expandable_segments",
+            .source = "PyTorch",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(expandable_segments),
             .start = 1,
@@ -22,6 +23,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_LARGE_SEGMENT_SIZE] =
         {
             .name = "large_segment_size_mb",
+            .source = "PyTorch",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(large_segment_bytes),
             .start = 20,
@@ -34,6 +36,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_MAX_SPLIT_SIZE] =
         {
             .name = "max_split_size_mb",
+            .source = "PyTorch",
             .takes_minus_one = true,
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(max_split_bytes),
@@ -46,6 +49,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_MAX_NON_SPLIT_ROUNDING] =
         {
             .name = "max_non_split_rounding_mb",
+            .source = "PyTorch",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(max_non_split_rounding_bytes),
             .start = 20,
@@ -57,6 +61,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_ROUNDUP_DIVISIONS] =
         {
             .name = "roundup_power2_divisions",
+            .source = "PyTorch",
             .type = XSEG_CONFIG_DIVISIONS,
             .offset = MEMBER(roundup_divisions),
             .accepts = "a power of two up to 2147483648, or a list such as [256:1,512:2,>:4]",
@@ -66,6 +71,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_MEMORY_FRACTION] =
         {
             .name = "per_process_memory_fraction",
+            .source = "PyTorch",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(memory_fraction),
             .start = 1,
@@ -76,6 +82,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_GARBAGE_COLLECTION] =
         {
             .name = "garbage_collection_threshold",
+            .source = "PyTorch",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(garbage_collection_threshold),
             .high = 1,
@@ -90,6 +97,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_CAPTURE_REUSE] =
         {
             .name = "graph_capture_record_stream_reuse",
+            .source = "PyTorch",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(graph_capture_record_stream_reuse),
             .accepts = ANY_BOOL,
@@ -100,6 +108,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_THROW_ON_OOM] =
         {
             .name = "throw_on_cudamalloc_oom",
+            .source = "PyTorch",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(throw_on_cudamalloc_oom),
             .accepts = ANY_BOOL,
@@ -110,6 +119,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_RESERVE] =
         {
             .name = "expandable_segments_reserve",
+            .source = "PyTorch",
             .type = XSEG_CONFIG_SPAN,
             .offset = MEMBER(expandable_segments_reserve),
             .is_expandable = true,
@@ -121,6 +131,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PAGE] =
         {
             .name = "page_mb",
+            .source = "pytorch/pytorch#172056, #96995",
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(page_sizes),
             .is_expandable = true,
@@ -136,6 +147,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_DEBUG_FILL] =
         {
             .name = "debug_fill",
+            .source = "pytorch/pytorch#58385",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(debug_fill),
             .accepts = ANY_BOOL,
@@ -145,6 +157,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_UNMAP_ON_FREE] =
         {
             .name = "unmap_on_free",
+            .source = "pytorch/pytorch#58385",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(unmap_on_free),
             .is_expandable = true,
@@ -155,6 +168,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_GUARD_PAGE] =
         {
             .name = "guard_page",
+            .source = "rapidsai/rmm#1899, ROCm/MIOpen#3666",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(guard_page),
             .is_expandable = true,
@@ -165,6 +179,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_FREE_HISTORY] =
         {
             .name = "free_history",
+            .source = "jemalloc/jemalloc#451",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(free_history),
             .most = 65536,
@@ -175,6 +190,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_BLOCK_AGES] =
         {
             .name = "block_ages",
+            .source = "roboflow/inference#2657",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(block_ages),
             .accepts = ANY_BOOL,
@@ -185,6 +201,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_BLOCK_USER] =
         {
             .name = "block_user",
+            .source = "PyTorch (adapter: contexts of snapshots)",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(block_user),
             .accepts = ANY_BOOL,
@@ -194,6 +211,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_HISTORY] =
         {
             .name = "history",
+            .source = "PyTorch (`_record_memory_history()`)",
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(history),
             .choice = {"nothing", "state", "all"},
@@ -205,6 +223,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_HISTORY_STACKS] =
         {
             .name = "history_stacks",
+            .source = "PyTorch (`_record_memory_history()`)",
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(history_stacks),
             .choice = {"none", "state", "alloc", "all"},
@@ -215,6 +234,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_HISTORY_EVENTS] =
         {
             .name = "history_events",
+            .source = "PyTorch (`_record_memory_history()`)",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(history_events),
             .start = 65536,
@@ -227,6 +247,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_HISTORY_SKIP] =
         {
             .name = "history_skip",
+            .source = "PyTorch (`_record_memory_history()`)",
             .type = XSEG_CONFIG_ACTIONS,
             .offset = MEMBER(history_skip),
             .accepts = "a list of actions, such as [free_completed,segment_map]",
@@ -235,6 +256,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_IDLE] =
         {
             .name = "idle_ms",
+            .source = "vllm-project/vllm#15287, triton-inference-server/server#2659",
             .type = XSEG_CONFIG_PERIOD,
             .offset = MEMBER(idle_ms),
             .start = XSEG_CONFIG_UNSET,
@@ -246,6 +268,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_KEEP] =
         {
             .name = "keep_mb",
+            .source = "microsoft/onnxruntime#7284",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(keep_bytes),
             .accepts = ANY_MIB ", not above soft_limit_mb and hard_limit_mb",
@@ -254,6 +277,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_KEEP_WINDOW] =
         {
             .name = "keep_window_s",
+            .source = "JuliaGPU/CuArrays.jl#83",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(keep_window_s),
             .most = 1209600,
@@ -264,6 +288,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_RECLAIM_BUDGET] =
         {
             .name = "reclaim_us_per_s",
+            .source = "microsoft/onnxruntime#13464",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(reclaim_us_per_s),
             .start = 10000,
@@ -276,6 +301,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_SOFT_LIMIT] =
         {
             .name = "soft_limit_mb",
+            .source = "JuliaGPU/CUDA.jl#718, #2040",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(soft_limit_bytes),
             .start = XSEG_CONFIG_UNSET,
@@ -287,6 +313,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_HARD_LIMIT] =
         {
             .name = "hard_limit_mb",
+            .source = "JuliaGPU/CUDA.jl#718, pytorch/pytorch#58466",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(hard_limit_bytes),
             .start = XSEG_CONFIG_UNSET,
@@ -298,6 +325,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_DEVICE_FREE_MIN] =
         {
             .name = "device_free_min_mb",
+            .source = "radixark/miles#137",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(device_free_min_bytes),
             .accepts = ANY_MIB,
@@ -307,6 +335,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_BACKGROUND_THREAD] =
         {
             .name = "background_thread",
+            .source = "JuliaGPU/CUDA.jl#2190, microsoft/onnxruntime#13464",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(background_thread),
             .accepts = ANY_BOOL,
@@ -316,6 +345,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PAGE_CACHE] =
         {
             .name = "page_cache_mb",
+            .source = "pytorch/pytorch#166116",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(page_cache_bytes),
             .is_expandable = true,
@@ -326,6 +356,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_SCRUB] =
         {
             .name = "scrub",
+            .source = "none known",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(scrub),
             .is_expandable = true,
@@ -336,6 +367,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_EXPORTABLE] =
         {
             .name = "exportable",
+            .source = "PyTorch (adapter: IPC), pytorch/pytorch#130330",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(exportable),
             .is_expandable = true,
@@ -348,6 +380,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_RDMA] =
         {
             .name = "rdma",
+            .source = "PyTorch (adapter), vllm-project/vllm#29569",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(rdma),
             .is_expandable = true,
@@ -361,6 +394,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_OOM_SNAPSHOT] =
         {
             .name = "oom_snapshot",
+            .source = "pytorch/pytorch#32101, Lightning-AI/pytorch-lightning#16901",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(oom_snapshot),
             .accepts = "the name of a folder, of up to 255 characters, without blanks, commas, "
@@ -375,6 +409,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_OOM_SNAPSHOT_MS] =
         {
             .name = "oom_snapshot_ms",
+            .source = "pytorch/pytorch#172672",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(oom_snapshot_ms),
             .start = 2000,
@@ -388,6 +423,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_OOM_SNAPSHOTS] =
         {
             .name = "oom_snapshots",
+            .source = "none known",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(oom_snapshots),
             .start = 3,
@@ -398,6 +434,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_OOM_SNAPSHOT_MB] =
         {
             .name = "oom_snapshot_mb",
+            .source = "pytorch/pytorch#176290",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(oom_snapshot_bytes),
             .start = 512,
@@ -410,6 +447,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_SNAPSHOT_SIGNAL] =
         {
             .name = "snapshot_signal",
+            .source = "none known",
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(snapshot_signal),
             .choice = {"none", "HUP", "QUIT", "USR1", "USR2"},
@@ -421,6 +459,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PUBLISH] =
         {
             .name = "publish",
+            .source = "roboflow/inference#2657, vllm-project/vllm#26850",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(publish),
             .accepts = ANY_BOOL,
@@ -430,6 +469,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_SHARE_BUDGET] =
         {
             .name = "share_budget",
+            .source = "ovg-project/kvcached#87, #221",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(share_budget),
             .accepts = "a name of up to 64 letters, digits, '-', '_' and '.', or the path of a "
@@ -443,6 +483,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_BUDGET_SHARE] =
         {
             .name = "budget_share",
+            .source = "ovg-project/kvcached#87",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(budget_share),
             .high = 1,
@@ -455,6 +496,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_BUDGET_MIN] =
         {
             .name = "budget_min_mb",
+            .source = "ovg-project/kvcached#221",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(budget_min_bytes),
             .accepts = ANY_MIB,
@@ -465,6 +507,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_BUDGET_RETURN] =
         {
             .name = "budget_return_ms",
+            .source = "ovg-project/kvcached#221",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(budget_return_ms),
             .start = 200,

@@ -41,6 +41,7 @@ struct xseg_config_row {
     const char *accepts;   /* completes "expected ..." */
     const char *unset;     /* name of a value that has no spelling, or NULL */
     const char *sentence;
+    const char *source; /* who asks for the key: PyTorch, or threads of public issue trackers */
 };
 
 extern const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS];
