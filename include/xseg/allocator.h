@@ -83,8 +83,7 @@ struct xseg_options {
     /* The time that idle memory goes back by, in nanoseconds from any start; it must not go back.  Any
      * thread may call it, with locks held: it must not call the library.  NULL: the system's monotonic
      * clock.  It is read when memory comes from the driver or goes back, when the driver says how much is
-     * free, by metrics.h and explain.h, while something decays, and with block_ages, history and
-     * free_history. */
+     * free, by metrics.h and explain.h, while something decays, and with history and free_history. */
     uint64_t (*clock)(void *context);
     void *clock_context;
 };
@@ -268,7 +267,8 @@ struct xseg_block_info {
     size_t struct_bytes; /* sizeof(struct xseg_block_info) */
     void *base;          /* where the block starts */
     size_t bytes;        /* its size; usable in full when live */
-    size_t requested;    /* what the user asked for; of a free large block, what was freed last in it; else 0 */
+    size_t
+        requested; /* what the user asked for; of a free large block, what was freed last in it; else 0 */
     enum xseg_block_state state;
     int device;
     /* Whose order its memory follows: the stream it was allocated on.  After xseg_stream_gone() that is
@@ -289,7 +289,7 @@ struct xseg_block_info {
     uint64_t generation;
     bool is_paused; /* its pool is paused, or about to be: there may be no memory */
     /* Live or pending: how long ago it was allocated, or restored from a checkpoint, in milliseconds,
-     * 20 more or less.  UINT64_MAX where that is not known: without the key block_ages, or where it
+     * 20 more or less.  UINT64_MAX where that is not known: without the key history, or where it
      * was allocated before the key was set. */
     uint64_t age_ms;
     /* Of a block of the default pool: the private pool that lent its memory when memory was short

@@ -78,7 +78,7 @@ struct xseg_reason {
      * nothing decays (docs/services.md) and no share_budget is named, or nobody has looked yet. */
     uint64_t age_ms;
     /* LIVE, PENDING: the age of `block` itself, as struct xseg_block_info has it, and xseg_walk() tells
-     * it of every block; UINT64_MAX where it is not known, as without the key block_ages. */
+     * it of every block; UINT64_MAX where it is not known, as without the key history. */
     uint64_t block_age_ms;
     /* LIVE, PENDING: where the default pool holds `block`, but another pool lent the memory (use_on_oom),
      * that pool; else NULL.  To ask about a pool is to ask about the memory that it has lent, too. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How old is this block?  With block_ages each live block has an age of its own. */
+/* How old is this block?  With history:state each live block has an age of its own. */
 #include <string.h>
 
 #include "tests/support/scene.h"
@@ -24,11 +24,11 @@ static const size_t sizes[] = {1, 512, 3000, 200 * KIB, MIB, MIB + 1, 9 * MIB, 5
 static void blocks_have_ages(void **state)
 {
     static const char *const config[] = {
-        "block_ages:True",
-        "block_ages:True,expandable_segments:False",
-        "block_ages:True,guard_page:True",
-        "block_ages:True,idle_ms:100000",
-        "block_ages:True,roundup_power2_divisions:4",
+        "history:state",
+        "history:state,expandable_segments:False",
+        "history:state,guard_page:True",
+        "history:state,idle_ms:100000",
+        "history:state,roundup_power2_divisions:4",
     };
 
     (void)state;
@@ -51,7 +51,7 @@ static void blocks_have_ages(void **state)
 /* A block in the same place is a new one, also where it comes by the shortest way otherwise. */
 static void a_block_in_the_same_place_is_young(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:state");
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
@@ -72,7 +72,7 @@ static void a_block_in_the_same_place_is_young(void **state)
 
 static void blocks_of_pools_have_ages(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:state");
     struct xseg_pool *pool = scene_pool(allocator);
     void *block[2];
 
@@ -96,7 +96,7 @@ static void blocks_of_pools_have_ages(void **state)
 
 static void a_restored_block_is_as_old_as_that(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:state");
     struct xseg_pool *pool = scene_pool(allocator);
     struct xseg_checkpoint *checkpoint = NULL;
     void *block[2];
@@ -130,7 +130,7 @@ static void the_key_comes_and_goes(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         before[i] = scene_alloc(allocator, sizes[i], NULL);
-    assert_int_equal(xseg_configure(allocator, "block_ages:True"), XSEG_OK);
+    assert_int_equal(xseg_configure(allocator, "history:state"), XSEG_OK);
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         since[i] = scene_alloc(allocator, sizes[i], NULL);
     xseg_sim_advance(SECOND);
@@ -138,13 +138,13 @@ static void the_key_comes_and_goes(void **state)
         expect_no_age(allocator, before[i]);
         expect_age(allocator, since[i], 1000);
     }
-    assert_int_equal(xseg_configure(allocator, "block_ages:False"), XSEG_OK);
+    assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         expect_no_age(allocator, since[i]);
         scene_free(allocator, since[i]);
         assert_ptr_equal(scene_alloc(allocator, sizes[i], NULL), since[i]);
     }
-    assert_int_equal(xseg_configure(allocator, "block_ages:True"), XSEG_OK);
+    assert_int_equal(xseg_configure(allocator, "history:state"), XSEG_OK);
     xseg_sim_advance(SECOND);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         expect_no_age(allocator, since[i]);
@@ -157,7 +157,7 @@ static void the_key_comes_and_goes(void **state)
 /* With a history as well, whose events read a clock of their own. */
 static void a_block_is_younger_than_one_of_before(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,block_ages:True");
+    struct xseg_allocator *allocator = scene_open("history:all");
     void *old = scene_alloc(allocator, 1000, NULL);
 
     (void)state;
@@ -175,7 +175,7 @@ static void a_block_is_younger_than_one_of_before(void **state)
 
 static void a_pending_block_has_its_age(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:state");
     const xseg_stream stream = scene_stream();
     void *block = scene_alloc(allocator, 5 * MIB, NULL);
 
@@ -223,7 +223,7 @@ static bool add_reason(void *context, const struct xseg_reason *reason)
 /* An old block among many young ones, which come and go: its page is old for its sake. */
 static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
 {
-    static const char *const config[] = {"block_ages:True", "expandable_segments:True"};
+    static const char *const config[] = {"history:state", "expandable_segments:True"};
 
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
@@ -253,7 +253,7 @@ static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
 /* A caller that knows a shorter struct is told as much of it. */
 static void older_callers_are_told_what_they_know(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "block_ages:True");
+    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:state");
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
     void *block = scene_alloc(allocator, 3000, NULL);
 
@@ -270,7 +270,7 @@ static void older_callers_are_told_what_they_know(void **state)
 /* By the system's clock: the age is real. */
 static void the_clock_of_the_system_does(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("block_ages:True");
+    struct xseg_allocator *allocator = scene_open("history:state");
     void *block = scene_alloc(allocator, 3000, NULL);
 
     (void)state;

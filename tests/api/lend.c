@@ -504,7 +504,7 @@ static void helpers_know_a_lent_block(void **state)
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         struct lender lender =
-            open_lender(sizes[i], "block_ages:True,debug_fill:True,free_history:10");
+            open_lender(sizes[i], "history:state,debug_fill:True,free_history:10");
         struct xseg_request request = XSEG_REQUEST_INIT;
         void *lent = lend(&lender);
 

@@ -95,7 +95,7 @@ static void a_word_comes_back_with_block_and_events(void **state)
         "unmap_on_free:True",
         "debug_fill:True",
         "roundup_power2_divisions:4",
-        "idle_ms:100000,block_ages:True,history_stacks:all",
+        "idle_ms:100000,history_stacks:all",
     };
 
     (void)state;
@@ -431,9 +431,9 @@ static void a_word_is_of_the_time_of_its_request(void **state)
 /* Other keys of the history come and go: words stay. */
 static void other_keys_leave_words_alone(void **state)
 {
-    static const char *const configs[] = {
-        "history:state",       "history:nothing",           "block_ages:True", "block_ages:False",
-        "history_stacks:none", "expandable_segments:False", "block_user:True", "free_history:9"};
+    static const char *const configs[] = {"history:state",       "history:nothing",
+                                          "history_stacks:none", "expandable_segments:False",
+                                          "block_user:True",     "free_history:9"};
     struct xseg_allocator *allocator = scene_open("block_user:True");
     int word;
     void *ptr = take(allocator, NULL, 1000, &word);

@@ -104,8 +104,8 @@ static void sweep(const char *name, stage_scenario play, const char *config)
 static void with_ages_and_histories(void **state)
 {
     (void)state;
-    sweep("asked", is_asked, "idle_ms:100,block_ages:True,free_history:4");
-    sweep("asked, classic", is_asked, "expandable_segments:False,block_ages:True,free_history:4");
+    sweep("asked", is_asked, "idle_ms:100,history:state,free_history:4");
+    sweep("asked, classic", is_asked, "expandable_segments:False,history:state,free_history:4");
 }
 
 static void with_a_thread(void **state)

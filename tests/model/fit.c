@@ -656,8 +656,8 @@ static void play(uint64_t seed, bool expandable, unsigned steps)
     world->expandable = expandable;
     /* Without a short way the same blocks are chosen. */
     (void)snprintf(config, sizeof(config),
-                   "expandable_segments:%s,block_ages:%s,expandable_segments_reserve:%s",
-                   expandable ? "True" : "False", seed % 2 == 0 ? "True" : "False",
+                   "expandable_segments:%s,history:%s,expandable_segments_reserve:%s",
+                   expandable ? "True" : "False", seed % 2 == 0 ? "state" : "nothing",
                    seed % 4 < 2 ? "0.03" : "1.125");
     world->allocator = scene_open_on(&settings, config);
     world->owner[1] = scene_stream();

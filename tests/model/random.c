@@ -277,7 +277,7 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct xseg_options options = XSEG_OPTIONS_INIT;
     struct world world = {.is_service = strstr(config, "idle_ms") != NULL,
-                          .has_ages = strstr(config, "block_ages") != NULL};
+                          .has_ages = strstr(config, "history:state") != NULL};
 
     seed_state = seed;
     options.driver = scene_driver();
@@ -360,9 +360,9 @@ static void with_ages(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 2; seed++) {
-        play("idle_ms:50,block_ages:True", false, seed * 122949823, 512 * MIB,
+        play("idle_ms:50,history:state", false, seed * 122949823, 512 * MIB,
              steps_by_environment());
-        play("idle_ms:50,block_ages:True,unmap_on_free:True", false, seed * 141650939, 16 * GIB,
+        play("idle_ms:50,history:state,unmap_on_free:True", false, seed * 141650939, 16 * GIB,
              steps_by_environment() / 2);
     }
 }

@@ -102,9 +102,9 @@ void world_open(struct world *world, const struct world_options *options)
     settings.memory_bytes = options->is_short ? (160 + 20 * world_below(world, 6)) * MIB : 16 * GIB;
     settings.one_by_one = world_below(world, 8) == 0;
     (void)snprintf(config, sizeof(config),
-                   "expandable_segments:%s,graph_capture_record_stream_reuse:%s,block_ages:%s",
+                   "expandable_segments:%s,graph_capture_record_stream_reuse:%s,history:%s",
                    options->expandable ? "True" : "False", options->reuse ? "True" : "False",
-                   options->seed % 4 == 0 ? "True" : "False");
+                   options->seed % 4 == 0 ? "state" : "nothing");
     driver.driver = recycle_driver();
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_int_equal(xseg_open(config, &driver, &world->allocator), XSEG_OK);

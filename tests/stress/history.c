@@ -232,8 +232,6 @@ static void *switch_all(void *self)
         "history_skip:[]",
         "free_history:50",
         "free_history:0",
-        "block_ages:True",
-        "block_ages:False",
         "block_user:True",
         "block_user:False",
         "unmap_on_free:True",

@@ -197,7 +197,7 @@ static void watched(void **state)
 static void with_ages(void **state)
 {
     (void)state;
-    play("block_ages:True", GIB, 5000);
+    play("history:state", GIB, 5000);
 }
 
 /* --- Several allocators in a process share nothing but the driver. --- */

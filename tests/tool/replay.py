@@ -606,9 +606,9 @@ class Explain(ReplayTest):
         path = self.file("@ 0\na 0 9437184 0\n@ 60000000\na 1 3145728 0\n@ 61000000\n")
         words = ": 2 live, 12.00 MiB, the largest 9.00 MiB"
         self.assertIn(words + ", allocated 61.0 s ago\n",
-                      self.replay("--explain", "--config", "block_ages:True", path).stdout)
+                      self.replay("--explain", "--config", "history:state", path).stdout)
         self.assertIn(words + "\n", self.replay("--explain", path).stdout)
-        both = self.replay("--explain", "--config", "block_ages:True,idle_ms:90000", path).stdout
+        both = self.replay("--explain", "--config", "history:state,idle_ms:90000", path).stdout
         self.assertRegex(both, words + r", allocated 61.0 s ago; no free for 6\d.\d s\n")
 
     def test_out_of_memory(self):

@@ -100,7 +100,6 @@ static const struct {
     {"unmap_on_free:True", ",unmap_on_free:True,"},
     {"guard_page:True", ",guard_page:True,"},
     {"free_history:0", ",free_history:0,"},
-    {"block_ages:True", ",block_ages:True,"},
     {"block_user:True", ",block_user:True,"},
     {"free_history:65536", ",free_history:65536,"},
 };

@@ -509,7 +509,6 @@ static void step(struct programme *programme, unsigned turn, struct result *resu
         "debug_fill:False",
         "free_history:5",
         "free_history:0",
-        "block_ages:False",
     };
     const uint64_t what = below(400);
     const bool fills = turn / 300 % 2 == 0;

@@ -224,7 +224,7 @@ static void without_the_key_there_is_none(void **state)
     (void)state;
     assert_int_equal(xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator)), 0);
     assert_int_equal(xseg_origins_host_bytes(extent), 0);
-    assert_int_equal(xseg_configure(allocator, "block_ages:True"), XSEG_OK);
+    assert_int_equal(xseg_configure(allocator, "history:state"), XSEG_OK);
     assert_true(xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator)) > 0);
     const uint64_t before = scene_stats(allocator).host_bytes;
     scene_free(allocator, ptr);

@@ -50,8 +50,7 @@ static void expect_settings(struct xseg_history_store *store, const struct xseg_
 {
     const bool keeps = config->history != XSEG_HISTORY_NOTHING;
     const bool origin_stack = keeps && config->history_stacks != XSEG_HISTORY_STACKS_NONE;
-    bool takes = origin_stack,
-         is_any = config->traced || keeps || config->block_ages || config->block_user;
+    bool takes = origin_stack, is_any = config->traced || keeps || config->block_user;
 
     xseg_history_store_follow(store, config);
     const uint64_t settings = xseg_history_store_settings(store);
@@ -63,7 +62,7 @@ static void expect_settings(struct xseg_history_store *store, const struct xseg_
         takes = takes || has_stack(config, action);
         is_any = is_any || is_noted(config, action);
     }
-    assert_int_equal((settings & XSEG_HISTORY_ORIGINS) != 0, keeps || config->block_ages);
+    assert_int_equal((settings & XSEG_HISTORY_ORIGINS) != 0, keeps);
     assert_int_equal((settings & XSEG_HISTORY_ORIGIN_STACK) != 0, origin_stack);
     assert_int_equal((settings & XSEG_HISTORY_TRACED) != 0, config->traced);
     assert_int_equal((settings & XSEG_HISTORY_USERS) != 0, config->block_user);
@@ -97,15 +96,14 @@ static void settings_follow_the_configuration(void **state)
         for (config.history_stacks = 0; config.history_stacks <= XSEG_HISTORY_STACKS_ALL;
              config.history_stacks++)
             for (size_t i = 0; i < COUNT_OF(skips) * COUNT_OF(free_histories); i++)
-                for (unsigned bits = 0; bits < 8; bits++, cases++) {
+                for (unsigned bits = 0; bits < 4; bits++, cases++) {
                     config.history_skip = skips[i % COUNT_OF(skips)];
                     config.free_history = free_histories[i / COUNT_OF(skips)];
-                    config.block_ages = (bits & 1) != 0;
-                    config.traced = (bits & 2) != 0;
-                    config.block_user = (bits & 4) != 0;
+                    config.traced = (bits & 1) != 0;
+                    config.block_user = (bits & 2) != 0;
                     expect_settings(&store, &config);
                 }
-    assert_int_equal(cases, 3 * 4 * 12 * 8);
+    assert_int_equal(cases, 3 * 4 * 12 * 4);
     xseg_history_store_fini(&store);
 }
 
@@ -170,7 +168,7 @@ static void each_call_has_its_own_word(void **state)
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
     xseg_history_give_user(&store, (uintptr_t)&other);
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
-    config.block_ages = true;
+    config.history = XSEG_HISTORY_STATE;
     xseg_history_store_follow(&store, &config);
     assert_int_equal(xseg_history_user_of(context, xseg_history_store_settings(&store)), 0);
     xseg_history_give_user(&store, (uintptr_t)&word);

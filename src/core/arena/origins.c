@@ -48,8 +48,7 @@ uint64_t xseg_origins_now(const struct xseg_clock *clock)
 
 uint64_t xseg_origins_now_by(const struct xseg_clock *clock, const struct xseg_config *config)
 {
-    return config->block_ages || config->history != XSEG_HISTORY_NOTHING ? xseg_origins_now(clock)
-                                                                         : 0;
+    return config->history != XSEG_HISTORY_NOTHING ? xseg_origins_now(clock) : 0;
 }
 
 /* --- Tables: the first thread that needs one makes it. --- */

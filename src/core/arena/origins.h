@@ -5,10 +5,10 @@
  * An extent has a table by where blocks start: one place for each quantum of a small extent, one for each slot of
  * a large one (slot.h).  A place has a stamp, 4 bytes for 512, or for 1 MiB; and a call, 12 bytes, where stacks or
  * labels are kept; and a user, 8 bytes, where words are kept.  The table comes in chunks.  A chunk is made when a block
- * that starts in it is noted first; while none of block_ages, history and block_user is on there is no chunk.
+ * that starts in it is noted first; while neither history nor block_user is on there is no chunk.
  *
  * A stamp counts 2^24 nanoseconds, 16.8 ms, and starts over every 834 days, so ages are right up to that.
- * A free clears the stamp and the call of its block, also after block_ages and history have been turned off: live blocks
+ * A free clears the stamp and the call of its block, also after history has been turned off: live blocks
  * keep their origins, and a block that is allocated later has none.  The arena counts the blocks with a stamp; as long as
  * there are any, its notes have XSEG_ARENA_ORIGINS.  Users are cleared when block_user is turned on.
  *

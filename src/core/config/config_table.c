@@ -187,17 +187,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence = "How many frees of each stream of a pool are remembered with their call "
                         "stacks, for the text of a second free; small and large blocks apart.",
         },
-    [XSEG_CONFIG_BLOCK_AGES] =
-        {
-            .name = "block_ages",
-            .source = "roboflow/inference#2657",
-            .type = XSEG_CONFIG_BOOL,
-            .offset = MEMBER(block_ages),
-            .accepts = ANY_BOOL,
-            .sentence =
-                "Keep when each block was allocated, for xseg_explain() and xseg_block(); see "
-                "[services](services.md).",
-        },
     [XSEG_CONFIG_BLOCK_USER] =
         {
             .name = "block_user",

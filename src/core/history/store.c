@@ -116,7 +116,7 @@ static uint64_t settings_of(const struct xseg_config *config)
         noted |= 1u << XSEG_HISTORY_FREE_REQUESTED;
         taken |= 1u << XSEG_HISTORY_FREE_REQUESTED;
     }
-    if (keeps_state || config->block_ages)
+    if (keeps_state)
         settings |= XSEG_HISTORY_ORIGINS;
     if (keeps_state && config->history_stacks != XSEG_HISTORY_STACKS_NONE)
         settings |= XSEG_HISTORY_ORIGIN_STACK;

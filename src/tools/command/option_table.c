@@ -127,9 +127,10 @@ const struct option_row option_table[OPTION_COUNT] = {
     [OPTION_EXPLAIN] =
         {
             .name = "explain",
-            .meaning = "say at the end, or where memory ran out, why each reserved byte is not "
-                       "free: by kind, with the largest of each. How old blocks are it says with "
-                       "the key `block_ages:True`",
+            .meaning =
+                "say at the end, or where memory ran out, why each reserved byte is not "
+                "free: by kind, with the largest of each. It reports the ages of blocks with "
+                "the key `history:state`",
         },
     [OPTION_SNAPSHOT_DEVICE] =
         {

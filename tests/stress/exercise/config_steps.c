@@ -22,7 +22,7 @@ static const struct setting {
     {FEATURE_GUARD, "guard_page:True", "guard_page:False", 8, 0},
     {FEATURE_UNMAP, "unmap_on_free:True", "unmap_on_free:False", 8, 0},
     {FEATURE_PAGE_CACHE, "page_cache_mb:100", "page_cache_mb:0", 3, 0},
-    {FEATURE_AGES, "block_ages:True,publish:True", "block_ages:False,publish:False", 3, 0},
+    {FEATURE_AGES, "history:state,publish:True", "history:nothing,publish:False", 3, 0},
     {FEATURE_SCRUB, "scrub:True", "scrub:False", 4, 0},
     {FEATURE_HISTORY, "free_history:50", "free_history:0", 4, 0},
     {FEATURE_HISTORY, "history:all,history_stacks:all,history_events:100,block_user:True",
