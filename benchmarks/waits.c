@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What do the accesses of a small churn's pair cost by themselves, at 10^6 live blocks?  No allocator is
- * in it: a table of 8 MiB, and 28 MiB as chunk maps lie in them, of each of which a round changes a word, a slack
- * and a bin.
+ * in it: a table of 8 MiB, and 44 MiB as chunk maps lie in them, of each of which a round changes a word, a requested
+ * size and a bin.
  *
  *     bench-waits
  *
@@ -23,7 +23,7 @@
 #define MIB        ((size_t)1 << 20)
 #define BLOCKS     1000000u
 #define CHUNK_MAPS 2100u
-#define CHUNK_MAP  12864u
+#define CHUNK_MAP  21056u
 #define DRAWN      4096u
 #define ROUNDS     1000000u
 #define TRIES      5u
@@ -168,10 +168,10 @@ static void touch(char *chunk_maps, uint64_t place)
     char *chunk_map = chunk_maps + (place >> 12) * CHUNK_MAP;
     const uint64_t quantum = place & 4095;
     uint64_t *word = (uint64_t *)(void *)(chunk_map + 64 + quantum / 64 * 32);
-    uint16_t *slack = (uint16_t *)(void *)(chunk_map + 4160 + quantum * 2);
+    uint32_t *requested = (uint32_t *)(void *)(chunk_map + 4160 + quantum * 4);
 
     *word ^= (uint64_t)1 << (quantum & 63);
-    *slack = (uint16_t)(*slack + place);
+    *requested += (uint32_t)place;
     uint64_t *bin =
         (uint64_t *)(void *)(chunk_map + 2112 + (1 + (*word * 0x9e3779b97f4a7c15ull >> 60)) * 8);
     *bin |= (uint64_t)1 << quantum / 64;
@@ -198,7 +198,7 @@ int main(void)
     static const unsigned between[] = {0, 50, 100};
     static uint32_t order[DRAWN];
     uint64_t *table = (uint64_t *)(void *)huge_pages(8 * MIB);
-    char *chunk_maps = huge_pages(28 * MIB);
+    char *chunk_maps = huge_pages(44 * MIB);
 
     for (size_t mib = 1; mib <= 64; mib *= 2)
         (void)printf("chase\t%zu MiB\t%.1f ns\n", mib, chase(mib * MIB));

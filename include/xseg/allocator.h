@@ -267,8 +267,7 @@ struct xseg_block_info {
     size_t struct_bytes; /* sizeof(struct xseg_block_info) */
     void *base;          /* where the block starts */
     size_t bytes;        /* its size; usable in full when live */
-    size_t
-        requested; /* what the user asked for; of a free large block, what was freed last in it; else 0 */
+    size_t requested;    /* requested size; of a cached block as in PyTorch's snapshots */
     enum xseg_block_state state;
     int device;
     /* Whose order its memory follows: the stream it was allocated on.  After xseg_stream_gone() that is

@@ -92,7 +92,7 @@ static void small_blocks_from_any_address(void **state)
         scene_free(allocator, ptr[i]);
     info = scene_block(allocator, ptr[30] + 5);
     assert_int_equal(info.state, XSEG_BLOCK_CACHED);
-    assert_int_equal(info.requested, 0);
+    assert_int_equal(info.requested, 3100);
     info = scene_block(allocator, ptr[31]);
     assert_int_equal(info.free_before, 3584);
     assert_int_equal(info.free_after, 3584);
@@ -103,7 +103,7 @@ static void small_blocks_from_any_address(void **state)
 }
 
 /* As in PyTorch: the remainder of a split keeps the size as well. */
-static void a_free_large_block_keeps_the_size_of_its_last_request(void **state)
+static void a_free_block_keeps_the_size_of_its_last_request(void **state)
 {
     static const struct {
         const char *config;
@@ -111,6 +111,10 @@ static void a_free_large_block_keeps_the_size_of_its_last_request(void **state)
     } cases[] = {
         {"expandable_segments:True", {MIB + 5, MIB + 600, MIB + 1500}, MIB + 1},
         {"expandable_segments:False", {MIB + 5, MIB + 600, MIB + 1500}, MIB + 1},
+        {"expandable_segments:True", {500, 600, 1500}, 1},
+        {"expandable_segments:False", {500, 600, 1500}, 1},
+        {"expandable_segments:True", {300 * KIB + 5, 200 * KIB, 128 * KIB}, 150 * KIB},
+        {"expandable_segments:False", {300 * KIB + 5, 200 * KIB, 128 * KIB}, 150 * KIB},
     };
 
     (void)state;
@@ -215,7 +219,7 @@ int main(void)
         cmocka_unit_test(the_block_between_two_free_halves),
         cmocka_unit_test(the_best_block_to_release),
         cmocka_unit_test(small_blocks_from_any_address),
-        cmocka_unit_test(a_free_large_block_keeps_the_size_of_its_last_request),
+        cmocka_unit_test(a_free_block_keeps_the_size_of_its_last_request),
         cmocka_unit_test(a_remainder_of_an_unmapped_block_has_no_request),
         cmocka_unit_test(large_blocks_from_any_address),
         cmocka_unit_test(unknown_addresses_and_older_callers),

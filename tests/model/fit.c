@@ -529,8 +529,7 @@ static void expect_parts(struct world *world, struct arena *arena)
         assert_int_equal(part.base, want->base);
         assert_int_equal(part.bytes, want->bytes);
         assert_int_equal(part.state, want->state);
-        const bool keeps = want->state == XSEG_BLOCK_LIVE || want->state == XSEG_BLOCK_PENDING ||
-                           (want->state == XSEG_BLOCK_CACHED && !arena->is_small);
+        const bool keeps = want->state != XSEG_BLOCK_HOLE;
         if (!keeps || want->requested != UNKNOWN)
             assert_int_equal(part.requested, keeps ? want->requested : 0);
         part = xseg_walk_next(&part);

@@ -17,9 +17,8 @@ NOT_NAMED = ("segment_map", "segment_unmap", "snapshot", "oom")
 
 
 def requested(segment, block):
-    """The requested size; a free small block has it only with a history, a free expandable one may have another one."""
-    is_known = block["state"] != "inactive" or (segment["segment_type"] == "large" and not segment["is_expandable"])
-    return block["requested_size"] if is_known else 0
+    """The requested size; that of a free block in an expandable segment may be another one."""
+    return block["requested_size"] if block["state"] != "inactive" or not segment["is_expandable"] else 0
 
 
 def in_one_order(events):

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Small arenas: what their audits find, the victim, slack, alignment, and nodes across chunk maps. */
+/* Small arenas: what their audits find, the victim, requested sizes, and nodes across chunk maps. */
 #include "src/core/small/small.h"
 #include "src/core/cache/arena_audit.h"
 #include "src/core/cache/walk.h"
@@ -158,24 +158,56 @@ static void wrong_tracts_are_found(void **state)
     tear_down(&f);
 }
 
-/* --- What is asked of a cell. --- */
+/* --- Requested sizes. --- */
 
-static void slack_of_any_length_is_kept(void **state)
+static uint64_t requested_at(const struct fixture *f, uint64_t offset)
 {
-    static const size_t extra[] = {0, 1, 511, 65534, 65535, 65536, 1000000};
+    return xseg_walk_at(f->extent, f->extent->segment.base + offset).requested;
+}
+
+/* PyTorch's rules: a free keeps the size, the remainder of a split inherits it, coalescing keeps that of the block that is
+ * being freed. */
+static void cached_cells_keep_the_requested_size(void **state)
+{
+    static const size_t narrow = 5000, wide = 200000;
     struct fixture f;
 
     (void)state;
     set_up(&f);
-    assert_non_null(f.cells->chunk[1]);
-    /* The sizes of some requests here lie across the end of a chunk map. */
-    for (uint32_t at = XSEG_CELLS_CHUNK - 6; at <= XSEG_CELLS_CHUNK; at++)
-        for (size_t i = 0; i < COUNT_OF(extra); i++) {
-            const uint64_t bytes = MIB + 2 * 512;
-
-            xseg_cells_note_requested(f.cells, at, bytes, bytes - extra[i]);
-            assert_int_equal(xseg_cells_requested(f.cells, at, bytes), bytes - extra[i]);
-        }
+    assert_int_equal(requested_at(&f, 0), MIB);
+    assert_int_equal(requested_at(&f, MIB), 8 * KIB);
+    assert_int_equal(requested_at(&f, 2 * MIB + 8 * KIB), 0);
+    /* A narrow cell: split, used up, and coalesced with the cells on either side. */
+    void *head = scene_alloc(f.allocator, narrow, NULL),
+         *tail = scene_alloc(f.allocator, 3000, NULL);
+    assert_int_equal(requested_at(&f, MIB), narrow);
+    assert_int_equal(requested_at(&f, MIB + 5120), 3000);
+    scene_free(f.allocator, head);
+    assert_int_equal(requested_at(&f, MIB), narrow);
+    head = scene_alloc(f.allocator, 1, NULL);
+    assert_int_equal(requested_at(&f, MIB), 1);
+    assert_int_equal(requested_at(&f, MIB + 512), narrow);
+    scene_free(f.allocator, tail);
+    assert_int_equal(requested_at(&f, MIB + 512), 3000);
+    scene_free(f.allocator, head);
+    assert_int_equal(requested_at(&f, MIB), 1);
+    /* Wide cells across the end of a chunk map: the victim, and a cell in the free index, whose node is in its entries. */
+    void *block[3];
+    for (size_t i = 0; i < COUNT_OF(block); i++)
+        block[i] = scene_alloc(f.allocator, wide + i * 512, NULL);
+    const uint64_t offset = (uintptr_t)block[0] - f.extent->segment.base;
+    scene_free(f.allocator, block[1]);
+    assert_int_equal(f.arena->free_index.used.top != 0, true);
+    assert_int_equal(requested_at(&f, (uintptr_t)block[1] - f.extent->segment.base), wide + 512);
+    block[1] = scene_alloc(f.allocator, 150000, NULL);
+    assert_int_equal(f.arena->small.victim.quanta < XSEG_CELLS_WIDE, false);
+    assert_int_equal(requested_at(&f, (uintptr_t)block[1] + 150016 - f.extent->segment.base),
+                     wide + 512);
+    scene_free(f.allocator, block[0]);
+    scene_free(f.allocator, block[1]);
+    assert_int_equal(requested_at(&f, offset), 150000);
+    scene_free(f.allocator, block[2]);
+    assert_int_equal(requested_at(&f, offset), wide + 1024);
     tear_down(&f);
 }
 
@@ -198,12 +230,12 @@ static void nodes_lie_where_there_is_room(void **state)
         for (uint32_t number = at / XSEG_CELLS_CHUNK; number < 2; number++) {
             const struct xseg_chunk_map *chunk = cells->chunk[number];
             const uint32_t begin = number * XSEG_CELLS_CHUNK;
-            const uint32_t low = at > begin ? at - begin : 0;
+            const uint32_t low = at >= begin ? at + 1 - begin : 0; /* past the first entry */
             const uint32_t high = at + XSEG_CELLS_WIDE - begin;
 
             fits = fits ||
-                   (node >= (const char *)&chunk->slack[low] &&
-                    end <= (const char *)(chunk->slack +
+                   (node >= (const char *)&chunk->requested[low] &&
+                    end <= (const char *)(chunk->requested +
                                           (high < XSEG_CELLS_CHUNK ? high : XSEG_CELLS_CHUNK)));
         }
         assert_true(fits);
@@ -220,7 +252,7 @@ int main(void)
         cmocka_unit_test(wrong_bits_are_found),
         cmocka_unit_test(neighbours_and_nodes_that_are_wrong_are_found),
         cmocka_unit_test(wrong_tracts_are_found),
-        cmocka_unit_test(slack_of_any_length_is_kept),
+        cmocka_unit_test(cached_cells_keep_the_requested_size),
         cmocka_unit_test(nodes_lie_where_there_is_room),
     };
 

@@ -95,34 +95,6 @@ void set_contexts(SnapshotInfo *info)
     }
 }
 
-/* The requested size of a free small block is that of the block that was freed last there, as far as the history has it.  The
- * library keeps those of large blocks. */
-void set_requested_sizes(SnapshotInfo *info)
-{
-    std::map<std::pair<DeviceIndex, size_t>, std::pair<BlockInfo *, size_t>> free_blocks; /* by address, with the end */
-    for (SegmentInfo &segment : info->segments) {
-        size_t address = segment.address;
-        for (BlockInfo &block : segment.blocks) {
-            if (!block.active && !segment.is_large) {
-                free_blocks[{segment.device, address}] = {&block, address + block.size};
-            }
-            address += block.size;
-        }
-    }
-    for (const std::vector<TraceEntry> &entries : info->device_traces) {
-        for (const TraceEntry &entry : entries) {
-            auto above = free_blocks.upper_bound({entry.device_, entry.addr_});
-            if (entry.action_ != TraceEntry::FREE_COMPLETED || above == free_blocks.begin()) {
-                continue;
-            }
-            auto found = std::prev(above);
-            if (found->first.first == entry.device_ && entry.addr_ < found->second.second) {
-                found->second.first->requested_size = entry.size_;
-            }
-        }
-    }
-}
-
 /* As PyTorch does: the snapshot shows in the next one. */
 void note_snapshots(Allocator *allocator, const std::vector<SegmentInfo> &segments)
 {
@@ -171,7 +143,6 @@ SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces)
         result.external_annotations = time_annotations();
     }
     set_contexts(&result);
-    set_requested_sizes(&result);
     note_snapshots(this, result.segments);
     result.config_metadata = config_info();
     return result;

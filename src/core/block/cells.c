@@ -5,8 +5,8 @@
 
 #include "src/base/zeroed.h"
 
-_Static_assert(sizeof(struct xseg_block) <= (XSEG_CELLS_WIDE / 2 - 4) * sizeof(uint16_t),
-               "a node has to fit into the slack of half a wide cell");
+_Static_assert(sizeof(struct xseg_block) <= (XSEG_CELLS_WIDE / 2 - 2) * sizeof(xseg_cells_size),
+               "a node fits into the entries of half a wide cell");
 
 bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes)
 {
@@ -81,32 +81,6 @@ uint32_t xseg_cells_last_far(const struct xseg_cells *cells, uint32_t quantum)
     XSEG_ASSERT(chunk->word[last].start != 0);
     return number * XSEG_CELLS_CHUNK + last * 64 + 63 -
            (uint32_t)__builtin_clzll(chunk->word[last].start);
-}
-
-/* --- Slack. --- */
-
-static xseg_cells_slack *slack_at(const struct xseg_cells *cells, uint32_t quantum)
-{
-    XSEG_ASSERT(xseg_cells_chunk(cells, quantum) != NULL);
-    return &xseg_cells_chunk(cells, quantum)->slack[quantum % XSEG_CELLS_CHUNK];
-}
-
-/* The size lies in four entries of 16 bits: a cell with so much slack has at least 128 quanta. */
-uint64_t xseg_cells_requested_far(const struct xseg_cells *cells, uint32_t quantum)
-{
-    uint64_t requested = 0;
-
-    for (unsigned i = 0; i < 4; i++)
-        requested |= (uint64_t)*slack_at(cells, quantum + 1 + i) << 16 * i;
-    return requested;
-}
-
-void xseg_cells_note_far(struct xseg_cells *cells, uint32_t quantum, uint64_t requested)
-{
-    XSEG_ASSERT(requested > 0);
-    *slack_at(cells, quantum) = XSEG_CELLS_MUCH_SLACK;
-    for (unsigned i = 0; i < 4; i++)
-        *slack_at(cells, quantum + 1 + i) = (uint16_t)(requested >> 16 * i);
 }
 
 /* --- The pattern. --- */

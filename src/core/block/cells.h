@@ -19,15 +19,16 @@
  *
  * The end of a cell is the next start, so its size takes a bit search, mostly in one word.  The last
  * quantum of a cached cell is marked, so that a free of the cell behind it sees the cached neighbour in the bit
- * before its own.  A free needs three or four cache lines of a chunk map, however many blocks live: 18 bytes
+ * before its own.  A free needs three or four cache lines of a chunk map, however many blocks live: 36 bytes
  * of bookkeeping for a block of 4 KiB, where a record of 96 bytes and its slot took 128.
  *
- * *Slack* is the part of a live cell beyond the request, 16 bits.  A cell with more slack is long enough to keep
- * the size of the request in the entries behind its first one.
+ * The entry of a cell's first quantum holds its requested size, 32 bits.  A cached cell keeps the requested size as a
+ * PyTorch block does: a free keeps it, the remainder of a split inherits it, and coalescing keeps that of the cell
+ * that is being freed.
  *
- * A cached cell of XSEG_CELLS_WIDE quanta or more is in the free index, so it needs a node.  The node lies in
- * the slack entries of the cell itself, which have no use while it is cached: the node takes no allocation, and
- * its place follows from the cell's.
+ * A cached cell of XSEG_CELLS_WIDE quanta or more is in the free index, so it needs a node.  The node occupies
+ * entries of the cell past its first one, which are unused: the node takes no allocation, and its address follows
+ * from the cell's.
  *
  * Invariants; xseg_small_audit() checks them:
  *   CELL-1  a bit of `starts`, and of `poisoned`, says whether the word, or chunk map, has a start.
@@ -50,9 +51,6 @@
 /* The longest extent: what the bitmap over the chunk maps can hold. */
 #define XSEG_CELLS_MAX ((uint64_t)XSEG_BITS_MAX * XSEG_CELLS_CHUNK << XSEG_CELLS_SHIFT)
 
-/* The slack of a live cell whose request's size is in the entries behind. */
-#define XSEG_CELLS_MUCH_SLACK UINT16_MAX
-
 _Static_assert(XSEG_CELLS_WORDS * 64 == XSEG_CELLS_CHUNK && XSEG_CELLS_CHUNK % XSEG_CELLS_WIDE == 0,
                "words tile a chunk map");
 
@@ -60,8 +58,8 @@ struct xseg_cells_word {
     uint64_t start, free, record, open;
 };
 
-/* Nodes lie in slack entries, so these may alias. */
-typedef uint16_t __attribute__((may_alias)) xseg_cells_slack;
+/* A requested size.  Nodes occupy such entries, so they may alias. */
+typedef uint32_t __attribute__((may_alias)) xseg_cells_size;
 
 struct xseg_bins_level;
 
@@ -84,7 +82,7 @@ struct xseg_chunk_map {
             uint64_t bin[XSEG_CELLS_WIDE];
         };
     };
-    xseg_cells_slack slack[XSEG_CELLS_CHUNK];
+    xseg_cells_size requested[XSEG_CELLS_CHUNK];
     uint64_t poisoned[XSEG_CELLS_WORDS]; /* quanta that hold the pattern of poison.h */
 };
 
@@ -92,9 +90,9 @@ _Static_assert(sizeof(struct xseg_cells_word) == 32, "two words lie in a cache l
 _Static_assert(offsetof(struct xseg_chunk_map, bin) ==
                    offsetof(struct xseg_chunk_map, word[XSEG_CELLS_WORDS]),
                "bin[0] is the start of the word behind the last");
-_Static_assert(offsetof(struct xseg_chunk_map, slack) % _Alignof(struct xseg_block) == 0 &&
-                   _Alignof(struct xseg_block) <= 4 * sizeof(xseg_cells_slack),
-               "a node lies at every fourth slack entry");
+_Static_assert(offsetof(struct xseg_chunk_map, requested) % _Alignof(struct xseg_block) == 0 &&
+                   _Alignof(struct xseg_block) <= 2 * sizeof(xseg_cells_size),
+               "a node is aligned at every second entry");
 
 /* The cells of an extent. */
 struct xseg_cells {
@@ -244,47 +242,35 @@ static inline bool xseg_cells_is_live(const struct xseg_cells_word *word, uint32
     return ((word->start & ~(word->free | word->record)) >> quantum % 64 & 1) != 0;
 }
 
-/* xseg_cells_requested() and xseg_cells_note_requested() of a cell with much slack. */
-uint64_t xseg_cells_requested_far(const struct xseg_cells *cells, uint32_t quantum);
-void xseg_cells_note_far(struct xseg_cells *cells, uint32_t quantum, uint64_t requested);
-
-/* The size of the request that a live cell of `bytes` serves. */
-static inline uint64_t xseg_cells_requested(const struct xseg_cells *cells, uint32_t quantum,
-                                            uint64_t bytes)
+/* The requested size of a live or cached cell. */
+static inline uint64_t xseg_cells_requested(const struct xseg_cells *cells, uint32_t quantum)
 {
-    const uint16_t slack = xseg_cells_chunk(cells, quantum)->slack[quantum % XSEG_CELLS_CHUNK];
-
-    XSEG_ASSERT(slack == XSEG_CELLS_MUCH_SLACK || slack < bytes);
-    return __builtin_expect(slack != XSEG_CELLS_MUCH_SLACK, 1)
-               ? bytes - slack
-               : xseg_cells_requested_far(cells, quantum);
+    return xseg_cells_chunk(cells, quantum)->requested[quantum % XSEG_CELLS_CHUNK];
 }
 
-/* Note the size of the request that a live cell of `bytes` serves. */
-static inline void xseg_cells_note_requested(struct xseg_cells *cells, uint32_t quantum,
-                                             uint64_t bytes, uint64_t requested)
+static inline void xseg_cells_set_requested(struct xseg_cells *cells, uint32_t quantum,
+                                            uint64_t requested)
 {
-    XSEG_ASSERT(requested > 0 && requested <= bytes);
-    if (__builtin_expect(bytes - requested < XSEG_CELLS_MUCH_SLACK, 1))
-        xseg_cells_chunk(cells, quantum)->slack[quantum % XSEG_CELLS_CHUNK] =
-            (uint16_t)(bytes - requested);
-    else
-        xseg_cells_note_far(cells, quantum, requested);
+    XSEG_ASSERT(requested <= UINT32_MAX);
+    xseg_cells_chunk(cells, quantum)->requested[quantum % XSEG_CELLS_CHUNK] =
+        (xseg_cells_size)requested;
 }
 
-/* The node of a wide cached cell: in the slack of its first chunk map, or of the next if the first has no room. */
+/* The node of a wide cached cell: past the first entry of the cell, or at the start of the next chunk map if the first
+ * chunk map has no room. */
 static inline struct xseg_block *xseg_cells_node(const struct xseg_cells *cells, uint32_t quantum)
 {
-    const uint32_t at = (quantum + 3) & ~3u;
+    const uint32_t at = (quantum + 2) & ~1u;
 
-    if (__builtin_expect(at % XSEG_CELLS_CHUNK + sizeof(struct xseg_block) / 2 <=
+    if (__builtin_expect(at % XSEG_CELLS_CHUNK +
+                                     sizeof(struct xseg_block) / sizeof(xseg_cells_size) <=
                                  XSEG_CELLS_CHUNK &&
                              at / XSEG_CELLS_CHUNK == quantum / XSEG_CELLS_CHUNK,
                          1))
         return (struct xseg_block *)(void *)&xseg_cells_chunk(cells, at)
-            ->slack[at % XSEG_CELLS_CHUNK];
+            ->requested[at % XSEG_CELLS_CHUNK];
     XSEG_ASSERT(quantum / XSEG_CELLS_CHUNK + 1 < cells->chunks);
-    return (struct xseg_block *)(void *)cells->chunk[quantum / XSEG_CELLS_CHUNK + 1]->slack;
+    return (struct xseg_block *)(void *)cells->chunk[quantum / XSEG_CELLS_CHUNK + 1]->requested;
 }
 
 /* --- The pattern of poison.h. --- */

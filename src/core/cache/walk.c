@@ -33,11 +33,9 @@ static struct xseg_part part_of_cell(const struct xseg_block *tract, uint32_t qu
     part.extent = tract->extent;
     part.base = tract->extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
     part.bytes = (uint64_t)(xseg_cells_next(cells, quantum + 1) - quantum) << XSEG_CELLS_SHIFT;
-    part.state = XSEG_BLOCK_CACHED;
-    if (xseg_cells_is_live(xseg_cells_word(cells, quantum), quantum)) {
-        part.state = XSEG_BLOCK_LIVE;
-        part.requested = xseg_cells_requested(cells, quantum, part.bytes);
-    }
+    part.requested = xseg_cells_requested(cells, quantum);
+    part.state = xseg_cells_is_live(xseg_cells_word(cells, quantum), quantum) ? XSEG_BLOCK_LIVE
+                                                                              : XSEG_BLOCK_CACHED;
     XSEG_ASSERT(part.base + part.bytes <= xseg_block_end(tract));
     part.record = tract;
     return part;

@@ -195,7 +195,7 @@ static __attribute__((noinline)) void note_free(const struct live *live)
     const struct xseg_cells *cells = &live->extent->cells;
     block.base = xseg_cell_address_of(live->extent, live->quantum);
     block.bytes = xseg_cell_bytes_of(xseg_cells_next(cells, live->quantum + 1) - live->quantum);
-    block.requested = xseg_cells_requested(cells, live->quantum, block.bytes);
+    block.requested = xseg_cells_requested(cells, live->quantum);
     block.is_lent = false;
     xseg_notes_free(live->arena, &block);
 }

@@ -20,7 +20,7 @@
 
 struct xseg_picture_block {
     uint64_t base, bytes;
-    uint64_t requested;            /* cached: of the block that was freed last in it; 0: none */
+    uint64_t requested;            /* requested size, see block.h */
     uint32_t stack, frames, label; /* of its origin; 0: not known */
     uint8_t state;                 /* XSEG_BLOCK_LIVE, _PENDING or _CACHED */
 };

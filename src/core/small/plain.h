@@ -65,7 +65,8 @@ static inline uint64_t xseg_plain_cut_victim(struct xseg_arena *arena, uint64_t 
     word->free ^= head | behind;
     if ((word->open & head) != 0)
         word->open ^= head | behind;
-    chunk->slack[quantum % XSEG_CELLS_CHUNK] = (uint16_t)(rounded - bytes);
+    chunk->requested[rest % XSEG_CELLS_CHUNK] = chunk->requested[quantum % XSEG_CELLS_CHUNK];
+    chunk->requested[quantum % XSEG_CELLS_CHUNK] = (xseg_cells_size)bytes;
     victim->quantum = rest;
     victim->quanta -= quanta;
     XSEG_ASSERT(victim->quanta >= XSEG_CELLS_WIDE && xseg_cells_is_free(word, rest));
@@ -112,10 +113,9 @@ static inline bool xseg_plain_join_victim(struct xseg_arena *arena, struct xseg_
     victim->quantum = quantum;
     victim->quanta += quanta;
     XSEG_ASSERT(xseg_cells_is_free(word, quantum) && (word->start & behind) == 0);
-    XSEG_ASSERT(chunk->slack[quantum % XSEG_CELLS_CHUNK] < xseg_cell_bytes_of(quanta));
-    /* A cell that lies in one word is too short for much slack. */
+    XSEG_ASSERT(chunk->requested[quantum % XSEG_CELLS_CHUNK] <= xseg_cell_bytes_of(quanta));
     xseg_counts_free(&arena->counts, xseg_cell_bytes_of(quanta),
-                     xseg_cell_bytes_of(quanta) - chunk->slack[quantum % XSEG_CELLS_CHUNK]);
+                     chunk->requested[quantum % XSEG_CELLS_CHUNK]);
     return true;
 }
 
@@ -136,7 +136,8 @@ static inline struct xseg_plain_place xseg_plain_place_in(struct xseg_chunk_map 
                                      number * 64 + (uint64_t)__builtin_ctzll(bit)};
 }
 
-/* Mark the first `quanta` of a cell live that is out of the bins, and put the rest, if there is one, into its bin. */
+/* Mark the first `quanta` of a cell live that is out of the bins, and put the remainder, if there is one, into its bin.
+ * The remainder inherits the requested size of the cell. */
 static inline void xseg_plain_cut(struct xseg_bins *bins, struct xseg_plain_place place,
                                   uint64_t size, uint64_t quanta)
 {
@@ -160,11 +161,12 @@ static inline void xseg_plain_cut(struct xseg_bins *bins, struct xseg_plain_plac
         place.word->free ^= place.bit;
         rest->free |= bit;
         chunk->starts |= (uint64_t)1 << behind / 64;
+        chunk->requested[behind] = chunk->requested[place.index];
         xseg_bins_set(bins, chunk, size - quanta, behind / 64);
     }
 }
 
-/* Count a cell that is handed out, and note its slack; returns its address.  The caller checks the limits of the
+/* Count a cell that is handed out, and set its requested size; returns its address.  The caller checks the limits of the
  * counts afterwards. */
 static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xseg_chunk_map *chunk,
                                             uint64_t index, uint64_t quanta, uint64_t bytes)
@@ -174,7 +176,7 @@ static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xse
     XSEG_ASSERT(index < XSEG_CELLS_CHUNK && bytes > 0 && bytes <= rounded);
     XSEG_ASSERT(rounded - bytes < XSEG_SIZE_QUANTUM);
     xseg_counts_add_alloc(&arena->counts, rounded, bytes);
-    chunk->slack[index] = (uint16_t)(rounded - bytes);
+    chunk->requested[index] = (xseg_cells_size)bytes;
     return chunk->base + (index << XSEG_CELLS_SHIFT);
 }
 
@@ -221,14 +223,13 @@ xseg_plain_cut_chunk(struct xseg_arena *arena, struct xseg_chunk_map *chunk, uin
         return 0;
     if (has_other)
         has_other = xseg_bins_has_other(chunk, (uint32_t)number, (uint32_t)size, place.bit);
-    const uint64_t base = xseg_plain_note_live(arena, chunk, place.index, quanta, bytes);
     if (!expandable)
         xseg_fragments_cut(&arena->counts, quanta << XSEG_CELLS_SHIFT,
                            (size - quanta) << XSEG_CELLS_SHIFT);
     if (!has_other)
         xseg_bins_clear_lowest(&arena->small.bins, chunk, size);
     xseg_plain_cut(&arena->small.bins, place, size, quanta);
-    return base;
+    return xseg_plain_note_live(arena, chunk, place.index, quanta, bytes);
 }
 
 /*
@@ -267,9 +268,8 @@ static inline void xseg_plain_count_free(struct xseg_arena *arena,
 {
     const uint64_t bytes = quanta << XSEG_CELLS_SHIFT;
 
-    XSEG_ASSERT(quanta > 0 && quanta <= 64 && chunk->slack[index] < bytes);
-    /* A cell of 64 quanta is too short for much slack. */
-    xseg_counts_free(&arena->counts, bytes, bytes - chunk->slack[index]);
+    XSEG_ASSERT(quanta > 0 && quanta <= 64 && chunk->requested[index] <= bytes);
+    xseg_counts_free(&arena->counts, bytes, chunk->requested[index]);
 }
 
 #endif

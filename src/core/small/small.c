@@ -216,10 +216,12 @@ hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, struct xse
     } else {
         cut_bits(cells, &chunk->word[cell->quantum / 64 % XSEG_CELLS_WORDS], cell->quantum,
                  rest.quantum);
+        xseg_cells_set_requested(cells, rest.quantum,
+                                 chunk->requested[cell->quantum % XSEG_CELLS_CHUNK]);
         if (!was_victim || rest.quanta < XSEG_CELLS_WIDE)
             xseg_cell_index_put_rest(arena, &rest);
     }
-    xseg_cells_note_requested(cells, cell->quantum, bytes, requested);
+    chunk->requested[cell->quantum % XSEG_CELLS_CHUNK] = (xseg_cells_size)requested;
     xseg_counts_alloc(&arena->counts, bytes, requested);
     return xseg_cell_address_of(cell->extent, cell->quantum);
 }
@@ -261,6 +263,7 @@ static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cel
     if (!xseg_extent_is_expandable(cell->extent))
         xseg_fragments_cut_head(&arena->counts, !xseg_cell_is_whole(cell),
                                 xseg_cell_bytes_of(cell->quanta));
+    xseg_cells_set_requested(cells, rest.quantum, xseg_cells_requested(cells, cell->quantum));
     xseg_cell_index_put(arena, &head);
     xseg_cell_index_put(arena, &rest);
     return rest;

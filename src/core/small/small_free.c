@@ -88,7 +88,8 @@ static inline void absorb_right(struct xseg_arena *arena, struct xseg_chunk_map 
     xseg_cells_remove_start_in(&chunk->extent->cells, chunk, end);
 }
 
-/* Merge with the cached cell before: searches find that no longer.  Its start stays, that of the cell is cleared.
+/* Merge with the cached cell before: searches find that no longer.  Its start stays, that of the cell is cleared, and
+ * the requested size of the cell replaces that of the cell before.
  * before: the chunk map where the cell before ends */
 static inline void absorb_left(struct xseg_arena *arena, struct xseg_chunk_map *chunk,
                                struct xseg_chunk_map *before, struct merged *cell)
@@ -98,6 +99,8 @@ static inline void absorb_left(struct xseg_arena *arena, struct xseg_chunk_map *
     cell->first =
         chunk == before ? last_start(chunk, quantum) : xseg_cells_last(&chunk->extent->cells, last);
     XSEG_ASSERT(cell->first < quantum);
+    chunk_near(before, cell->first)->requested[cell->first % XSEG_CELLS_CHUNK] =
+        chunk->requested[quantum % XSEG_CELLS_CHUNK];
     cell->was_victim |= xseg_cell_index_take_off(arena, chunk_near(before, cell->first),
                                                  cell->first, quantum - cell->first);
     cell->neighbours++;
@@ -170,7 +173,7 @@ bool xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint3
     const uint64_t bytes = xseg_cell_bytes_of(quanta);
 
     XSEG_ASSERT(quantum + quanta <= extent->cells.quanta);
-    xseg_counts_free(&arena->counts, bytes, xseg_cells_requested(&extent->cells, quantum, bytes));
+    xseg_counts_free(&arena->counts, bytes, chunk->requested[quantum % XSEG_CELLS_CHUNK]);
     xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
     (void)merge(arena, chunk, quantum, quanta);
     return true;

@@ -259,6 +259,7 @@ struct xseg_block *xseg_tract_claim(struct xseg_arena *arena, const struct xseg_
     xseg_small_take_off(arena, cell);
     struct xseg_block *block =
         cut_out(arena, extent, XSEG_BLOCK_BUSY, base, (uint64_t)cell->quanta << XSEG_CELLS_SHIFT);
+    block->requested = xseg_cells_requested(&extent->cells, cell->quantum);
     block->poisoned = arena->small.has_poisoned &&
                       xseg_cells_are_poisoned(&extent->cells, cell->quantum, cell->quanta);
     return block;
@@ -271,10 +272,9 @@ struct xseg_block *xseg_tract_isolate(struct xseg_arena *arena, struct xseg_exte
     const uint64_t bytes = (uint64_t)(xseg_cells_next(&extent->cells, quantum + 1) - quantum)
                            << XSEG_CELLS_SHIFT;
     XSEG_ASSERT(xseg_cells_is_live(xseg_cells_word(&extent->cells, quantum), quantum));
-    const uint64_t requested = xseg_cells_requested(&extent->cells, quantum, bytes);
     struct xseg_block *block = cut_out(arena, extent, XSEG_BLOCK_LIVE, base, bytes);
 
-    block->requested = requested;
+    block->requested = xseg_cells_requested(&extent->cells, quantum);
     xseg_tree_insert(&extent->records, block);
     return block;
 }
@@ -320,6 +320,7 @@ static struct xseg_cell become_cell(struct xseg_arena *arena, struct xseg_block 
     }
     if (arena->small.has_poisoned)
         xseg_cells_set_poisoned(&extent->cells, cell.quantum, cell.quanta, block->poisoned);
+    xseg_cells_set_requested(&extent->cells, cell.quantum, block->requested);
     join_tracts(arena, block);
     return xseg_small_put_on(arena, cell);
 }
