@@ -169,6 +169,40 @@ static void a_remainder_of_an_unmapped_block_has_no_request(void **state)
     scene_close(allocator);
 }
 
+/* PyTorch's answers: blocks are unmapped by size, so memory that is mapped again has the size of the largest; an empty
+ * segment is destroyed, so a new one has none. */
+static void memory_that_is_mapped_again_has_the_size_of_what_was_unmapped_last(void **state)
+{
+    static const size_t cases[][3] = {{40, 20, 20}, {20, 20, 40}};
+    static const size_t last[] = {40 * MIB - 1, 40 * MIB - 3};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(cases); i++) {
+        struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+        char *ptr[3];
+
+        for (unsigned k = 0; k < 3; k++)
+            ptr[k] = scene_alloc(allocator, cases[i][k] * MIB - k - 1, NULL);
+        void *fence = scene_alloc(allocator, 20 * MIB, NULL);
+        scene_free(allocator, ptr[1]);
+        scene_empty_cache(allocator);
+        scene_free(allocator, ptr[0]);
+        scene_free(allocator, ptr[2]);
+        scene_empty_cache(allocator);
+        char *again = scene_alloc(allocator, 10 * MIB, NULL);
+        assert_ptr_equal(again, ptr[0]);
+        assert_int_equal(scene_block(allocator, again + 10 * MIB).state, XSEG_BLOCK_CACHED);
+        assert_int_equal(scene_block(allocator, again + 10 * MIB).requested, last[i]);
+        scene_free(allocator, again);
+        scene_free(allocator, fence);
+        scene_empty_cache(allocator);
+        again = scene_alloc(allocator, 10 * MIB, NULL);
+        assert_int_equal(scene_block(allocator, again + 10 * MIB).requested, 0);
+        scene_free(allocator, again);
+        scene_close(allocator);
+    }
+}
+
 /* Across 4 GiB and more, where the starts are in several chunks. */
 static void large_blocks_from_any_address(void **state)
 {
@@ -221,6 +255,7 @@ int main(void)
         cmocka_unit_test(small_blocks_from_any_address),
         cmocka_unit_test(a_free_block_keeps_the_size_of_its_last_request),
         cmocka_unit_test(a_remainder_of_an_unmapped_block_has_no_request),
+        cmocka_unit_test(memory_that_is_mapped_again_has_the_size_of_what_was_unmapped_last),
         cmocka_unit_test(large_blocks_from_any_address),
         cmocka_unit_test(unknown_addresses_and_older_callers),
     };

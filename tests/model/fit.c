@@ -26,7 +26,6 @@
 #define OWNERS  3u /* two streams, and a pool that does not split, on the first of them */
 #define USERS   2u
 #define NOWHERE UINT32_MAX
-#define UNKNOWN UINT64_MAX
 
 /* A block, in the segment that begins at `segment`. */
 struct part {
@@ -34,8 +33,9 @@ struct part {
     uint64_t segment, segment_bytes;
     uint64_t registered;   /* how many registrations of segments there had been */
     uint64_t event[USERS]; /* pending: pieces of work on each stream that it waits for */
+    uint64_t freed;        /* pending: how many blocks had been freed before */
     enum xseg_block_state state;
-    bool expandable, used[USERS];
+    bool expandable, used[USERS]; /* used: live; pending: it waits for the stream's event */
 };
 
 struct arena {
@@ -51,7 +51,7 @@ struct world {
     struct arena arena[OWNERS][2];           /* small, large */
     uint64_t launched[USERS], passed[USERS]; /* pieces of work */
     uint64_t peak[4];
-    uint64_t grown, shrunk, registered;
+    uint64_t grown, shrunk, registered, freed;
     struct {
         uint64_t base;
         struct arena *arena;
@@ -277,8 +277,10 @@ static unsigned grow(struct world *world, struct arena *arena, const struct wish
             at--;
         if (reach(arena, at) < wish->span)
             continue;
-        if (is_empty_segment(&arena->part[at]))
+        if (is_empty_segment(&arena->part[at])) {
             arena->part[at].registered = ++world->registered;
+            arena->part[at].requested = 0;
+        }
         if (arena->part[at].state == XSEG_BLOCK_HOLE)
             at = map(world, arena, at, xseg_min(wish->span, arena->part[at].bytes));
         while (arena->part[at].bytes < wish->span)
@@ -297,6 +299,7 @@ static uint64_t hand_out(struct world *world, struct arena *arena, unsigned at,
 
     if (base != arena->part[at].base) {
         cut(arena, at, base);
+        arena->part[at].requested = arena->part[at].bytes;
         at++;
     }
     const uint64_t rest = arena->part[at].bytes - wish->bytes;
@@ -340,25 +343,45 @@ static unsigned learn(struct world *world, struct arena *arena, const struct wis
     return at;
 }
 
-/* What has passed comes back. */
-static void take_back(struct world *world)
+/* The pending part that was freed first among those that wait for a stream's event, if that event has passed. */
+static unsigned first_passed(struct world *world, unsigned user, struct arena **out)
 {
+    unsigned first = NOWHERE;
+
     for (unsigned i = 0; i < OWNERS * 2; i++) {
         struct arena *arena = &world->arena[i / 2][i % 2];
 
         for (unsigned at = 0; at < arena->count; at++) {
-            struct part *part = &arena->part[at];
-            bool is_over = part->state == XSEG_BLOCK_PENDING;
+            const struct part *part = &arena->part[at];
 
-            for (unsigned user = 0; user < USERS; user++)
-                is_over = is_over && part->event[user] <= world->passed[user];
-            if (!is_over)
+            if (part->state != XSEG_BLOCK_PENDING || !part->used[user] ||
+                part->event[user] > world->passed[user] ||
+                (first != NOWHERE && (*out)->part[first].freed < part->freed))
                 continue;
-            /* Several parts may come back at once, in an order that the model does not know. */
-            part->requested = UNKNOWN;
-            at = become(arena, at, XSEG_BLOCK_CACHED);
+            first = at;
+            *out = arena;
         }
     }
+    return first;
+}
+
+/* What has passed comes back: by stream, the newest first, and on each in the order of the frees. */
+static void take_back(struct world *world)
+{
+    struct arena *arena = NULL;
+    unsigned at;
+
+    for (unsigned user = USERS; user-- > 0;)
+        while ((at = first_passed(world, user, &arena)) != NOWHERE) {
+            struct part *part = &arena->part[at];
+            bool waits = false;
+
+            part->used[user] = false;
+            for (unsigned other = 0; other < USERS; other++)
+                waits = waits || part->used[other];
+            if (!waits)
+                (void)become(arena, at, XSEG_BLOCK_CACHED);
+        }
 }
 
 static size_t random_bytes(bool is_small)
@@ -416,9 +439,10 @@ static void step_free(struct world *world)
     scene_free(world->allocator, (void *)(uintptr_t)part->base);
     world->held[i] = world->held[--world->count];
     for (unsigned user = 0; user < USERS; user++) {
-        part->event[user] = part->used[user] ? world->launched[user] : 0;
+        part->event[user] = world->launched[user];
         is_used = is_used || part->used[user];
     }
+    part->freed = world->freed++;
     if (is_used)
         part->state = XSEG_BLOCK_PENDING;
     else
@@ -452,8 +476,8 @@ static void step_finish(struct world *world)
     world->passed[user] = world->launched[user];
 }
 
-/* The whole pages of a cached part go; or all of a classic segment.  Returns where to go on. */
-static unsigned trim_part(struct world *world, struct arena *arena, unsigned at)
+/* The whole pages of a cached part go; or all of a classic segment. */
+static void trim_part(struct world *world, struct arena *arena, unsigned at)
 {
     const struct part part = arena->part[at];
     const uint64_t page = page_bytes(arena);
@@ -463,19 +487,30 @@ static unsigned trim_part(struct world *world, struct arena *arena, unsigned at)
     if (!part.expandable && part.bytes == part.segment_bytes) {
         world->shrunk++;
         drop(arena, at);
-        return at;
+        return;
     }
     if (!part.expandable || begin >= end)
-        return at + 1;
+        return;
     world->shrunk++;
     cut_off(arena, at, end, at + 1);
     if (begin != part.base) {
         cut_off(arena, at, begin, at);
         at++;
     }
-    /* Which of several parts goes last is not known here either. */
-    arena->part[at].requested = UNKNOWN;
-    return become(arena, at, XSEG_BLOCK_HOLE) + 1;
+    (void)become(arena, at, XSEG_BLOCK_HOLE);
+}
+
+/* By size; what stays of a part is smaller than all that follow. */
+static void trim_arena(struct world *world, struct arena *arena)
+{
+    unsigned at = part_from(arena, 0, NULL);
+
+    while (at != NOWHERE) {
+        const struct part part = arena->part[at];
+
+        trim_part(world, arena, at);
+        at = part_from(arena, part.bytes, &part);
+    }
 }
 
 static void step_trim(struct world *world)
@@ -493,8 +528,7 @@ static void step_trim(struct world *world)
     for (unsigned i = 0; i < (OWNERS - 1) * 2; i++) {
         struct arena *arena = &world->arena[i / 2][i % 2];
 
-        for (unsigned at = 0; at < arena->count;)
-            at = arena->part[at].state == XSEG_BLOCK_CACHED ? trim_part(world, arena, at) : at + 1;
+        trim_arena(world, arena);
     }
 }
 
@@ -529,9 +563,7 @@ static void expect_parts(struct world *world, struct arena *arena)
         assert_int_equal(part.base, want->base);
         assert_int_equal(part.bytes, want->bytes);
         assert_int_equal(part.state, want->state);
-        const bool keeps = want->state != XSEG_BLOCK_HOLE;
-        if (!keeps || want->requested != UNKNOWN)
-            assert_int_equal(part.requested, keeps ? want->requested : 0);
+        assert_int_equal(part.requested, want->state != XSEG_BLOCK_HOLE ? want->requested : 0);
         part = xseg_walk_next(&part);
     }
     assert_null(part.extent);

@@ -555,6 +555,89 @@ def case_tracker_account():
     return dict(count)
 
 
+def free_blocks():
+    """Size and requested size of each free block, by segment."""
+    segments = ([[block["size"], block["requested_size"]] for block in segment["blocks"] if block["state"] == "inactive"]
+                for segment in torch.cuda.memory_snapshot() if segment["device"] == 0)
+    return sorted(blocks for blocks in segments if blocks)
+
+
+def case_requested_sizes():
+    """The requested size of free blocks after frees, splits and coalescing, on two streams and in pools, without a history."""
+    said, side = [], torch.cuda.Stream()
+    for unit in (500, 100 * 1000, 2 * MIB + 5):
+        kept = [torch.empty(unit + 100 * number, dtype=torch.uint8, device="cuda") for number in range(12)]
+        del kept[2], kept[6], kept[6]
+        said.append(free_blocks())
+        kept.append(torch.empty(unit // 2, dtype=torch.uint8, device="cuda"))
+        said.append(free_blocks())
+        for block in kept[3:5]:
+            simulator().xseg_sim_launch(side.cuda_stream, OPEN)
+            block.record_stream(side)
+        del block, kept[3:5]
+        said.append(free_blocks())
+        side.synchronize()
+        kept.append(torch.empty(unit * 3, dtype=torch.uint8, device="cuda"))
+        said.append(free_blocks())
+        with torch.cuda.stream(side):
+            kept += [torch.empty(unit * factor, dtype=torch.uint8, device="cuda") for factor in (1, 2, 1, 3, 1)]
+        del kept[-4], kept[-2]
+        torch.cuda.empty_cache()
+        said.append(free_blocks())
+        with torch.cuda.stream(side):
+            kept.append(torch.empty(unit * 4, dtype=torch.uint8, device="cuda"))
+        said.append(free_blocks())
+        del kept
+        said.append(free_blocks())
+        torch.cuda.empty_cache()
+    return said
+
+
+def case_requested_sizes_at_an_address():
+    """The part of a free block in front of an address."""
+    found, said = ctypes.c_uint64(), []
+    for bytes_held in (40 * MIB + 7, 100 * 1000):
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            held = torch.empty(bytes_held, dtype=torch.uint8, device="cuda")
+            address = held.data_ptr()
+            del held
+            METHODS.call("allocate_at", ctypes.c_size_t(1300 if bytes_held < MIB else MIB + 9), pointer(address + 2048),
+                         ctypes.byref(found))
+            said.append(free_blocks())
+            METHODS.call("free", pointer(address + 2048))
+            said.append(free_blocks())
+        del pool
+        torch.cuda.empty_cache()
+    return said
+
+
+def case_requested_sizes_after_a_restore():
+    """Each free block of a checkpoint has the size that it had then."""
+    said = []
+    for unit in (700, 3 * MIB + 7):
+        pool = torch.cuda.graph_pool_handle()
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+        kept = [torch.empty(unit + 100 * number, dtype=torch.uint8, device="cuda") for number in range(6)]
+        del kept[1], kept[3]
+        checkpoint, live = torch._C._cuda_getCheckpointState(0, pool), [tensor.data_ptr() for tensor in kept]
+        kept += [torch.empty(int(unit * factor), dtype=torch.uint8, device="cuda") for factor in (0.5, 2)]
+        del kept[0]
+        torch._C._cuda_endAllocateToPool(0, pool)
+        for tensor in kept:
+            torch._C._free_And_Remove_DeleterFn(tensor.untyped_storage()._cdata)
+        said.append(free_blocks())
+        torch._C._cuda_setCheckpointPoolState(0, checkpoint, [], [])
+        said.append(free_blocks())
+        torch.cuda.empty_cache()
+        said.append(free_blocks())
+        for address in live:
+            torch.cuda.caching_allocator_delete(address)
+        torch._C._cuda_releasePool(0, pool)
+        torch.cuda.empty_cache()
+    return said
+
+
 def case_raw_pointers():
     """Raw allocations, on any stream; what is not live is refused."""
     side = torch.cuda.Stream()

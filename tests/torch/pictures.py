@@ -16,11 +16,6 @@ GOES_BACK = ("segment_free", "segment_unmap")
 NOT_NAMED = ("segment_map", "segment_unmap", "snapshot", "oom")
 
 
-def requested(segment, block):
-    """The requested size; that of a free block in an expandable segment may be another one."""
-    return block["requested_size"] if block["state"] != "inactive" or not segment["is_expandable"] else 0
-
-
 def in_one_order(events):
     """Events, with those sorted by which segments go back one after the other."""
     for goes_back, run in itertools.groupby(events, lambda event: event[0] in GOES_BACK):
@@ -49,7 +44,7 @@ class Pictures:
 
     def segment(self, segment, tensors):
         """A segment's members, and its blocks in the order of their addresses."""
-        blocks = [[block["address"] - segment["address"], block["size"], requested(segment, block), block["state"],
+        blocks = [[block["address"] - segment["address"], block["size"], block["requested_size"], block["state"],
                    tensors.get(block["address"]) if block["state"] == "active_allocated" else None]
                   for block in segment["blocks"]]
         return [[segment[name] for name in MEMBERS], str(self.stream(segment["stream"])), blocks]

@@ -52,7 +52,8 @@ struct xseg_block {
         uint32_t born;  /* cached: searches of the pool before the block came in the free index */
     };
     uint64_t base, bytes;
-    /* The size of the request; of a free large block, that of the block that was freed last in it; else 0 */
+    /* The requested size, by PyTorch's rules.  A cached or unmapped block keeps it.  The remainder of a split inherits it.
+     * Coalescing keeps that of the block that changes its state.  When a part is unmapped, the rest has 0. */
     uint64_t requested;
     struct xseg_extent *extent;
     struct xseg_block *prev, *next;

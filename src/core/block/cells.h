@@ -248,16 +248,16 @@ static inline uint64_t xseg_cells_requested(const struct xseg_cells *cells, uint
     return xseg_cells_chunk(cells, quantum)->requested[quantum % XSEG_CELLS_CHUNK];
 }
 
+/* Set the requested size of a cell; a size above 4 GiB, which no request of a small arena has, becomes 4 GiB - 1. */
 static inline void xseg_cells_set_requested(struct xseg_cells *cells, uint32_t quantum,
                                             uint64_t requested)
 {
-    XSEG_ASSERT(requested <= UINT32_MAX);
     xseg_cells_chunk(cells, quantum)->requested[quantum % XSEG_CELLS_CHUNK] =
-        (xseg_cells_size)requested;
+        (xseg_cells_size)xseg_min(requested, UINT32_MAX);
 }
 
-/* The node of a wide cached cell: past the first entry of the cell, or at the start of the next chunk map if the first
- * chunk map has no room. */
+/* The node of a wide cached cell: past the first entry of the cell, or at the start of the next chunk map if the
+ * node does not fit into the first one. */
 static inline struct xseg_block *xseg_cells_node(const struct xseg_cells *cells, uint32_t quantum)
 {
     const uint32_t at = (quantum + 2) & ~1u;

@@ -7,8 +7,10 @@
 #include "src/core/arena/notes.h"
 #include "src/core/block/page_map.h"
 #include "src/core/cache/extent_blocks.h"
+#include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/large/cached.h"
+#include "src/core/small/cell.h"
 #include "src/core/small/small.h"
 #include "src/core/small/small_free.h"
 #include "src/core/small/tract.h"
@@ -88,7 +90,8 @@ static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *blo
 
 /* --- Handing out. --- */
 
-/* Leave the part of a block before an address cached, as a block of its own; returns the rest. */
+/* Split a cached block at an address; the first part stays cached.  Returns the remainder.  PyTorch allocates and frees the
+ * first part, so its requested size is its size. */
 static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *block,
                                    uint64_t base)
 {
@@ -98,6 +101,7 @@ static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *
     if (__builtin_expect(head == 0, 1))
         return block;
     struct xseg_block *rest = xseg_arena_cut(arena, block, head);
+    block->requested = head;
     xseg_cached_add(arena, block);
     if (!xseg_extent_is_expandable(block->extent))
         xseg_fragments_cut_head(&arena->counts, was_split, head + rest->bytes);
@@ -244,6 +248,19 @@ xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *ne
 static bool is_cached(const struct xseg_block *neighbour)
 {
     return neighbour != NULL && neighbour->state == XSEG_BLOCK_CACHED;
+}
+
+void xseg_arena_set_requested(struct xseg_extent *extent, uint64_t address, uint64_t requested)
+{
+    const struct xseg_part part = xseg_walk_at(extent, address);
+
+    if (part.state != XSEG_BLOCK_CACHED)
+        return;
+    if (extent->has_cells)
+        xseg_cells_set_requested(&extent->cells, xseg_cell_quantum_of(extent, part.base),
+                                 requested);
+    else
+        xseg_extent_block_over(extent, address)->requested = requested;
 }
 
 /* Make a block that is no longer in use cached, and merge it. */

@@ -39,6 +39,9 @@ struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_bloc
 struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
                                          uint64_t base, const struct xseg_need *need);
 
+/* Set the requested size of the block that covers an address, if the block is cached. */
+void xseg_arena_set_requested(struct xseg_extent *extent, uint64_t address, uint64_t requested);
+
 /* Serve a request of an arena with cells; *out stays as it is for a miss. */
 void xseg_arena_alloc_cell(struct xseg_arena *arena, const struct xseg_need *need,
                            struct xseg_grant *out);

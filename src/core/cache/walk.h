@@ -17,8 +17,7 @@
 struct xseg_part {
     const struct xseg_extent *extent; /* NULL: the walk is over */
     uint64_t base, bytes;
-    /* The size of the request; of a free large block, that of the block that was freed last in it; else 0 */
-    uint64_t requested;
+    uint64_t requested; /* requested size, see block.h; 0 of an unmapped range */
     enum xseg_block_state state;
     bool has_uses; /* the block is live, and other streams use it, or did */
     bool is_lent;  /* live, pending or busy: the default pool holds the block, see flags.h */

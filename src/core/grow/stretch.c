@@ -192,8 +192,11 @@ void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_plac
         const uint64_t wanted = piece.mapped ? 0 : wanted_of(piece.record, bytes - sum, small);
         struct xseg_block *block = claim_piece(arena, &piece);
 
-        if (!block->mapped && xseg_block_is_whole(block))
+        if (!block->mapped && xseg_block_is_whole(block)) {
+            /* PyTorch has destroyed the empty segment, and makes a new one. */
             xseg_extents_register_again(place->extent);
+            block->requested = 0;
+        }
         if (!block->mapped && wanted < block->bytes)
             settle_hole(arena, xseg_arena_cut(arena, block, wanted));
         XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);

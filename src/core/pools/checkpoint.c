@@ -20,14 +20,24 @@
 
 /* --- Walking the blocks of a pool. --- */
 
-/* The live blocks of a pool, as a walk collects them. */
+/* The blocks of a pool, as a walk collects them. */
 struct harvest {
-    struct xseg_checkpoint_block *block; /* [capacity]; NULL: blocks are only counted */
+    struct xseg_checkpoint_block *block;  /* [capacity], live; NULL: blocks are only counted */
+    struct xseg_checkpoint_block *cached; /* [cached_capacity] */
     uint64_t *users; /* [capacity], or NULL: the words of blocks are not wanted */
-    size_t count, capacity;
+    size_t count, capacity, cached_count, cached_capacity;
     /* Numbers of freed blocks that wait, and of live ones that other streams use. */
     size_t pending, used;
 };
+
+static void harvest_cached(struct harvest *harvest, struct xseg_arena *arena,
+                           const struct xseg_part *part)
+{
+    if (harvest->cached_count < harvest->cached_capacity)
+        harvest->cached[harvest->cached_count] =
+            (struct xseg_checkpoint_block){arena, part->base, part->bytes, part->bytes};
+    harvest->cached_count++;
+}
 
 static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
                          const struct xseg_part *part)
@@ -37,6 +47,8 @@ static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
     if (part->is_lent)
         return;
     harvest->pending += part->state == XSEG_BLOCK_PENDING || part->state == XSEG_BLOCK_BUSY;
+    if (part->state == XSEG_BLOCK_CACHED)
+        harvest_cached(harvest, arena, part);
     if (part->state != XSEG_BLOCK_LIVE)
         return;
     harvest->used += part->has_uses;
@@ -54,7 +66,7 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
     struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    harvest->count = harvest->pending = harvest->used = 0;
+    harvest->count = harvest->cached_count = harvest->pending = harvest->used = 0;
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire)) {
         xseg_arena_lock(arena);
         XSEG_LIST_FOR(node, &arena->extents)
@@ -73,10 +85,11 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
     }
 }
 
-/* Collect the live blocks of a pool behind `head` bytes of new memory, and behind these their words where they are
- * wanted.  GROWTH is held, so only hits of other threads change them; after such a change the memory is made anew. */
-static xseg_status harvest_all(struct xseg_pool *pool, size_t head, bool with_users, void **memory,
-                               struct harvest *harvest)
+/* Collect the live blocks of a pool past `head` bytes of new memory, and past these the cached blocks and the words of live
+ * blocks where they are wanted.  GROWTH is held, so only hits of other threads change them; after such a change the
+ * memory is made anew. */
+static xseg_status harvest_all(struct xseg_pool *pool, size_t head, bool with_cached,
+                               bool with_users, void **memory, struct harvest *harvest)
 {
     const size_t each = sizeof(*harvest->block) + (with_users ? sizeof(*harvest->users) : 0);
 
@@ -86,15 +99,19 @@ static xseg_status harvest_all(struct xseg_pool *pool, size_t head, bool with_us
     do {
         free(*memory);
         harvest->capacity = harvest->count;
-        *memory = malloc(head + (harvest->capacity + 1) * each);
+        harvest->cached_capacity = with_cached ? harvest->cached_count : 0;
+        *memory = malloc(head + (harvest->capacity + 1) * each +
+                         harvest->cached_capacity * sizeof(*harvest->cached));
         if (*memory == NULL)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a list of %zu blocks",
                              harvest->count);
         harvest->block = (struct xseg_checkpoint_block *)(void *)((char *)*memory + head);
+        harvest->cached = harvest->block + harvest->capacity + 1;
         if (with_users)
-            harvest->users = (uint64_t *)(void *)(harvest->block + harvest->capacity + 1);
+            harvest->users = (uint64_t *)(void *)(harvest->cached + harvest->cached_capacity);
         harvest_pool(pool, harvest);
-    } while (harvest->count > harvest->capacity);
+    } while (harvest->count > harvest->capacity ||
+             (with_cached && harvest->cached_count > harvest->cached_capacity));
     XSEG_ASSERT(harvest->count <= harvest->capacity);
     return XSEG_OK;
 }
@@ -127,7 +144,8 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
 
     xseg_pending_poll(device->pending);
     xseg_lock_take(&device->growth_lock);
-    xseg_status status = harvest_all(pool, sizeof(*checkpoint), with_users, &memory, &harvest);
+    xseg_status status =
+        harvest_all(pool, sizeof(*checkpoint), true, with_users, &memory, &harvest);
     if (status == XSEG_OK)
         status = expect_quiet(pool, &harvest);
     if (status == XSEG_OK)
@@ -142,6 +160,8 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
     checkpoint->pool = pool;
     checkpoint->count = harvest.count;
     checkpoint->users = harvest.users;
+    checkpoint->cached = harvest.cached;
+    checkpoint->cached_count = harvest.cached_count;
     checkpoint->ranges = ranges;
     *out = checkpoint;
     return XSEG_OK;
@@ -272,6 +292,19 @@ static void revive(const struct xseg_checkpoint_block *saved, uint64_t user,
     xseg_arena_unlock(arena);
 }
 
+/* Set the requested size of a cached block of the checkpoint.  Its memory may be gone. */
+static void set_requested(const struct xseg_checkpoint_block *saved)
+{
+    struct xseg_arena *arena = saved->arena;
+    struct xseg_extent *extent = extent_of(arena->pool, saved->base);
+
+    if (extent == NULL || extent->arena != arena || extent->elastic != NULL)
+        return;
+    xseg_arena_lock(arena);
+    xseg_arena_set_requested(extent, saved->base, saved->requested);
+    xseg_arena_unlock(arena);
+}
+
 static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,
                                  const struct harvest *harvest)
 {
@@ -310,7 +343,7 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
     xseg_lock_take(&device->growth_lock);
     xseg_status status = xseg_pool_check_running(checkpoint->pool);
     if (status == XSEG_OK)
-        status = harvest_all(checkpoint->pool, 0, false, &memory, &live);
+        status = harvest_all(checkpoint->pool, 0, false, false, &memory, &live);
     if (status == XSEG_OK)
         status = check_restore(checkpoint, &live);
     if (status == XSEG_OK)
@@ -320,6 +353,8 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
         revive(&checkpoint->block[i], checkpoint->users == NULL ? 0 : checkpoint->users[i], config);
     xseg_history_give_user(device->history.store, 0);
+    for (size_t i = 0; status == XSEG_OK && i < checkpoint->cached_count; i++)
+        set_requested(&checkpoint->cached[i]);
     if (status == XSEG_OK)
         xseg_checkpoint_ranges_finish(checkpoint->ranges, checkpoint->pool);
     xseg_lock_give(&device->growth_lock);
@@ -378,7 +413,7 @@ xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointer
     for (size_t i = 0; i < count; i++)
         address[i] = (uintptr_t)pointers[i];
     xseg_lock_take(&device->growth_lock);
-    const xseg_status status = harvest_all(pool, 0, false, &memory, &live);
+    const xseg_status status = harvest_all(pool, 0, false, false, &memory, &live);
     xseg_lock_give(&device->growth_lock);
     if (status == XSEG_OK) {
         qsort(address, count, sizeof(*address), by_address);

@@ -2,9 +2,11 @@
 /*
  * A checkpoint: the blocks of a pool that were live at some time, and the granules of its ranges that were committed.
  *
- * A checkpoint lists blocks by address.  All other state follows from these: mapped memory that is not
+ * A checkpoint lists live blocks by address.  All other state follows from these: mapped memory that is not
  * live is cached, and cached neighbours are one block.  A pool that is held usually loses no memory, so
  * its addresses are still mapped when the checkpoint is restored; if not, the restore changes nothing.
+ * Cached blocks are listed for their requested sizes: PyTorch allocates and frees them in a restore, which makes the
+ * requested size that of the block in the checkpoint.
  * Ranges are a part of their own (checkpoint_ranges.h).
  *
  * Locking: GROWTH and ARENA are taken inside; none may be held.
@@ -26,7 +28,9 @@ struct xseg_checkpoint {
     size_t count;
     struct xseg_checkpoint_ranges *ranges;
     const uint64_t *users; /* [count], the words of the blocks' requests; NULL without block_user */
-    struct xseg_checkpoint_block block[]; /* by arena and segment, then address */
+    const struct xseg_checkpoint_block *cached; /* [cached_count] */
+    size_t cached_count;
+    struct xseg_checkpoint_block block[]; /* live; by arena and segment, then address */
 };
 
 /* Implementations of xseg_pool_checkpoint(), xseg_checkpoint_end(), xseg_pool_restore() and

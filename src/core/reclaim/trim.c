@@ -137,11 +137,27 @@ static void note_held(struct xseg_trimmed *done, struct xseg_segment_held held)
     done->kept_exported += held.exported;
 }
 
+/* The order of a claim list is descending; the result is ascending. */
+static struct xseg_block *reverse(struct xseg_block *claimed)
+{
+    struct xseg_block *reversed = NULL, *next;
+
+    for (; claimed != NULL; claimed = next) {
+        next = claimed->right;
+        claimed->right = reversed;
+        reversed = claimed;
+    }
+    return reversed;
+}
+
+/* Unmap in PyTorch's order, by size, then address.  An unmapped block keeps the requested size of the block that was unmapped
+ * last in it, and memory that is mapped there again inherits that size. */
 static uint64_t give_all(struct xseg_block *claimed)
 {
     struct xseg_block *next;
     uint64_t given = 0;
 
+    claimed = reverse(claimed);
     for (struct xseg_block *block = claimed; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;

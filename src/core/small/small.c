@@ -242,7 +242,7 @@ static struct xseg_grant grant(struct xseg_arena *arena, const struct xseg_cell 
                                false};
 }
 
-/* Cut a cached cell in two, both of which stay cached; returns the second. */
+/* Cut a cached cell in two, both of which stay cached; returns the second.  The requested size of the first is its size. */
 static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cell *cell,
                                  uint32_t quanta)
 {
@@ -264,6 +264,7 @@ static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cel
         xseg_fragments_cut_head(&arena->counts, !xseg_cell_is_whole(cell),
                                 xseg_cell_bytes_of(cell->quanta));
     xseg_cells_set_requested(cells, rest.quantum, xseg_cells_requested(cells, cell->quantum));
+    xseg_cells_set_requested(cells, cell->quantum, xseg_cell_bytes_of(quanta));
     xseg_cell_index_put(arena, &head);
     xseg_cell_index_put(arena, &rest);
     return rest;
