@@ -31,15 +31,13 @@ void xseg_foreign_unmap(struct xseg_foreign *foreign)
 
 /* --- Mapping. --- */
 
-static xseg_status map_page(struct xseg_foreign *foreign, uint64_t address, size_t page,
-                            const struct xseg_foreign_names *names)
+static xseg_status map_page(struct xseg_foreign *foreign, uint64_t address, uint64_t bytes,
+                            enum xseg_handle_type type, const struct xseg_page_handle *from)
 {
-    const uint64_t bytes = foreign->page_bytes[page];
     uint64_t handle = 0;
-    xseg_status status =
-        names->file != NULL
-            ? xseg_driver_import(foreign->context, names->file[page], &handle)
-            : xseg_driver_import_fabric(foreign->context, names->fabric[page], &handle);
+    xseg_status status = type == XSEG_HANDLE_FD
+                             ? xseg_driver_import(foreign->context, from->fd, &handle)
+                             : xseg_driver_import_fabric(foreign->context, from->fabric, &handle);
 
     if (status != XSEG_OK)
         return status;
@@ -73,7 +71,8 @@ static xseg_status give_access(const struct xseg_foreign *foreign)
     return status;
 }
 
-xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const struct xseg_foreign_names *names)
+xseg_status xseg_foreign_map(struct xseg_foreign *foreign, enum xseg_handle_type type,
+                             const struct xseg_page_handle *handle)
 {
     size_t mapped = 0;
     uint64_t bytes = 0;
@@ -83,7 +82,8 @@ xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const struct xseg_for
     if (status != XSEG_OK)
         return status;
     while (mapped < foreign->pages && status == XSEG_OK) {
-        status = map_page(foreign, foreign->base + bytes, mapped, names);
+        status = map_page(foreign, foreign->base + bytes, foreign->page_bytes[mapped], type,
+                          &handle[mapped]);
         if (status != XSEG_OK)
             break;
         bytes += foreign->page_bytes[mapped];

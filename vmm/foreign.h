@@ -15,6 +15,7 @@
 #define XSEG_VMM_FOREIGN_H
 
 #include "vmm/leftovers.h"
+#include "xseg/export.h"
 
 struct xseg_foreign {
     struct xseg_context *context;
@@ -24,21 +25,17 @@ struct xseg_foreign {
     size_t pages;
 };
 
-/* What stands for the pages: [pages], one of the two, which is not needed any more once they are mapped. */
-struct xseg_foreign_names {
-    const int *file;                                   /* descriptors; or NULL */
-    const uint8_t (*fabric)[XSEG_DRIVER_FABRIC_BYTES]; /* fabric handles; or NULL */
-};
-
 /*
- * Map foreign pages.  The first four members but `base` are set.
+ * Map foreign pages.  All members but `base` are set.
  *
+ * handle: [pages], which the caller keeps
  * Returns: XSEG_OK; XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, and nothing has changed
  *          but for leftovers
  * Cost:    one reserve; an import, a map and a release a page; one set-access (one a page where the
  *          driver wants that)
  */
-xseg_status xseg_foreign_map(struct xseg_foreign *foreign, const struct xseg_foreign_names *names);
+xseg_status xseg_foreign_map(struct xseg_foreign *foreign, enum xseg_handle_type type,
+                             const struct xseg_page_handle *handle);
 
 /*
  * Unmap foreign pages; mappings and addresses that the driver refuses are leftovers.

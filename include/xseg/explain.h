@@ -46,7 +46,7 @@ enum xseg_reason_kind {
     XSEG_REASON_FLOOR,    /* idle, and kept by keep_mb or keep_window_s */
     XSEG_REASON_DECAY,    /* idle, and goes back by itself, at the latest at the age of idle_ms */
     XSEG_REASON_POLICY,   /* idle, and nothing gives it back but xseg_trim() or a shortage */
-    XSEG_REASON_EXPORTED, /* idle, but exported (share.h); looked at right behind PINNED */
+    XSEG_REASON_EXPORTED, /* idle, but exported (export.h); looked at right behind PINNED */
     XSEG_REASON_REGISTERED, /* idle, but pinned by a registration (registration.h); looked at before PINNED */
     /* idle, but above the share of this process in its budget (share_budget): goes to others when they want it, the
      * oldest first; looked at right before FLOOR */

@@ -69,7 +69,7 @@ struct xseg_mapping {
     struct xseg_pool *pool; /* its private pool, or NULL */
     bool is_expandable;
     bool is_pinned;   /* a page of it is */
-    bool is_exported; /* a page of it is (share.h) */
+    bool is_exported; /* a page of it is (export.h) */
     bool is_single_page; /* one page that is all of its segment, since its pool has single_page (pool.h) */
 };
 

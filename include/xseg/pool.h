@@ -50,7 +50,7 @@ struct xseg_pool_options {
     /* Own functions underneath, copied: segments of the pool are classic then.  NULL functions: the
      * driver. */
     struct xseg_pool_memory memory;
-    /* The pool's memory can be shared with other processes (share.h); not with own functions.  With
+    /* The pool's memory can be shared with other processes (export.h); not with own functions.  With
      * use_on_oom other processes see what the default pool puts on pages that were exported. */
     bool exportable;
     /* How error texts call the pool, copied; up to XSEG_POOL_NAME_MOST bytes, and names need not differ.

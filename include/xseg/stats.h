@@ -58,7 +58,7 @@ struct xseg_statistics {
     uint64_t idle_page_bytes; /* pages that are mapped nowhere, kept for reuse: page_cache_mb */
     uint64_t scrubbed_bytes;  /* cleared because a page changed pool (scrub) */
     uint64_t paused_bytes;    /* in blocks and cached memory of paused pools: addresses only */
-    uint64_t imported_bytes;  /* memory of others that is mapped here (share.h); in no other sum */
+    uint64_t imported_bytes;  /* memory of others that is mapped here (export.h); in no other sum */
     uint64_t
         registered_bytes; /* that have entered (registration.h); what is registered twice counts twice */
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Boards on which the calls of virtual memory management are there, and pages cannot be made (unsloth-zoo #1235). */
+#include "tests/support/exported.h"
 #include "tests/support/scene.h"
 
 #include <stdio.h>
@@ -347,7 +348,6 @@ static void in_a_private_pool(void **state)
 static void memory_to_export_is_refused(void **state)
 {
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_share share = XSEG_SHARE_INIT;
     struct scene_heard heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
     struct xseg_pool *pool = NULL, *none = NULL;
@@ -358,8 +358,7 @@ static void memory_to_export_is_refused(void **state)
     break_from("cuMemCreate", 1, UNKNOWN);
     void *ptr = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
     expect_line(&heard, "device 0", "cuMemCreate");
-    scene_expect_error(xseg_export(allocator, ptr, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
-                       "classic");
+    scene_expect_error(exported_hold(allocator, ptr), XSEG_ERR_UNSUPPORTED, "classic");
     scene_expect_error(xseg_pool_create(allocator, 0, &options, &none), XSEG_ERR_UNSUPPORTED,
                        "no virtual memory management");
     scene_free(allocator, ptr);

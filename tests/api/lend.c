@@ -2,6 +2,7 @@
 /* A block that a pool has lent is the default pool's: what that means for everything else. */
 #include <stdio.h>
 
+#include "tests/support/exported.h"
 #include "tests/support/scene.h"
 
 /* A machine whose memory is all in a pool that lends: the blocks `kept` and `lent` to be. */
@@ -546,7 +547,6 @@ static void a_lent_block_is_not_exported(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_share share = XSEG_SHARE_INIT;
     struct xseg_pool *pool = NULL;
 
     (void)state;
@@ -558,12 +558,11 @@ static void a_lent_block_is_not_exported(void **state)
     scene_free(allocator, inside);
     void *lent = scene_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_equal(lent, inside);
-    scene_expect_error(xseg_export(allocator, lent, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
+    scene_expect_error(exported_hold(allocator, lent), XSEG_ERR_UNSUPPORTED,
                        "not allocated from an exportable pool");
     scene_free(allocator, lent);
     inside = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
-    assert_int_equal(xseg_export(allocator, inside, XSEG_SHARE_FD, &share), XSEG_OK);
-    xseg_share_end(&share);
+    assert_int_equal(exported_hold(allocator, inside), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, inside), XSEG_OK);
     scene_free(allocator, inside);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);

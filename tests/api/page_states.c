@@ -17,9 +17,10 @@
 #include <unistd.h>
 
 #include "tests/support/cases.h"
+#include "tests/support/exported.h"
 #include "tests/support/ranges.h"
+#include "xseg/export.h"
 #include "xseg/registration.h"
-#include "xseg/share.h"
 
 /* Granules of the range. */
 enum { SOURCE = 0, TARGET = 8, COUNT = 2, BESIDE = 10, ELSEWHERE = 40, GRANULES = 64 };
@@ -103,7 +104,7 @@ struct world {
     struct runs own_runs;
     uint64_t id, offset;
     int fd;
-    struct xseg_share share;
+    struct exported exported;
 };
 
 /* --- Callbacks. --- */
@@ -412,13 +413,12 @@ static void undo_unregister(struct world *world)
 
 static xseg_status call_export(struct world *world)
 {
-    world->share = (struct xseg_share)XSEG_SHARE_INIT;
-    return xseg_export(world->allocator, world->address, XSEG_SHARE_FD, &world->share);
+    return exported_try(world->allocator, world->address, XSEG_HANDLE_FD, &world->exported);
 }
 
 static void undo_export(struct world *world)
 {
-    xseg_share_end(&world->share);
+    exported_drop(&world->exported);
     assert_int_equal(xseg_export_close(world->allocator, world->address), XSEG_OK);
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tests/support/child.h"
+#include "tests/support/exported.h"
 #include "tests/support/scene.h"
 
 /* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
@@ -277,23 +278,23 @@ static void it_is_on_imports(void **state)
 {
     struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct exported exported;
     struct xseg_pool *pool = NULL;
-    void *before = NULL, *after = NULL;
+    void *before = NULL, *after = NULL, *base[2] = {NULL};
 
     (void)state;
     options.exportable = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
     void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    assert_int_equal(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_OK);
-    assert_int_equal(xseg_import(allocator, 0, &share, &before), XSEG_OK);
+    assert_int_equal(exported_try(allocator, block, XSEG_HANDLE_FD, &exported), XSEG_OK);
+    assert_int_equal(exported_import(allocator, &exported, &before, &base[0]), XSEG_OK);
     assert_false(reaches(1, before));
     assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
-    assert_int_equal(xseg_import(allocator, 0, &share, &after), XSEG_OK);
-    xseg_share_end(&share);
+    assert_int_equal(exported_import(allocator, &exported, &after, &base[1]), XSEG_OK);
+    exported_drop(&exported);
     assert_true(reaches_all(1, before, 50 * MIB) && reaches_all(1, after, 50 * MIB));
-    assert_int_equal(xseg_import_close(allocator, before), XSEG_OK);
-    assert_int_equal(xseg_import_close(allocator, after), XSEG_OK);
+    assert_int_equal(xseg_import_close(allocator, base[0]), XSEG_OK);
+    assert_int_equal(xseg_import_close(allocator, base[1]), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);

@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 
+#include "tests/support/exported.h"
 #include "tests/support/scene.h"
 
 /* --- What most cases need. --- */
@@ -133,10 +134,7 @@ static void restore(struct xseg_pool *pool, struct xseg_checkpoint *checkpoint)
 
 static void share_once(struct xseg_allocator *allocator, void *ptr)
 {
-    struct xseg_share share = XSEG_SHARE_INIT;
-
-    assert_int_equal(xseg_export(allocator, ptr, XSEG_SHARE_FD, &share), XSEG_OK);
-    xseg_share_end(&share);
+    assert_int_equal(exported_hold(allocator, ptr), XSEG_OK);
 }
 
 static uint64_t reserved(struct xseg_allocator *allocator)
@@ -197,12 +195,11 @@ static void lend_and_exportable(void **state)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_share share = XSEG_SHARE_INIT;
 
     options.exportable = true;
     struct xseg_pool *pool = make(allocator, &options);
     void *lent = lend(allocator, pool, 20 * MIB);
-    assert_int_equal(xseg_export(allocator, lent, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED);
+    assert_int_equal(exported_hold(allocator, lent), XSEG_ERR_UNSUPPORTED);
     void *inside = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
     share_once(allocator, inside);
     assert_int_equal(xseg_export_close(allocator, inside), XSEG_OK);
@@ -602,13 +599,12 @@ static void exportable_and_pause(void **state)
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
     void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
-    struct xseg_share share = XSEG_SHARE_INIT;
 
     share_once(allocator, ptr);
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "exported");
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    assert_int_equal(xseg_export(allocator, ptr, XSEG_SHARE_FD, &share), XSEG_ERR_PAUSED);
+    assert_int_equal(exported_hold(allocator, ptr), XSEG_ERR_PAUSED);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     share_once(allocator, ptr);
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
@@ -740,13 +736,13 @@ static void exportable_and_single_page(void **state)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct exported exported;
 
     options.single_page = true;
     void *ptr = scene_alloc_in(allocator, make(allocator, &options), 21 * MIB, NULL);
-    assert_int_equal(xseg_export(allocator, ptr, XSEG_SHARE_FD, &share), XSEG_OK);
-    assert_int_equal(share.fd_count, 1);
-    xseg_share_end(&share);
+    assert_int_equal(exported_try(allocator, ptr, XSEG_HANDLE_FD, &exported), XSEG_OK);
+    assert_int_equal(exported.count, 1);
+    exported_drop(&exported);
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
     finish(allocator, NULL);
 }

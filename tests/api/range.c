@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Elastic ranges: what commits and decommits do, what they cost, and what is refused. */
 #include "xseg/range.h"
+#include "tests/support/exported.h"
 
 #include <string.h>
 
@@ -361,7 +362,7 @@ static void what_is_held_stays(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
     struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct exported exported;
     struct xseg_range *range = NULL;
     uint64_t id = 0;
     unsigned runs = 0;
@@ -376,11 +377,11 @@ static void what_is_held_stays(void **state)
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
     assert_int_equal(xseg_unpin(allocator, base + PAGE, 2 * PAGE), XSEG_OK);
-    assert_int_equal(xseg_export(allocator, base + 3 * PAGE, XSEG_SHARE_FD, &share), XSEG_OK);
+    assert_int_equal(exported_try(allocator, base + 3 * PAGE, XSEG_HANDLE_FD, &exported), XSEG_OK);
     decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_used(0), PAGE);
     scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "exported");
-    xseg_share_end(&share);
+    exported_drop(&exported);
     assert_int_equal(xseg_export_close(allocator, base + 3 * PAGE), XSEG_OK);
     registrar.context = &runs;
     registrar.enter = enter;

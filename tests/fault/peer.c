@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tests/fault/armed.h"
+#include "tests/support/exported.h"
 
 /* Between the words that are written: each page has two, and more would only cost page faults of the host. */
 #define STRIDE (8 * MIB)
@@ -106,25 +107,25 @@ static void before_and_after(struct stage *stage)
 static void imports(struct stage *stage)
 {
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct exported exported;
     struct xseg_pool *pool = NULL;
-    void *seen = NULL;
+    void *seen = NULL, *base = NULL;
 
     stage->stride = STRIDE;
     options.exportable = true;
     while (stage_again(stage, xseg_pool_create(stage->allocator, 0, &options, &pool)))
         ;
     void *block = stage_take_from(stage, pool, 50 * MIB, NULL);
-    while (stage_again(stage, xseg_export(stage->allocator, block, XSEG_SHARE_FD, &share)))
+    while (stage_again(stage, exported_try(stage->allocator, block, XSEG_HANDLE_FD, &exported)))
         ;
-    while (stage_again(stage, xseg_import(stage->allocator, 0, &share, &seen)))
+    while (stage_again(stage, exported_import(stage->allocator, &exported, &seen, &base)))
         ;
-    xseg_share_end(&share);
+    exported_drop(&exported);
     open_peer(stage);
     armed_begin();
     allow(stage, seen, 50 * MIB);
     assert_true(reaches_all(block, 50 * MIB) && reaches_all(seen, 50 * MIB));
-    while (stage_again(stage, xseg_import_close(stage->allocator, seen)))
+    while (stage_again(stage, xseg_import_close(stage->allocator, base)))
         ;
     while (stage_again(stage, xseg_export_close(stage->allocator, block)))
         ;

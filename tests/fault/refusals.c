@@ -14,6 +14,7 @@
 #include "tests/fault/stage.h"
 
 #include "src/core/device/allocator.h"
+#include "tests/support/exported.h"
 #include "xseg/range.h"
 
 #define NAMES_MAX 64u
@@ -193,16 +194,16 @@ static void pause_and_resume(struct stage *stage, struct xseg_pool *pool)
 static void share_it(struct stage *stage, struct xseg_pool *pool)
 {
     for (unsigned i = 0; i < 3; i++) {
-        struct xseg_share share = XSEG_SHARE_INIT;
+        struct exported exported;
         void *block = take(stage, pool, 25 * MIB, NULL), *again = NULL;
 
         if (block != NULL &&
-            went_well(stage, xseg_export(stage->allocator, block, XSEG_SHARE_FD, &share))) {
-            if (went_well(stage, xseg_import(stage->allocator, 0, &share, &again)))
+            went_well(stage, exported_try(stage->allocator, block, XSEG_HANDLE_FD, &exported))) {
+            if (went_well(stage, exported_import(stage->allocator, &exported, NULL, &again)))
                 assert_int_equal(xseg_import_close(stage->allocator, again), XSEG_OK);
             assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_OK);
         }
-        xseg_share_end(&share);
+        exported_drop(&exported);
         give(stage, block);
         (void)trim(stage);
     }

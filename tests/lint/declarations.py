@@ -12,7 +12,7 @@ import tree
 FOLDER = "src/adapters/python/xseg/"
 # Bottom to top: what a header uses stands before it.
 HEADERS = ("status", "allocator", "key", "stream", "trim", "stats", "explain", "pool", "range", "capture", "mapping", "observe",
-           "registration", "share", "peer", "history", "snapshot", "metrics", "budget", "version")
+           "registration", "export", "peer", "history", "snapshot", "metrics", "budget", "version")
 PLAIN = {"void": "None", "bool": "c_bool", "char": "c_char", "int": "c_int", "unsigned": "c_uint", "size_t": "c_size_t",
          "uint8_t": "c_uint8", "uint32_t": "c_uint32", "int32_t": "c_int32", "uint64_t": "c_uint64", "int64_t": "c_int64",
          "double": "c_double", "xseg_status": "c_int", "xseg_stream": "c_void_p", "xseg_event": "c_void_p"}

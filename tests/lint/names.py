@@ -11,7 +11,6 @@ WORD = re.compile(r"\w+")
 # Names of others.
 FOREIGN = {
     "max_entries",  # PyTorch's, of a memory snapshot
-    "pidfd_getfd",  # a system call
     "nvidia_peermem",  # a module of the kernel
     # What registers memory: PyTorch, verbs, libfabric, UCX, NVSHMEM.
     "register_mem_pool", "ibv_reg_mr", "ibv_reg_dmabuf_mr", "fi_read", "fi_write", "cuda_ipc",

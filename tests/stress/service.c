@@ -335,7 +335,7 @@ static void share_or_end(struct worker *worker)
     const unsigned i = (unsigned)below(worker, SHARES);
     void **one = below(worker, 2) == 0 ? &worker->share[i].exported : &worker->share[i].imported;
     const struct slot *slot = find_exportable(worker);
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct xseg_export_token token;
 
     if (*one != NULL) {
         CHECK((one == &worker->share[i].exported ? xseg_export_close(allocator, *one)
@@ -344,14 +344,13 @@ static void share_or_end(struct worker *worker)
     }
     if (worker->share[i].exported != NULL || worker->share[i].imported != NULL || slot == NULL)
         return;
-    xseg_status status = xseg_export(allocator, slot->ptr, XSEG_SHARE_FD, &share);
+    xseg_status status = xseg_export(allocator, slot->ptr, &token, NULL);
     CHECK(status == XSEG_OK || status == XSEG_ERR_PAUSED || status == XSEG_ERR_UNSUPPORTED);
     if (status != XSEG_OK)
         return;
     worker->share[i].exported = slot->ptr;
-    status = xseg_import(allocator, 0, &share, &worker->share[i].imported);
+    status = xseg_import(allocator, 0, &token, &worker->share[i].imported);
     CHECK(status == XSEG_OK);
-    xseg_share_end(&share);
     atomic_fetch_add_explicit(&worker->service->shared, 1, memory_order_relaxed);
 }
 

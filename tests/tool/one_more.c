@@ -25,6 +25,7 @@
 #define CALLGRIND_DUMP_STATS_AT(name)   ((void)0)
 #endif
 
+#include "tests/support/exported.h"
 #include "xseg/sim.h"
 #include "xseg/xseg.h"
 
@@ -165,14 +166,11 @@ static void observer(unsigned at)
     expect(xseg_observe(allocator, &wanted, &id), "xseg_observe");
 }
 
-/* An export of a block of its own; the share is ended, as one does that has been sent. */
+/* An export of a block of its own. */
 static void export(unsigned at)
 {
-    struct xseg_share share = XSEG_SHARE_INIT;
-
     block[at] = allocate(exportable, 2 * MIB, NULL);
-    expect(xseg_export(allocator, block[at], XSEG_SHARE_FD, &share), "xseg_export");
-    xseg_share_end(&share);
+    expect(exported_hold(allocator, block[at]), "xseg_export_handles");
 }
 
 /* A granule that leaves, behind one of two streams that do not end. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sharing tensors between processes.  A handle is a string; its first byte says what follows:
- *     'x'  the text of xseg_export_text(), which is all that the importer needs
+ * IPC of tensors.  A handle is a string of bytes; its first byte specifies the rest:
+ *     'x'  an export token (xseg/export.h), which names the run of pages under the tensor's block
  *     'c'  the runtime's handle of the classic segment around the block
+ * The offset that PyTorch sends beside the handle is that of the tensor's memory in the run or the segment.
  */
 #include "src/adapters/torch/share.h"
 
@@ -19,7 +20,7 @@ namespace xseg_torch {
 
 namespace {
 
-constexpr char BY_TEXT = 'x';
+constexpr char BY_TOKEN = 'x';
 constexpr char BY_SEGMENT = 'c';
 
 /* Memory of another process, open in this one. */
@@ -29,12 +30,18 @@ struct Import {
     DeviceIndex device;
 };
 
+/* An open export of a block. */
+struct Export {
+    struct xseg_export_token token;
+    uint64_t offset; /* of the block in the run */
+};
+
 struct Shares {
     std::mutex mutex;
     std::atomic<int> captures[DEVICES_MOST] = {};
     std::atomic<bool> has_left{false};
     std::vector<Import> left; /* to be closed when the captures of their devices have ended */
-    std::unordered_map<void *, std::string> exported;             /* by the start of the block */
+    std::unordered_map<void *, Export> exported;                   /* by the start of the block */
     std::unordered_map<std::string, std::weak_ptr<void>> imported; /* by handle */
 };
 
@@ -44,19 +51,18 @@ Shares &shares()
     return *the_shares;
 }
 
-std::string export_block(struct xseg_allocator *library, void *base)
+Export export_block(struct xseg_allocator *library, void *base)
 {
     Held<std::mutex> lock(shares().mutex);
     auto found = shares().exported.find(base);
     if (found != shares().exported.end()) {
         return found->second;
     }
-    char written[XSEG_SHARE_TEXT_BYTES];
-    check(xseg_export_text(library, base, written, sizeof written, nullptr), "the block cannot be shared");
-    std::string text = written;
-    shares().exported.emplace(base, text);
+    Export made;
+    check(xseg_export(library, base, &made.token, &made.offset), "the block cannot be shared");
+    shares().exported.emplace(base, made);
     attached_count.fetch_add(1);
-    return text;
+    return made;
 }
 
 std::string export_segment(void *base)
@@ -131,13 +137,17 @@ std::shared_ptr<void> import_segment(const std::string &payload)
     return own_import({nullptr, ptr, device});
 }
 
-std::shared_ptr<void> import_text(Allocator *allocator, const std::string &text)
+std::shared_ptr<void> import_run(Allocator *allocator, const std::string &payload)
 {
+    struct xseg_export_token token;
+    TORCH_CHECK(payload.size() == sizeof token, "xseg: invalid IPC handle, export token of ", payload.size(),
+                " bytes; send the handle whole, and run the same version of xseg in both processes");
+    std::memcpy(&token, payload.data(), sizeof token);
     void *ptr = nullptr;
     DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     allocator->open_device(device);
-    check(xseg_import_text(allocator->library(), device, text.c_str(), &ptr), "the memory cannot be opened");
+    check(xseg_import(allocator->library(), device, &token, &ptr), "the memory cannot be opened");
     return own_import({allocator->library(), ptr, device});
 }
 
@@ -205,14 +215,19 @@ ShareableHandle Allocator::shareIpcHandle(void *ptr)
     xseg_status status = xseg_block(library_, ptr, &block);
     TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_LIVE, "invalid device pointer: ", ptr,
                 ": xseg: send memory of a tensor that xseg has allocated");
-    char *base = static_cast<char *>(block.is_expandable ? block.base : block.segment_base);
-    std::string payload = block.is_expandable ? BY_TEXT + export_block(library_, base) : BY_SEGMENT + export_segment(base);
-    return {static_cast<char *>(ptr) - base, std::move(payload)};
+    if (!block.is_expandable) {
+        return {static_cast<char *>(ptr) - static_cast<char *>(block.segment_base),
+                BY_SEGMENT + export_segment(block.segment_base)};
+    }
+    Export made = export_block(library_, block.base);
+    std::string payload(reinterpret_cast<const char *>(made.token.byte), sizeof made.token.byte);
+    return {static_cast<char *>(ptr) - static_cast<char *>(block.base) + static_cast<ptrdiff_t>(made.offset),
+            BY_TOKEN + payload};
 }
 
 std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle)
 {
-    TORCH_CHECK(!handle.empty() && (handle[0] == BY_TEXT || handle[0] == BY_SEGMENT),
+    TORCH_CHECK(!handle.empty() && (handle[0] == BY_TOKEN || handle[0] == BY_SEGMENT),
                 "xseg: the handle was not made by xseg: the process that sends tensors must run on xseg as well, "
                 "for instance by XSEG_TORCH=1 in its environment");
     close_left_imports();
@@ -227,7 +242,7 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle)
         }
     }
     /* The other process may take seconds to answer, so no lock is held. */
-    std::shared_ptr<void> opened = import_text(this, handle.substr(1));
+    std::shared_ptr<void> opened = import_run(this, handle.substr(1));
     std::shared_ptr<void> kept;
     {
         Held<std::mutex> lock(shares().mutex);

@@ -24,7 +24,6 @@
 
 struct xseg_background;
 struct xseg_oom_snapshots;
-struct xseg_offers;
 struct xseg_publisher;
 struct xseg_registrations;
 struct xseg_budget;
@@ -52,7 +51,6 @@ struct xseg_allocator {
     struct xseg_config_version *versions; /* all versions, newest first; guarded by DRIVER */
     const char *config_source;
     struct xseg_background *background;       /* background.h */
-    struct xseg_offers *offers;               /* offer.h */
     struct xseg_registrations *registrations; /* registrations.h */
     struct xseg_oom_snapshots *oom_snapshots; /* oom.h */
     /* What a room above does when a request was refused for want of memory; no lock is held. */

@@ -20,7 +20,6 @@
 #include "src/core/front/opened.h"
 #include "src/core/grow/guarded.h"
 #include "src/core/inspect/publisher.h"
-#include "src/core/pools/offer.h"
 #include "src/core/pools/page_trial.h"
 #include "src/core/pools/peers.h"
 #include "src/core/registration/registrations.h"
@@ -31,7 +30,6 @@
 struct whole {
     struct xseg_allocator allocator; /* first: free() gets its address */
     struct xseg_background background;
-    struct xseg_offers offers;
     struct xseg_registrations registrations;
     struct xseg_oom_snapshots oom_snapshots;
     struct xseg_signalled signalled;
@@ -72,7 +70,6 @@ static void free_allocator(struct xseg_allocator *allocator)
         older = version->older;
         free(version);
     }
-    xseg_offers_fini(allocator->offers);
     xseg_registrations_fini(allocator->registrations);
     if (allocator->driver != NULL)
         xseg_driver_close(allocator->driver);
@@ -93,8 +90,6 @@ static void init_parts(struct whole *whole)
     struct xseg_allocator *allocator = &whole->allocator;
 
     allocator->background = &whole->background;
-    allocator->offers = &whole->offers;
-    xseg_offers_init(allocator->offers);
     allocator->registrations = &whole->registrations;
     xseg_registrations_init(allocator->registrations, allocator);
     allocator->oom_snapshots = &whole->oom_snapshots;

@@ -17,8 +17,8 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
+#include "src/core/pools/import.h"
 #include "src/core/pools/page_trial.h"
-#include "src/core/pools/share.h"
 #include "src/core/ranges/range.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
@@ -119,7 +119,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_poison_init(device->poison, allocator);
     xseg_history_init(&device->history, &allocator->history, &allocator->observers,
                       device->context.ordinal);
-    xseg_sharing_init(device->sharing);
+    xseg_sharing_init(device, device->sharing);
     xseg_leaving_init(device->leaving);
     xseg_ranges_init(device->ranges);
     xseg_budget_device_init(device->budget);
@@ -281,6 +281,7 @@ void xseg_device_end(struct xseg_device *device)
     xseg_pages_fini(&device->pages);
     xseg_history_fini(&device->history);
     xseg_sharing_fini(device->sharing);
+    xseg_share_forget_imports(device->sharing);
     xseg_leaving_fini(device->leaving);
     xseg_ranges_fini(device->ranges);
     xseg_leftovers_fini(&device->leftovers);

@@ -167,8 +167,8 @@ xseg_status xseg_page_trial_fabric(struct xseg_device *device)
     if (status != XSEG_OK || device->context.has_fabric)
         return status;
     return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                     "memory of device %d has no fabric handles: %s; share it by XSEG_SHARE_FD, "
-                     "within this machine",
+                     "memory of device %d has no fabric handles: %s; export it by XSEG_HANDLE_FD, "
+                     "on this host",
                      device->context.ordinal,
                      sharing->exporting.verdict == XSEG_PAGE_TRIAL_UNTRIED
                          ? "memory is too short to try them"

@@ -6,7 +6,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
-#include "src/core/pools/share.h"
+#include "src/core/pools/import.h"
 #include "vmm/peer.h"
 
 /* Rights of one peer on all mapped memory of a device, as they are being changed. */

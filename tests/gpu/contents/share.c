@@ -3,7 +3,7 @@
  * Sharing: blocks that two processes have.
  *
  *     share                                              peer, the same program
- *     write, wait, export, send        ----------->      import, check, write anew, wait
+ *     write, wait, export, send tokens ----------->      import, check, write anew, wait
  *     check, free, take the export back  <--------       tell
  *     trim, tell                       ----------->      check again: an importer keeps the memory
  *                                      <-----------      close the import, tell
@@ -35,6 +35,8 @@ enum kind { SHARED, WRITTEN_ANEW, LET_GO, CLOSED, OVER, COUNTS };
 struct message {
     enum kind kind;
     struct piece piece[BLOCKS]; /* addresses mean nothing to the other process */
+    struct xseg_export_token token[BLOCKS];
+    uint64_t offset[BLOCKS]; /* of the block in its run */
     uint64_t counts[COUNT_KINDS];
 };
 
@@ -113,14 +115,11 @@ static int start_peer(const struct stage *stage)
     return ends[0];
 }
 
-static void export_block(struct xseg_allocator *allocator, int socket, const struct piece *piece)
+static void export_block(struct xseg_allocator *allocator, const struct piece *piece,
+                         struct xseg_export_token *token, uint64_t *offset)
 {
-    struct xseg_share share = XSEG_SHARE_INIT;
-
-    journal_operation("export and send %" PRIu64, piece->block);
-    XSEG(export, allocator, pointer_of(piece), XSEG_SHARE_FD, &share);
-    XSEG(share_send, socket, &share);
-    xseg_share_end(&share);
+    journal_operation("export %" PRIu64, piece->block);
+    XSEG(export, allocator, pointer_of(piece), token, offset);
 }
 
 static void make_block(struct stage *stage, struct xseg_allocator *allocator,
@@ -170,9 +169,9 @@ static void share_round(struct stage *stage, struct xseg_allocator *allocator,
     }
     memcpy(own, message.piece, sizeof(own));
     stage_rest(stage);
-    send_message(socket, SHARED, &message);
     for (unsigned i = 0; i < BLOCKS; i++)
-        export_block(allocator, socket, &own[i]);
+        export_block(allocator, &own[i], &message.token[i], &message.offset[i]);
+    send_message(socket, SHARED, &message);
     receive_message(socket, WRITTEN_ANEW, &message);
     for (unsigned i = 0; i < BLOCKS; i++)
         own[i].seed = message.piece[i].seed;
@@ -235,17 +234,13 @@ void play_share(struct stage *stage)
 
 /* --- The process that imports. --- */
 
-static void import_blocks(struct xseg_allocator *allocator, int socket, struct piece *piece)
+static void import_blocks(struct xseg_allocator *allocator, const struct message *message,
+                          struct piece *piece, void **base)
 {
     for (unsigned i = 0; i < BLOCKS; i++) {
-        struct xseg_share share = XSEG_SHARE_INIT;
-        void *address = NULL;
-
         journal_operation("peer: import %" PRIu64, piece[i].block);
-        XSEG(share_receive, socket, &share);
-        XSEG(import, allocator, 0, &share, &address);
-        xseg_share_end(&share);
-        piece[i].address = (CUdeviceptr)(uintptr_t)address;
+        XSEG(import, allocator, 0, &message->token[i], &base[i]);
+        piece[i].address = (CUdeviceptr)(uintptr_t)base[i] + message->offset[i];
     }
 }
 
@@ -254,9 +249,10 @@ static void peer_round(struct stage *stage, struct xseg_allocator *allocator,
 {
     const CUstream stream = stage->stream[0];
     struct piece own[BLOCKS];
+    void *base[BLOCKS];
 
     memcpy(own, message->piece, sizeof(own));
-    import_blocks(allocator, stage->socket, own);
+    import_blocks(allocator, message, own, base);
     for (unsigned i = 0; i < BLOCKS; i++) {
         kernel_check(stage->checks[0], stream, &own[i]);
         own[i].seed = message->piece[i].seed = ~own[i].seed;
@@ -270,7 +266,7 @@ static void peer_round(struct stage *stage, struct xseg_allocator *allocator,
     stage_rest(stage);
     for (unsigned i = 0; i < BLOCKS; i++) {
         journal_operation("peer: close the import of %" PRIu64, own[i].block);
-        XSEG(import_close, allocator, pointer_of(&own[i]));
+        XSEG(import_close, allocator, base[i]);
     }
     send_message(stage->socket, CLOSED, message);
 }

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about pins, shares and peers. */
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
+/* Steps of pins, exports, imports and peers. */
 #include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/kernel.h"
 #include "tests/stress/exercise/world.h"
+#include "tests/support/exported.h"
 
 void step_pin(struct worker *worker)
 {
@@ -60,35 +57,32 @@ static void read_import(struct share *share, const struct block *block)
     share->stream = block->last;
 }
 
-/* As it arrives at another process: through a socket, where it fits into that. */
-static void send_share(struct xseg_share *share)
+/* Export by raw handles, or by a token.  On XSEG_OK, the caller drops the handles. */
+static xseg_status export_block(struct xseg_allocator *allocator, void *ptr,
+                                struct exported *exported, struct xseg_export_token *token)
 {
-    struct xseg_share received = XSEG_SHARE_INIT;
-    int sockets[2];
-
-    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);
-    CHECK(CALL(xseg_share_send, sockets[0], share) == XSEG_OK);
-    CHECK(CALL(xseg_share_receive, sockets[1], &received) == XSEG_OK);
-    CHECK(received.header_bytes == share->header_bytes && received.fd_count == share->fd_count);
-    CHECK(memcmp(received.header, share->header, share->header_bytes) == 0);
-    CALL_PLAIN(xseg_share_end, share);
-    *share = received;
-    (void)close(sockets[0]);
-    (void)close(sockets[1]);
+    if (token != NULL)
+        return CALL(xseg_export, allocator, ptr, token, &exported->offset);
+    const xseg_status status =
+        CALL(xseg_export_handles, allocator, ptr, exported->type, exported->handle, EXPORTED_MAX,
+             &exported->count, &exported->offset);
+    CHECK(status != XSEG_ERR_ARGUMENT);
+    exported->count = status == XSEG_OK ? exported->count : 0;
+    return status;
 }
 
-/* Import what was exported by a text, or by a share. */
-static void import_share(struct worker *worker, struct share *mine, struct xseg_share *share,
-                         const char *text, struct block *block)
+/* Import what was exported by a token, or by raw handles. */
+static void import_share(struct worker *worker, struct share *mine, struct exported *exported,
+                         const struct xseg_export_token *token, struct block *block)
 {
     const uint64_t epoch = fault_epoch();
-
-    if (text[0] == '\0' && share->fd_count <= 64 && chance(worker, 2))
-        send_share(share);
     const xseg_status status =
-        text[0] != '\0'
-            ? CALL(xseg_import_text, worker->world->allocator, block->device, text, &mine->imported)
-            : CALL(xseg_import, worker->world->allocator, block->device, share, &mine->imported);
+        token != NULL
+            ? CALL(xseg_import, worker->world->allocator, block->device, token, &mine->base)
+            : CALL(xseg_import_handles, worker->world->allocator, block->device, exported->type,
+                   exported->handle, exported->count, &mine->base);
+
+    mine->imported = status == XSEG_OK ? (char *)mine->base + exported->offset : NULL;
     failure_note(worker->number, "import of %p: %d, %p", (void *)block->ptr, status,
                  mine->imported);
     note_features(worker->world, FEATURE(IMPORT) | FEATURE(EXPORT), block->device, block->tag,
@@ -96,11 +90,9 @@ static void import_share(struct worker *worker, struct share *mine, struct xseg_
     /* A device that faults have taken for one without pages maps no pages of others, either. */
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_UNSUPPORTED && fault_count() != 0));
-    CALL_PLAIN(xseg_share_end, share);
-    if (status != XSEG_OK) {
-        mine->imported = NULL;
+    exported_drop(exported);
+    if (status != XSEG_OK)
         return;
-    }
     if (block_enter(block)) {
         read_import(mine, block);
         block_leave(block);
@@ -115,10 +107,10 @@ void step_share(struct worker *worker)
     struct world *world = worker->world;
     struct share *mine = &worker->share[below(worker, WORLD_SHARES)];
     struct block *block = any_block(worker);
-    struct xseg_share share = XSEG_SHARE_INIT;
-    char text[XSEG_SHARE_TEXT_BYTES] = "";
+    struct exported exported;
+    struct xseg_export_token token;
 
-    /* Prefer a block that can be shared. */
+    /* Prefer a block that can be exported. */
     for (unsigned i = 0; i < 8 && !world->is_exportable && block != NULL &&
                          (block->tag == NULL || !(block->tag->features & FEATURE(EXPORTABLE)));
          i++)
@@ -126,10 +118,12 @@ void step_share(struct worker *worker)
     if (block == NULL || mine->exported != NULL || mine->imported != NULL)
         return;
     const uint64_t epoch = fault_epoch();
+    const bool by_token = chance(worker, 2);
+
+    exported.type = XSEG_HANDLE_FD;
+    exported.count = 0;
     const xseg_status status =
-        chance(worker, 2)
-            ? CALL(xseg_export_text, world->allocator, block->ptr, text, sizeof(text), NULL)
-            : CALL(xseg_export, world->allocator, block->ptr, XSEG_SHARE_FD, &share);
+        export_block(world->allocator, block->ptr, &exported, by_token ? &token : NULL);
     failure_note(worker->number, "export %p: %d", (void *)block->ptr, status);
     note_features(world, FEATURE(EXPORT), block->device, block->tag, block, status == XSEG_OK);
     CHECK(status == XSEG_OK || status == XSEG_ERR_UNSUPPORTED || !fault_was_none(epoch) ||
@@ -143,7 +137,7 @@ void step_share(struct worker *worker)
     if (block->tag != NULL)
         atomic_fetch_or(&block->tag->features, FEATURE(EXPORT));
     *mine = (struct share){.exported = block->ptr, .device = block->device};
-    import_share(worker, mine, &share, text, block);
+    import_share(worker, mine, &exported, by_token ? &token : NULL, block);
 }
 
 static struct block *block_at(struct worker *worker, const void *ptr)
@@ -169,7 +163,7 @@ static void end_import(struct worker *worker, struct share *share)
     if (share->stream != NULL)
         driver_finish(share->device, share->stream->handle);
     share->stream = NULL;
-    const xseg_status status = CALL(xseg_import_close, worker->world->allocator, share->imported);
+    const xseg_status status = CALL(xseg_import_close, worker->world->allocator, share->base);
     failure_note(worker->number, "end of the import %p: %d", share->imported, status);
     CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || !fault_was_none(epoch));
     if (status == XSEG_OK)

@@ -103,7 +103,8 @@ struct registered {
 
 struct share {
     void *exported; /* NULL: not, or not any more */
-    void *imported;
+    void *imported; /* of the block */
+    void *base;     /* of the run */
     int device;
     size_t bytes;
     uint64_t number;       /* of the block */

@@ -4,8 +4,8 @@
 Printed from include/xseg by tests/lint/declarations.py --write: do not edit it here.
 """
 from ctypes import (
-    CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint,
-    c_uint32, c_uint64, c_uint8, c_void_p,
+    CFUNCTYPE, POINTER, Structure, c_bool, c_char_p, c_double, c_int, c_size_t, c_uint, c_uint32, c_uint64,
+    c_uint8, c_void_p,
 )
 
 VERSION = "1.0.0"
@@ -71,11 +71,11 @@ XSEG_TRACE_SEGMENT_UNMAP = 6
 XSEG_TRACE_OOM = 7
 XSEG_DMABUF_PIN = 1
 XSEG_DMABUF_PCIE = 2
-XSEG_SHARE_FABRIC_BYTES = 64
-XSEG_SHARE_VERSION = 1
-XSEG_SHARE_TEXT_BYTES = 128
-XSEG_SHARE_FD = 1
-XSEG_SHARE_FABRIC = 2
+XSEG_EXPORT_TOKEN_SIZE = 64
+XSEG_EXPORT_TOKEN_VERSION = 1
+XSEG_FABRIC_HANDLE_SIZE = 64
+XSEG_HANDLE_FD = 1
+XSEG_HANDLE_FABRIC = 2
 XSEG_HISTORY_ALLOC = 0
 XSEG_HISTORY_FREE_REQUESTED = 1
 XSEG_HISTORY_FREE_COMPLETED = 2
@@ -488,32 +488,18 @@ class xseg_registrar(Structure):
     ]
 
 
-class xseg_share_header(Structure):
+class xseg_export_token(Structure):
     _fields_ = [
-        ("magic", c_char * 8),
-        ("version", c_uint32),
-        ("kind", c_uint32),
-        ("header_bytes", c_uint64),
-        ("page_count", c_uint64),
-        ("device", c_uint8 * 16),
-        ("exporter", c_uint64),
-        ("process", c_int64),
-        ("segment", c_uint64),
-        ("generation", c_uint64),
-        ("page_offset", c_uint64),
-        ("block_offset", c_uint64),
-        ("block_bytes", c_uint64),
-        ("requested_bytes", c_uint64),
+        ("byte", c_uint8 * 64),
     ]
 
 
-class xseg_share(Structure):
+class xseg_page_handle(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
-        ("header", POINTER(xseg_share_header)),
-        ("header_bytes", c_size_t),
-        ("fd", POINTER(c_int)),
-        ("fd_count", c_size_t),
+        ("offset", c_uint64),
+        ("size", c_uint64),
+        ("fd", c_int),
+        ("fabric", c_uint8 * 64),
     ]
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory that is shared by file descriptor: two processes on one simulated device, with real bytes; what
- * an export holds; and what is refused, which leaves nothing behind.
+ * Exports by raw handles: two processes on one simulated device, with real bytes; what an export retains; and calls that
+ * fail, which leave nothing behind.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/exported.h"
 #include "tests/support/process.h"
 
 #define STRIDE (64 * KIB)
@@ -49,26 +50,26 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator)
     return pool;
 }
 
-static struct xseg_share export_of(struct xseg_allocator *allocator, void *ptr)
+static struct exported export_of(struct xseg_allocator *allocator, void *ptr)
 {
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct exported exported;
 
-    assert_int_equal(xseg_export(allocator, ptr, XSEG_SHARE_FD, &share), XSEG_OK);
-    return share;
+    assert_int_equal(exported_try(allocator, ptr, XSEG_HANDLE_FD, &exported), XSEG_OK);
+    return exported;
 }
 
-static struct xseg_share_header header_of(const struct xseg_share *share)
-{
-    assert_true(share->header_bytes >= sizeof(*share->header));
-    return *share->header;
-}
-
-/* Export, and let go of the descriptors. */
+/* Export, and close the descriptors. */
 static void hold(struct xseg_allocator *allocator, void *ptr)
 {
-    struct xseg_share share = export_of(allocator, ptr);
+    assert_int_equal(exported_hold(allocator, ptr), XSEG_OK);
+}
 
-    xseg_share_end(&share);
+/* Query the pages of a block, which has to be exportable for that; nothing is exported. */
+static xseg_status query(struct xseg_allocator *allocator, void *ptr)
+{
+    size_t count = 0;
+
+    return xseg_export_handles(allocator, ptr, XSEG_HANDLE_FD, NULL, 0, &count, NULL);
 }
 
 /* Take the last export back, and close. */
@@ -111,27 +112,69 @@ static bool holds(const void *ptr, size_t bytes, unsigned char value)
     return ((const volatile unsigned char *)ptr)[bytes - 1] == value;
 }
 
-/* --- Another process, which does what it is told: an order and a value; it answers y or n. --- */
+/* --- Another process, which follows orders: a letter and a value; it answers y or n. --- */
 
 struct importer {
     struct xseg_allocator *allocator;
+    void *base; /* of the run */
     unsigned char *block;
     size_t bytes;
 };
 
+/* A block on its way to another process. */
+struct parcel {
+    uint64_t offset, bytes; /* of the block */
+    size_t count;
+    struct xseg_page_handle handle[8]; /* whose descriptors the message carries */
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))];
+};
+
+/* The message of a parcel. */
+static struct msghdr message_of(struct parcel *parcel, struct iovec *data)
+{
+    *data = (struct iovec){parcel, offsetof(struct parcel, control)};
+    return (struct msghdr){.msg_iov = data,
+                           .msg_iovlen = 1,
+                           .msg_control = parcel->control,
+                           .msg_controllen = sizeof(parcel->control)};
+}
+
+static void send_parcel(int socket, const struct exported *exported, uint64_t bytes)
+{
+    struct parcel parcel = {exported->offset, bytes, exported->count, {{0}}, {0}};
+    struct iovec data;
+    struct msghdr message = message_of(&parcel, &data);
+
+    assert_true(exported->count <= COUNT_OF(parcel.handle));
+    memcpy(parcel.handle, exported->handle, exported->count * sizeof(parcel.handle[0]));
+    message.msg_controllen = CMSG_SPACE(exported->count * sizeof(int));
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(exported->count * sizeof(int));
+    for (size_t i = 0; i < exported->count; i++)
+        memcpy(CMSG_DATA(header) + i * sizeof(int), &exported->handle[i].fd, sizeof(int));
+    assert_int_equal(sendmsg(socket, &message, 0), data.iov_len);
+}
+
 static bool receive_and_import(struct importer *importer, int socket)
 {
-    struct xseg_share share = XSEG_SHARE_INIT;
-    void *block = NULL;
+    struct parcel parcel;
+    struct iovec data;
+    struct msghdr message = message_of(&parcel, &data);
 
-    if (xseg_share_receive(socket, &share) != XSEG_OK ||
-        xseg_import(importer->allocator, 0, &share, &block) != XSEG_OK)
+    if (recvmsg(socket, &message, MSG_WAITALL) != (ssize_t)data.iov_len)
         return false;
-    importer->block = block;
-    importer->bytes = share.header->block_bytes;
-    const bool is_parents = share.header->process == getppid();
-    xseg_share_end(&share);
-    return is_parents;
+    for (size_t i = 0; i < parcel.count; i++)
+        memcpy(&parcel.handle[i].fd, CMSG_DATA(CMSG_FIRSTHDR(&message)) + i * sizeof(int),
+               sizeof(int));
+    const xseg_status status = xseg_import_handles(importer->allocator, 0, XSEG_HANDLE_FD,
+                                                   parcel.handle, parcel.count, &importer->base);
+    for (size_t i = 0; i < parcel.count; i++)
+        (void)close(parcel.handle[i].fd);
+    importer->block = (unsigned char *)importer->base + parcel.offset;
+    importer->bytes = parcel.bytes;
+    return status == XSEG_OK;
 }
 
 /* Exactly the pages are mapped, and only that is counted. */
@@ -159,7 +202,7 @@ static bool obey_order(struct importer *importer, int socket, char order, unsign
         fill(importer->block, importer->bytes, value);
         return true;
     case 'c':
-        return xseg_import_close(importer->allocator, importer->block) == XSEG_OK &&
+        return xseg_import_close(importer->allocator, importer->base) == XSEG_OK &&
                xseg_sim_leaks(NULL, 0) == 1; /* the context */
     default:
         return xseg_close(importer->allocator) == XSEG_OK && xseg_sim_leaks(NULL, 0) == 0;
@@ -219,12 +262,11 @@ static void end_process(const struct process *process, struct xseg_allocator *ow
 static void send_block(const struct process *process, struct xseg_allocator *own, void *block)
 {
     const unsigned before = scene_open_files();
-    struct xseg_share share = export_of(own, block);
+    struct exported exported = export_of(own, block);
 
     order_only(process, 'i', 0);
-    assert_int_equal(xseg_share_send(process->socket, &share), XSEG_OK);
-    xseg_share_end(&share);
-    assert_null(share.header);
+    send_parcel(process->socket, &exported, scene_block(own, block).bytes);
+    exported_drop(&exported);
     assert_true(process_answer(process));
     assert_int_equal(scene_open_files(), before);
 }
@@ -325,39 +367,41 @@ static void the_same_process_can_import(void **state)
 {
     struct xseg_allocator *allocator = open_on(true, 1 * GIB, NULL);
     struct xseg_pool *pool = make_pool(allocator);
+    void *before = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
     unsigned char *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    struct xseg_share share = export_of(allocator, block);
-    const struct xseg_share_header header = header_of(&share);
-    void *again = NULL, *twice = NULL;
+    struct exported exported = export_of(allocator, block);
+    void *first = NULL, *second = NULL, *again = NULL, *twice = NULL;
 
     (void)state;
-    assert_int_equal(share.fd_count, 3);
-    assert_int_equal(header.page_count, 3);
-    assert_int_equal(header.requested_bytes, 50 * MIB);
-    assert_int_equal(header.process, getpid());
-    for (size_t i = 0; i < share.fd_count; i++)
-        assert_int_equal(fcntl(share.fd[i], F_GETFD), FD_CLOEXEC);
-    assert_int_equal(xseg_import(allocator, 0, &share, &again), XSEG_OK);
-    assert_int_equal(xseg_import(allocator, 0, &share, &twice), XSEG_OK);
-    xseg_share_end(&share);
+    assert_int_equal(exported.count, 3);
+    for (size_t i = 0; i < exported.count; i++) {
+        assert_int_equal(fcntl(exported.handle[i].fd, F_GETFD), FD_CLOEXEC);
+        assert_int_equal(exported.handle[i].offset, i * 20 * MIB);
+        assert_int_equal(exported.handle[i].size, 20 * MIB);
+    }
+    assert_int_equal(exported.offset, (size_t)(block - (unsigned char *)before));
+    assert_int_equal(exported_import(allocator, &exported, &again, &first), XSEG_OK);
+    assert_int_equal(exported_import(allocator, &exported, &twice, &second), XSEG_OK);
+    exported_drop(&exported);
     assert_int_equal(scene_stats(allocator).imported_bytes, 120 * MIB);
     assert_int_equal(reserved(allocator), 60 * MIB);
     assert_int_equal(xseg_sim_used(0), 60 * MIB);
     fill(again, 50 * MIB, 5);
     assert_true(holds(block, 50 * MIB, 5));
     assert_true(holds(twice, 50 * MIB, 5));
-    assert_int_equal(xseg_import_close(allocator, again), XSEG_OK);
-    scene_expect_error(xseg_import_close(allocator, again), XSEG_ERR_NOT_LIVE, "imported");
+    assert_int_equal(xseg_import_close(allocator, first), XSEG_OK);
+    scene_expect_error(xseg_import_close(allocator, first), XSEG_ERR_NOT_LIVE, "imported");
     assert_true(holds(twice, 50 * MIB, 5));
     /* An import is no block. */
-    scene_expect_error(xseg_free(allocator, twice), XSEG_ERR_NOT_LIVE, "");
+    scene_expect_error(xseg_free(allocator, second), XSEG_ERR_NOT_LIVE, "");
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "live block");
+    scene_free(allocator, before);
     scene_free(allocator, block);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_export_close");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE, "exported");
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_import_close");
-    assert_int_equal(xseg_import_close(allocator, twice), XSEG_OK);
+    assert_int_equal(xseg_import_close(allocator, second), XSEG_OK);
     assert_int_equal(scene_stats(allocator).imported_bytes, 0);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);
@@ -367,77 +411,35 @@ static void exports_and_imports_cost_what_is_said(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL), *again = NULL;
-    uint64_t calls;
+    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
+    struct xseg_export_token token;
+    uint64_t calls = xseg_sim_calls(NULL);
 
     (void)state;
-    hold(allocator, block); /* asks for the device's UUID */
-    calls = xseg_sim_calls(NULL);
-    struct xseg_share share = export_of(allocator, block);
+    assert_int_equal(query(allocator, block), XSEG_OK);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+    struct exported exported = export_of(allocator, block);
     assert_int_equal(xseg_sim_calls(NULL) - calls, 3);
     calls = xseg_sim_calls(NULL);
-    assert_int_equal(xseg_import(allocator, 0, &share, &again), XSEG_OK);
+    assert_int_equal(exported_import(allocator, &exported, NULL, &base), XSEG_OK);
     assert_int_equal(xseg_sim_calls(NULL) - calls, 1 + 3 * 3 + 1);
-    xseg_share_end(&share);
-    calls = xseg_sim_calls(NULL);
-    assert_int_equal(xseg_import_close(allocator, again), XSEG_OK);
+    exported_drop(&exported);
+    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuMemUnmap") + xseg_sim_calls("cuMemAddressFree"), 1 + 1 + 2);
+    /* By a token: the first one queries the UUID of the device, and the import exports each page. */
+    calls = xseg_sim_calls(NULL);
+    assert_int_equal(xseg_export(allocator, block, &token, NULL), XSEG_OK);
+    assert_int_equal(xseg_sim_calls(NULL) - calls, 1);
+    calls = xseg_sim_calls(NULL);
+    assert_int_equal(xseg_import(allocator, 0, &token, &base), XSEG_OK);
+    assert_int_equal(xseg_sim_calls(NULL) - calls, 3 + 1 + 3 * 3 + 1);
+    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
     calls = xseg_sim_calls(NULL);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     assert_int_equal(xseg_sim_calls(NULL), calls);
     scene_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
-}
-
-/* What a receiver may remember a segment by. */
-static void a_segment_is_known_by_its_number(void **state)
-{
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator), *other = make_pool(allocator);
-    void *keeper = scene_alloc_in(allocator, pool, 20 * MIB, NULL),
-         *block = scene_alloc_in(allocator, pool, 40 * MIB, NULL),
-         *elsewhere = scene_alloc_in(allocator, other, 20 * MIB, NULL);
-    struct xseg_share share[4];
-    struct xseg_share_header header[4];
-
-    (void)state;
-    share[0] = export_of(allocator, keeper);
-    share[1] = export_of(allocator, block);
-    share[2] = export_of(allocator, block);
-    share[3] = export_of(allocator, elsewhere);
-    for (unsigned i = 0; i < 4; i++) {
-        header[i] = header_of(&share[i]);
-        assert_int_equal(header[i].exporter, header[0].exporter);
-        assert_memory_equal(header[i].device, header[0].device, sizeof(header[i].device));
-        assert_int_equal(header[i].segment == header[0].segment, i < 3);
-        xseg_share_end(&share[i]);
-    }
-    /* Of one block all is the same but the descriptors. */
-    assert_memory_equal(&header[1], &header[2], sizeof(header[1]));
-    assert_int_equal(header[0].page_offset + header[0].block_offset, 0);
-    assert_int_equal(header[1].page_offset + header[1].block_offset,
-                     (size_t)((char *)block - (char *)keeper));
-    /* Other memory at the same place: the segment stays, the generation does not. */
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    assert_int_equal(trim(allocator, pool).returned, 40 * MIB);
-    assert_ptr_equal(scene_alloc_in(allocator, pool, 40 * MIB, NULL), block);
-    share[1] = export_of(allocator, block);
-    header[2] = header_of(&share[1]);
-    xseg_share_end(&share[1]);
-    assert_int_equal(header[2].segment, header[1].segment);
-    assert_true(header[2].generation > header[1].generation);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, keeper), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, elsewhere), XSEG_OK);
-    scene_free(allocator, keeper);
-    scene_free(allocator, block);
-    scene_free(allocator, elsewhere);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(other), XSEG_OK);
     scene_close(allocator);
 }
 
@@ -448,7 +450,6 @@ static void a_pool_is_not_paused_while_it_is_exported(void **state)
     struct xseg_allocator *allocator = open_on(true, 1 * GIB, NULL);
     struct xseg_pool *pool = make_pool(allocator);
     void *block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-    struct xseg_share share = XSEG_SHARE_INIT;
 
     (void)state;
     fill(block, 30 * MIB, 3);
@@ -461,12 +462,11 @@ static void a_pool_is_not_paused_while_it_is_exported(void **state)
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 0);
-    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_PAUSED, "");
+    scene_expect_error(query(allocator, block), XSEG_ERR_PAUSED, "");
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(holds(block, 30 * MIB, 3));
     /* The pages that came can be exported as well. */
-    share = export_of(allocator, block);
-    xseg_share_end(&share);
+    hold(allocator, block);
     close_with(allocator, pool, block);
 }
 
@@ -630,11 +630,11 @@ static void what_was_shown_goes_to_no_other_pool(void **state)
     struct xseg_allocator *allocator = open_on(true, 200 * MIB, "page_cache_mb:200");
     struct xseg_pool *first = make_pool(allocator), *second = make_pool(allocator);
     void *block = scene_alloc_in(allocator, first, 120 * MIB, NULL), *seen = NULL, *other = NULL;
-    struct xseg_share share = export_of(allocator, block);
+    struct exported exported = export_of(allocator, block);
 
     (void)state;
-    assert_int_equal(xseg_import(allocator, 0, &share, &seen), XSEG_OK);
-    xseg_share_end(&share);
+    assert_int_equal(exported_import(allocator, &exported, NULL, &seen), XSEG_OK);
+    exported_drop(&exported);
     fill(seen, 120 * MIB, 9);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
@@ -793,9 +793,7 @@ static void options_are_checked(void **state)
     options.exportable = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
     void *block = scene_alloc_in(allocator, pool, 1000, NULL);
-    struct xseg_share share = XSEG_SHARE_INIT;
-    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
-                       "exportable pool");
+    scene_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "exportable pool");
     scene_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);
@@ -809,187 +807,132 @@ static void only_live_exportable_blocks_are_exported(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    struct xseg_share share = XSEG_SHARE_INIT, small = {.struct_bytes = 8};
+    struct xseg_page_handle handle[2];
+    struct xseg_export_token token;
     char *block = scene_alloc_in(allocator, pool, 30 * MIB, NULL),
          *plain = scene_alloc(allocator, 1000, NULL);
     const unsigned files = scene_open_files();
+    size_t count = 0;
 
     (void)state;
-    scene_expect_error(xseg_export(NULL, block, XSEG_SHARE_FD, &share), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_export(allocator, NULL, XSEG_SHARE_FD, &share), XSEG_ERR_ARGUMENT,
-                       "ptr");
-    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, NULL), XSEG_ERR_ARGUMENT,
-                       "out");
-    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &small), XSEG_ERR_ARGUMENT,
-                       "struct_bytes is 8");
-    scene_expect_error(xseg_export(allocator, block, (enum xseg_share_kind)7, &share),
-                       XSEG_ERR_ARGUMENT, "7");
-    scene_expect_error(xseg_export(allocator, &share, XSEG_SHARE_FD, &share), XSEG_ERR_NOT_LIVE,
-                       "not memory of this allocator");
-    scene_expect_error(xseg_export(allocator, block + 512, XSEG_SHARE_FD, &share),
-                       XSEG_ERR_NOT_LIVE, "no live block starts");
-    scene_expect_error(xseg_export(allocator, plain, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
-                       "exportable pool");
-    scene_free(allocator, block);
-    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_NOT_LIVE,
+    scene_expect_error(xseg_export(NULL, block, &token, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_export(allocator, NULL, &token, NULL), XSEG_ERR_ARGUMENT, "ptr");
+    scene_expect_error(xseg_export(allocator, block, NULL, NULL), XSEG_ERR_ARGUMENT, "token");
+    scene_expect_error(
+        xseg_export_handles(allocator, NULL, XSEG_HANDLE_FD, handle, 2, &count, NULL),
+        XSEG_ERR_ARGUMENT, "ptr");
+    scene_expect_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 2, NULL, NULL),
+                       XSEG_ERR_ARGUMENT, "count");
+    scene_expect_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, NULL, 2, &count, NULL),
+                       XSEG_ERR_ARGUMENT, "handles is NULL");
+    scene_expect_error(
+        xseg_export_handles(allocator, block, (enum xseg_handle_type)7, handle, 2, &count, NULL),
+        XSEG_ERR_ARGUMENT, "xseg_handle_type, 7");
+    scene_expect_error(
+        xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 1, &count, NULL),
+        XSEG_ERR_ARGUMENT, "1 handles of 2");
+    assert_int_equal(count, 2);
+    scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE, "exported");
+    scene_expect_error(query(allocator, &token), XSEG_ERR_NOT_LIVE, "not memory of this allocator");
+    scene_expect_error(query(allocator, block + 512), XSEG_ERR_NOT_LIVE, "no live block starts");
+    scene_expect_error(xseg_export(allocator, block + 512, &token, NULL), XSEG_ERR_NOT_LIVE,
                        "no live block starts");
+    scene_expect_error(query(allocator, plain), XSEG_ERR_UNSUPPORTED, "exportable pool");
+    scene_free(allocator, block);
+    scene_expect_error(query(allocator, block), XSEG_ERR_NOT_LIVE, "no live block starts");
     scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE, "exported");
     scene_expect_error(xseg_export_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_int_equal(xseg_configure(allocator, "expandable_segments:False"), XSEG_OK);
     block = scene_alloc_in(allocator, pool, 90 * MIB, NULL);
-    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
-                       "classic");
+    scene_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "classic");
     scene_free(allocator, block);
     scene_free(allocator, plain);
-    assert_null(share.header);
     assert_int_equal(scene_open_files(), files);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);
 }
 
-/* Try to import with one thing changed in the header. */
-static void expect_header_refused(struct xseg_allocator *allocator, const struct xseg_share *share,
-                                  const struct xseg_share_header *changed, const char *word)
+/* Import with one handle replaced. */
+static void expect_refused(struct xseg_allocator *allocator, const struct exported *exported,
+                           size_t at, struct xseg_page_handle wrong, xseg_status status,
+                           const char *word)
 {
-    _Alignas(struct xseg_share_header) char copy[1024];
-    struct xseg_share wrong = *share;
-    void *block = NULL;
+    struct xseg_page_handle handle[3];
+    void *base = NULL;
 
-    assert_true(share->header_bytes < sizeof(copy));
-    memcpy(copy, share->header, share->header_bytes);
-    memcpy(copy, changed, sizeof(*changed));
-    wrong.header = (const void *)copy;
-    scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT, word);
-    assert_null(block);
+    assert_int_equal(exported->count, COUNT_OF(handle));
+    memcpy(handle, exported->handle, sizeof(handle));
+    handle[at] = wrong;
+    scene_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, handle, 3, &base), status,
+                       word);
+    assert_null(base);
 }
 
-#define REFUSED(member, value, word)                                \
-    do {                                                            \
-        struct xseg_share_header changed = header_of(&share);       \
-        changed.member = (value);                                   \
-        expect_header_refused(allocator, &share, &changed, (word)); \
+#define REFUSED(at, member, value, status, word)                           \
+    do {                                                                   \
+        struct xseg_page_handle changed = exported.handle[at];             \
+        changed.member = (value);                                          \
+        expect_refused(allocator, &exported, (at), changed, status, word); \
     } while (0)
 
-static void bad_headers_are_refused(void **state)
+static void bad_handles_are_refused(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL), *block = NULL;
-    struct xseg_share share = export_of(allocator, ptr), wrong = share;
+    void *ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
     const struct xseg_statistics before = scene_stats(allocator);
-    uint64_t sizes[3];
-    _Alignas(uint64_t) char header[sizeof(struct xseg_share_header) + sizeof(sizes)];
-
-    (void)state;
-    REFUSED(magic[0], 'y', "xsegshr");
-    REFUSED(version, 2, "version 2");
-    REFUSED(kind, 9, "kind 9");
-    REFUSED(page_count, 2, "2 pages");
-    REFUSED(page_count, UINT64_MAX / 8, "pages");
-    REFUSED(header_bytes, 3, "3 bytes");
-    REFUSED(device[3], (uint8_t)(header_of(&share).device[3] + 1), "device 0 is");
-    REFUSED(block_offset, 20 * MIB, "does not lie");
-    REFUSED(block_bytes, 60 * MIB + 1, "does not lie");
-    REFUSED(block_bytes, 0, "has 0 bytes");
-    REFUSED(requested_bytes, 50 * MIB + 512, "requested");
-    REFUSED(block_offset, 513, "aligned to 512");
-    REFUSED(block_offset, 1, "aligned to 512");
-    /* A header with one page too many. */
-    struct xseg_share_header shorter = header_of(&share);
-    shorter.block_bytes = shorter.requested_bytes = 40 * MIB;
-    expect_header_refused(allocator, &share, &shorter, "does not lie on its 3 pages");
-    wrong.header_bytes = sizeof(struct xseg_share_header) + 8;
-    scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT, "120 of the");
-    wrong.header_bytes = 7;
-    scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT, "7 bytes");
-    wrong.header = NULL;
-    scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT, "header");
-    /* Sizes of pages that no driver maps. */
-    static const uint64_t bad[] = {0, 11 * MIB, UINT64_MAX, (uint64_t)1 << 48};
-    for (unsigned i = 0; i < COUNT_OF(bad); i++) {
-        memcpy(header, share.header, sizeof(header));
-        memcpy(header + sizeof(header) - sizeof(uint64_t), &bad[i], sizeof(bad[i]));
-        wrong = share;
-        wrong.header = (const void *)header;
-        scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT, "bytes");
-    }
-    /* Sizes that the driver does not map, as the memory has less. */
-    sizes[0] = sizes[1] = sizes[2] = 22 * MIB;
-    memcpy(header + sizeof(struct xseg_share_header), sizes, sizeof(sizes));
-    scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_DRIVER, "cuMemMap");
-    assert_null(block);
-    xseg_share_end(&share);
-    const struct xseg_statistics after = scene_stats(allocator);
-    assert_memory_equal(&before, &after, sizeof(before));
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
-}
-
-static void bad_descriptors_are_refused(void **state)
-{
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_allocator *allocator;
-    struct xseg_share wrong, none = XSEG_SHARE_INIT;
-    void *block = NULL;
-    int fd[3], pipes[2];
-
-    (void)state;
-    settings.devices = 2;
-    allocator = scene_open_on(&settings, NULL);
-    struct xseg_pool *pool = make_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    struct xseg_share share = export_of(allocator, ptr);
+    struct exported exported = export_of(allocator, ptr);
     const unsigned files = scene_open_files();
+    int pipes[2];
+
+    (void)state;
     assert_int_equal(pipe(pipes), 0);
-    memcpy(fd, share.fd, sizeof(fd));
-    wrong = share;
-    wrong.fd = fd;
-    wrong.fd_count = 2;
-    scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT,
-                       "pages: 3, and descriptors: 2");
-    wrong.fd_count = 3;
-    fd[2] = 987;
-    scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT,
-                       "share->fd[2] is 987");
-    fd[2] = pipes[0];
-    scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_DRIVER,
-                       "cuMemImportFromShareableHandle");
-    wrong.fd = NULL;
-    scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT, "fd is NULL");
-    wrong.struct_bytes = 4;
-    scene_expect_error(xseg_import(allocator, 0, &wrong, &block), XSEG_ERR_ARGUMENT,
-                       "struct_bytes is 4");
-    scene_expect_error(xseg_import(allocator, 0, &none, &block), XSEG_ERR_ARGUMENT, "header");
-    scene_expect_error(xseg_import(allocator, 0, NULL, &block), XSEG_ERR_ARGUMENT, "share");
-    scene_expect_error(xseg_import(allocator, 0, &share, NULL), XSEG_ERR_ARGUMENT, "out");
-    scene_expect_error(xseg_import(allocator, 2, &share, &block), XSEG_ERR_ARGUMENT, "device");
-    /* Memory of another device. */
-    scene_expect_error(xseg_import(allocator, 1, &share, &block), XSEG_ERR_ARGUMENT, "device 1 is");
+    REFUSED(0, offset, 20 * MIB, XSEG_ERR_ARGUMENT, "page 0, 20971520 bytes at offset 20971520");
+    REFUSED(2, offset, 20 * MIB, XSEG_ERR_ARGUMENT, "page 2");
+    REFUSED(2, offset, UINT64_MAX, XSEG_ERR_ARGUMENT, "page 2");
+    REFUSED(1, size, 0, XSEG_ERR_ARGUMENT, "page 1, 0 bytes");
+    REFUSED(2, size, 11 * MIB, XSEG_ERR_ARGUMENT, "multiples of 2097152 bytes");
+    REFUSED(2, size, UINT64_MAX, XSEG_ERR_ARGUMENT, "page 2");
+    REFUSED(2, size, (uint64_t)1 << 48, XSEG_ERR_ARGUMENT, "page 2");
+    REFUSED(1, fd, 987, XSEG_ERR_ARGUMENT, "descriptor of page 1 is not open, 987");
+    /* Sizes that the driver does not map, as the memory has less; and a descriptor of something else. */
+    REFUSED(2, size, 22 * MIB, XSEG_ERR_DRIVER, "cuMemMap");
+    REFUSED(2, fd, pipes[0], XSEG_ERR_DRIVER, "cuMemImportFromShareableHandle");
+    scene_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 0, &base),
+                       XSEG_ERR_ARGUMENT, "number of pages, 0");
+    scene_expect_error(
+        xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, SIZE_MAX, &base),
+        XSEG_ERR_ARGUMENT, "number of pages");
+    scene_expect_error(
+        xseg_import_handles(allocator, 0, (enum xseg_handle_type)3, exported.handle, 3, &base),
+        XSEG_ERR_ARGUMENT, "xseg_handle_type, 3");
+    scene_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, NULL, 3, &base),
+                       XSEG_ERR_ARGUMENT, "handles is NULL");
+    scene_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, NULL),
+                       XSEG_ERR_ARGUMENT, "base is NULL");
+    scene_expect_error(xseg_import_handles(allocator, 2, XSEG_HANDLE_FD, exported.handle, 3, &base),
+                       XSEG_ERR_ARGUMENT, "device");
     scene_expect_error(xseg_import_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_import_close(allocator, ptr), XSEG_ERR_NOT_LIVE, "imported");
-    assert_null(block);
+    assert_null(base);
     (void)close(pipes[0]);
     (void)close(pipes[1]);
     assert_int_equal(scene_open_files(), files);
-    xseg_share_end(&share);
-    xseg_share_end(&share);
-    xseg_share_end(NULL);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    exported_drop(&exported);
+    struct xseg_statistics after = scene_stats(allocator);
+    after.host_bytes = before.host_bytes; /* the export's record */
+    assert_memory_equal(&before, &after, sizeof(before));
+    close_with(allocator, pool, ptr);
 }
 
-/* The one who has the share may have no use for it. */
+/* A device may be unable to map what another process exports. */
 static void a_device_without_mappings_imports_nothing(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL), *again = NULL;
-    struct xseg_share share = export_of(allocator, block);
+    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
+    struct exported exported = export_of(allocator, block);
 
     (void)state;
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
@@ -998,28 +941,27 @@ static void a_device_without_mappings_imports_nothing(void **state)
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     settings.without_vmm = true;
     allocator = scene_open_on(&settings, NULL);
-    scene_expect_error(xseg_import(allocator, 0, &share, &again), XSEG_ERR_UNSUPPORTED,
+    scene_expect_error(exported_import(allocator, &exported, NULL, &base), XSEG_ERR_UNSUPPORTED,
                        "virtual memory");
-    xseg_share_end(&share);
+    exported_drop(&exported);
     scene_close(allocator);
 }
 
-/* The driver gives no more descriptors half-way: those that it gave are closed again. */
+/* The driver fails half-way: the descriptors that it made are closed again. */
 static void an_export_is_whole_or_nothing(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
     void *block = scene_alloc_in(allocator, pool, 200 * MIB, NULL);
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct exported exported;
     const unsigned files = scene_open_files();
 
     (void)state;
     for (uint64_t n = 1; n <= 10; n++) {
         assert_int_equal(xseg_sim_fail("cuMemExportToShareableHandle", n, 304), XSEG_OK);
-        scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_DRIVER,
-                           "ulimit -n");
+        scene_expect_error(exported_try(allocator, block, XSEG_HANDLE_FD, &exported),
+                           XSEG_ERR_DRIVER, "ulimit -n");
         assert_int_equal(scene_open_files(), files);
-        assert_null(share.header);
         assert_int_equal(explained(allocator), 0);
     }
     scene_free(allocator, block);
@@ -1032,18 +974,23 @@ static void nothing_is_unmapped_in_a_capture(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator), *graph = scene_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 3 * MIB, NULL), *again = NULL;
+    void *block = scene_alloc_in(allocator, pool, 3 * MIB, NULL), *base[2] = {NULL};
     xseg_stream stream = scene_stream();
+    struct xseg_export_token token;
 
     (void)state;
     scene_capture_begin(graph, stream);
-    struct xseg_share share = export_of(allocator, block);
-    assert_int_equal(xseg_import(allocator, 0, &share, &again), XSEG_OK);
-    xseg_share_end(&share);
-    scene_expect_error(xseg_import_close(allocator, again), XSEG_ERR_BUSY, "capture");
+    struct exported exported = export_of(allocator, block);
+    assert_int_equal(exported_import(allocator, &exported, NULL, &base[0]), XSEG_OK);
+    exported_drop(&exported);
+    assert_int_equal(xseg_export(allocator, block, &token, NULL), XSEG_OK);
+    assert_int_equal(xseg_import(allocator, 0, &token, &base[1]), XSEG_OK);
+    scene_expect_error(xseg_import_close(allocator, base[0]), XSEG_ERR_BUSY, "capture");
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_graph_destroy(scene_capture_end(graph, stream));
-    assert_int_equal(xseg_import_close(allocator, again), XSEG_OK);
+    assert_int_equal(xseg_import_close(allocator, base[0]), XSEG_OK);
+    assert_int_equal(xseg_import_close(allocator, base[1]), XSEG_OK);
     scene_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_pool_release(graph), XSEG_OK);
@@ -1056,180 +1003,34 @@ static void a_lost_device_lets_go(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 3 * MIB, NULL), *again = NULL, *more = NULL;
-    struct xseg_share share = export_of(allocator, block), other = XSEG_SHARE_INIT;
+    void *block = scene_alloc_in(allocator, pool, 3 * MIB, NULL), *base = NULL, *more = NULL;
+    struct exported exported = export_of(allocator, block), other;
+    struct xseg_export_token token;
 
     (void)state;
-    assert_int_equal(xseg_import(allocator, 0, &share, &again), XSEG_OK);
-    assert_int_equal(xseg_import(allocator, 0, &share, &more), XSEG_OK);
+    assert_int_equal(xseg_export(allocator, block, &token, NULL), XSEG_OK);
+    assert_int_equal(exported_import(allocator, &exported, NULL, &base), XSEG_OK);
+    assert_int_equal(exported_import(allocator, &exported, NULL, &more), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemExportToShareableHandle", 1, 700), XSEG_OK);
-    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &other), XSEG_ERR_DEVICE_LOST,
+    scene_expect_error(exported_try(allocator, block, XSEG_HANDLE_FD, &other), XSEG_ERR_DEVICE_LOST,
                        "cuMemExport");
-    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &other), XSEG_ERR_DEVICE_LOST,
+    scene_expect_error(exported_try(allocator, block, XSEG_HANDLE_FD, &other), XSEG_ERR_DEVICE_LOST,
                        "lost");
-    scene_expect_error(xseg_import(allocator, 0, &share, &again), XSEG_ERR_DEVICE_LOST, "lost");
-    xseg_share_end(&share);
-    assert_int_equal(xseg_import_close(allocator, again), XSEG_OK);
+    scene_expect_error(exported_import(allocator, &exported, NULL, &base), XSEG_ERR_DEVICE_LOST,
+                       "lost");
+    scene_expect_error(xseg_import(allocator, 0, &token, &base), XSEG_ERR_DRIVER,
+                       "exporter reports");
+    exported_drop(&exported);
+    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
     scene_free(allocator, block);
-    /* An import and the export are open still. */
+    /* An import and the exports are open still. */
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-}
-
-/* --- Over a socket. --- */
-
-static void a_share_has_more_pages_than_a_message_takes(void **state)
-{
-    struct xseg_allocator *allocator = scene_open("page_mb:small");
-    struct xseg_pool *pool = make_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 600 * MIB, NULL), *again = NULL;
-    struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT;
-    const unsigned files = scene_open_files();
-    int sockets[2];
-
-    (void)state;
-    assert_int_equal(share.fd_count, 300);
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    assert_int_equal(xseg_share_send(sockets[0], &share), XSEG_OK);
-    assert_int_equal(xseg_share_receive(sockets[1], &came), XSEG_OK);
-    assert_int_equal(came.fd_count, 300);
-    assert_int_equal(came.header_bytes, share.header_bytes);
-    assert_memory_equal(came.header, share.header, share.header_bytes);
-    for (size_t i = 0; i < came.fd_count; i++)
-        assert_int_equal(fcntl(came.fd[i], F_GETFD), FD_CLOEXEC);
-    xseg_share_end(&share);
-    assert_int_equal(xseg_import(allocator, 0, &came, &again), XSEG_OK);
-    xseg_share_end(&came);
-    assert_int_equal(xseg_import_close(allocator, again), XSEG_OK);
-    assert_int_equal(scene_open_files(), files - 300 + 2);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    (void)close(sockets[0]);
-    (void)close(sockets[1]);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
-}
-
-/* As much of a share as `bytes`, without descriptors, then the end. */
-static void expect_broken(const struct xseg_share *share, size_t bytes, xseg_status status,
-                          const char *word)
-{
-    struct xseg_share came = XSEG_SHARE_INIT;
-    int sockets[2];
-
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    assert_int_equal(write(sockets[0], share->header, bytes), bytes);
-    (void)close(sockets[0]);
-    scene_expect_error(xseg_share_receive(sockets[1], &came), status, word);
-    assert_null(came.header);
-    (void)close(sockets[1]);
-}
-
-static void what_comes_is_checked(void **state)
-{
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT, wrong = share;
-    const unsigned files = scene_open_files();
-    struct rlimit limit, low;
-    _Alignas(uint64_t) char noise[512];
-    int sockets[2];
-
-    (void)state;
-    memset(noise, 'n', sizeof(noise));
-    expect_broken(&share, 0, XSEG_ERR_FILE, "ended");
-    expect_broken(&share, 20, XSEG_ERR_FILE, "ended");
-    expect_broken(&share, sizeof(struct xseg_share_header) + 3, XSEG_ERR_FILE, "ended");
-    expect_broken(&share, share.header_bytes, XSEG_ERR_FILE, "ended");
-    wrong.header = (const void *)noise;
-    wrong.header_bytes = sizeof(noise);
-    expect_broken(&wrong, sizeof(noise), XSEG_ERR_ARGUMENT, "no header of a share");
-    scene_expect_error(xseg_share_send(-1, &wrong), XSEG_ERR_ARGUMENT, "no header of a share");
-    scene_expect_error(xseg_share_send(-1, &share), XSEG_ERR_FILE, "sent");
-    scene_expect_error(xseg_share_send(-1, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_share_receive(-1, &came), XSEG_ERR_FILE, "received");
-    scene_expect_error(xseg_share_receive(-1, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    wrong = share;
-    wrong.fd_count = 1;
-    scene_expect_error(xseg_share_send(-1, &wrong), XSEG_ERR_ARGUMENT, "descriptors: 1");
-
-    /* A receiver that may have only one descriptor more. */
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    assert_int_equal(xseg_share_send(sockets[0], &share), XSEG_OK);
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    low = limit;
-    low.rlim_cur = (rlim_t)sockets[1] + 2;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    scene_expect_error(xseg_share_receive(sockets[1], &came), XSEG_ERR_FILE, "ulimit -n");
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    (void)close(sockets[0]);
-    scene_expect_error(xseg_share_send(sockets[1], &share), XSEG_ERR_FILE, "sent");
-    (void)close(sockets[1]);
-    assert_int_equal(scene_open_files(), files);
-    xseg_share_end(&share);
-    close_with(allocator, pool, block);
-}
-
-/* The beginning of a header, and nothing more for as long as the receiver waits. */
-static void expect_refused_at_once(const struct xseg_share_header *header, xseg_status status,
-                                   const char *word)
-{
-    struct xseg_share came = XSEG_SHARE_INIT;
-    int sockets[2];
-
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    assert_int_equal(write(sockets[0], header, sizeof(*header)), sizeof(*header));
-    scene_expect_error(xseg_share_receive(sockets[1], &came), status, word);
-    assert_null(came.header);
-    (void)close(sockets[0]);
-    (void)close(sockets[1]);
-}
-
-static struct xseg_share_header with_pages(const struct xseg_share *share, uint64_t pages)
-{
-    struct xseg_share_header header = header_of(share);
-
-    header.page_count = pages;
-    header.header_bytes = sizeof(header) + pages * sizeof(uint64_t);
-    return header;
-}
-
-/* No room is made for pages that the block does not need, or whose descriptors cannot come. */
-static void more_pages_than_a_block_needs_are_refused(void **state)
-{
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    struct xseg_share share = export_of(allocator, block);
-    struct xseg_share_header header = with_pages(&share, 1 << 20);
-    struct rlimit limit, low;
-
-    (void)state;
-    expect_refused_at_once(&header, XSEG_ERR_ARGUMENT, "does not lie on as many");
-    header = with_pages(&share, 50 * MIB / 4096 + 3);
-    expect_refused_at_once(&header, XSEG_ERR_ARGUMENT, "does not lie on as many");
-    header = with_pages(&share, ((uint64_t)1 << 20) + 1);
-    header.block_bytes = (uint64_t)1 << 47;
-    expect_refused_at_once(&header, XSEG_ERR_ARGUMENT, "1048577 pages");
-    header.block_bytes++;
-    expect_refused_at_once(&header, XSEG_ERR_ARGUMENT, "pages");
-
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    low = limit;
-    low.rlim_cur = 500;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    header = with_pages(&share, 501);
-    expect_refused_at_once(&header, XSEG_ERR_FILE, "ulimit -n");
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    xseg_share_end(&share);
-    close_with(allocator, pool, block);
 }
 
 /* On the simulator, too: memory that may be exported takes descriptors only while it is exported. */
 static void exportable_memory_is_not_limited_by_descriptors(void **state)
 {
     struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
-    struct xseg_share share = XSEG_SHARE_INIT;
     struct xseg_allocator *allocator = open_on(false, 8 * GIB, NULL);
     const unsigned files = scene_open_files();
     struct xseg_range *range = NULL;
@@ -1248,13 +1049,11 @@ static void exportable_memory_is_not_limited_by_descriptors(void **state)
     for (unsigned times = 0; times < 2; times++) {
         const unsigned before = scene_open_files();
 
-        scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_DRIVER,
-                           "ulimit -n");
+        scene_expect_error(exported_hold(allocator, block), XSEG_ERR_DRIVER, "ulimit -n");
         assert_int_equal(scene_open_files(), before);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    share = export_of(allocator, block);
-    xseg_share_end(&share);
+    hold(allocator, block);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
     assert_int_equal(xseg_range_decommit(range, 0, 2 * GIB, NULL), XSEG_OK);
@@ -1263,112 +1062,13 @@ static void exportable_memory_is_not_limited_by_descriptors(void **state)
     scene_close(allocator);
 }
 
-/* A peer that sends less than it said is not waited for without end; the socket says how long. */
-static void a_silent_peer_is_given_up(void **state)
-{
-    const struct timeval soon = {0, 30000};
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT;
-    const size_t parts[] = {0, 20, sizeof(struct xseg_share_header) + 3, share.header_bytes};
-    int sockets[2];
-
-    (void)state;
-    for (unsigned i = 0; i < 2 * COUNT_OF(parts); i++) {
-        const int flags = i % 2 == 0 ? 0 : SOCK_NONBLOCK;
-
-        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | flags, 0, sockets), 0);
-        assert_int_equal(setsockopt(sockets[1], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon)), 0);
-        assert_int_equal(write(sockets[0], share.header, parts[i / 2]), parts[i / 2]);
-        scene_expect_error(xseg_share_receive(sockets[1], &came), XSEG_ERR_FILE, "SO_RCVTIMEO");
-        assert_null(came.header);
-        assert_int_equal(came.struct_bytes, sizeof(came));
-        (void)close(sockets[0]);
-        (void)close(sockets[1]);
-    }
-    xseg_share_end(&share);
-    close_with(allocator, pool, block);
-}
-
-/* A header by hand, and then a message with that many descriptors. */
-static void send_by_hand(int socket, const struct xseg_share *share, const int *file, size_t count)
-{
-    _Alignas(struct cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {0};
-    char byte = 0;
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control};
-
-    assert_int_equal(write(socket, share->header, share->header_bytes), share->header_bytes);
-    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(count * sizeof(int));
-    memcpy(CMSG_DATA(header), file, count * sizeof(int));
-    assert_int_equal(sendmsg(socket, &message, 0), 1);
-}
-
-static void as_many_descriptors_come_as_there_are_pages(void **state)
-{
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT;
-    const int file[5] = {share.fd[0], share.fd[1], share.fd[2], share.fd[0], share.fd[0]};
-    const unsigned files = scene_open_files();
-    int sockets[2];
-
-    (void)state;
-    for (size_t count = 1; count <= 5; count++) {
-        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-        send_by_hand(sockets[0], &share, file, count);
-        if (count == 3)
-            assert_int_equal(xseg_share_receive(sockets[1], &came), XSEG_OK);
-        else
-            scene_expect_error(xseg_share_receive(sockets[1], &came), XSEG_ERR_FILE,
-                               "descriptors came where 3");
-        assert_int_equal(came.fd_count, count == 3 ? 3 : 0);
-        xseg_share_end(&came);
-        (void)close(sockets[0]);
-        (void)close(sockets[1]);
-        assert_int_equal(scene_open_files(), files);
-    }
-    xseg_share_end(&share);
-    close_with(allocator, pool, block);
-}
-
-/* A socket that does not block: both sides wait for each other. */
-static void a_full_socket_is_waited_for(void **state)
-{
-    struct xseg_allocator *allocator = scene_open("page_mb:small");
-    struct xseg_pool *pool = make_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 800 * MIB, NULL);
-    struct xseg_share share = export_of(allocator, block), came = XSEG_SHARE_INIT;
-    int sockets[2], result = 0, room = 1;
-    pid_t child;
-
-    (void)state;
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets), 0);
-    assert_int_equal(setsockopt(sockets[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof(room)), 0);
-    child = fork();
-    if (child == 0)
-        _exit(xseg_share_receive(sockets[1], &came) != XSEG_OK || came.fd_count != 400);
-    assert_int_equal(xseg_share_send(sockets[0], &share), XSEG_OK);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
-    (void)close(sockets[0]);
-    (void)close(sockets[1]);
-    xseg_share_end(&share);
-    close_with(allocator, pool, block);
-}
-
 static void a_forked_child_is_refused(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 3 * MIB, NULL), *again = NULL;
-    struct xseg_share share = export_of(allocator, block), other = XSEG_SHARE_INIT;
+    void *block = scene_alloc_in(allocator, pool, 3 * MIB, NULL), *base = NULL;
+    struct exported exported = export_of(allocator, block);
+    struct xseg_export_token token = {{0}};
     int result = 0;
     pid_t child;
 
@@ -1376,10 +1076,12 @@ static void a_forked_child_is_refused(void **state)
     child = fork();
     if (child == 0) {
         const xseg_status got[] = {
-            xseg_export(allocator, block, XSEG_SHARE_FD, &other),
+            xseg_export(allocator, block, &token, NULL),
+            query(allocator, block),
             xseg_export_close(allocator, block),
-            xseg_import(allocator, 0, &share, &again),
+            xseg_import(allocator, 0, &token, &base),
             xseg_import_close(allocator, block),
+            exported_import(allocator, &exported, NULL, &base),
         };
 
         for (unsigned i = 0; i < COUNT_OF(got); i++)
@@ -1389,7 +1091,7 @@ static void a_forked_child_is_refused(void **state)
     }
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
-    xseg_share_end(&share);
+    exported_drop(&exported);
     close_with(allocator, pool, block);
 }
 
@@ -1400,7 +1102,6 @@ static void a_configuration_makes_memory_exportable(void **state)
     struct xseg_allocator *allocator = scene_open("exportable:True");
     struct xseg_pool_options own = XSEG_POOL_OPTIONS_INIT;
     struct xseg_pool *pool = NULL, *other = NULL, *later = NULL;
-    struct xseg_share share = XSEG_SHARE_INIT;
     void *blocks[3];
 
     (void)state;
@@ -1420,8 +1121,7 @@ static void a_configuration_makes_memory_exportable(void **state)
     assert_int_equal(xseg_configure(allocator, "exportable:False"), XSEG_OK);
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &later), XSEG_OK);
     void *block = scene_alloc_in(allocator, later, 3 * MIB, NULL);
-    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
-                       "exportable:True");
+    scene_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "exportable:True");
     hold(allocator, blocks[0]);
     assert_int_equal(xseg_export_close(allocator, blocks[0]), XSEG_OK);
     for (unsigned i = 0; i < COUNT_OF(blocks); i++)
@@ -1444,7 +1144,6 @@ static void a_device_that_cannot_says_so_once(void **state)
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct xseg_options options = XSEG_OPTIONS_INIT;
     struct xseg_allocator *allocator = NULL;
-    struct xseg_share share = XSEG_SHARE_INIT;
     struct xseg_pool *pool = NULL;
     char line[512] = "";
     const struct xseg_sim_settings settings = machine(false, 1 * GIB);
@@ -1464,8 +1163,7 @@ static void a_device_that_cannot_says_so_once(void **state)
     line[0] = '\0';
     /* Pools are made, without it; who asks for it himself is refused. */
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FD, &share), XSEG_ERR_UNSUPPORTED,
-                       "CUDA_ERROR_NOT_SUPPORTED");
+    scene_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED);
     assert_string_equal(line, "");
@@ -1506,83 +1204,57 @@ static struct xseg_allocator *open_with_fabric(void)
     return scene_open_with_clock(&settings, NULL);
 }
 
-static void a_header_is_all_of_a_fabric_share(void **state)
+static void fabric_handles_are_bytes(void **state)
 {
     struct xseg_allocator *allocator = open_with_fabric();
     struct xseg_pool *pool = make_pool(allocator);
     unsigned char *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    struct xseg_share share = XSEG_SHARE_INIT, copy = XSEG_SHARE_INIT, came = XSEG_SHARE_INIT;
-    void *seen = NULL, *again = NULL;
-    int sockets[2];
+    struct exported exported;
+    void *seen = NULL, *base = NULL, *again = NULL;
 
     (void)state;
     const unsigned files = scene_open_files();
-    assert_int_equal(xseg_export(allocator, block, XSEG_SHARE_FABRIC, &share), XSEG_OK);
+    assert_int_equal(exported_try(allocator, block, XSEG_HANDLE_FABRIC, &exported), XSEG_OK);
     assert_int_equal(scene_open_files(), files);
-    assert_int_equal(share.fd_count, 0);
-    assert_null(share.fd);
-    assert_int_equal(share.header->kind, XSEG_SHARE_FABRIC);
-    assert_int_equal(share.header->page_count, 3);
-    assert_int_equal(share.header_bytes,
-                     sizeof(*share.header) + (8 + XSEG_SHARE_FABRIC_BYTES) * 3u);
-    assert_int_equal(share.header->header_bytes, share.header_bytes);
-    /* By any way: as bytes, or over a socket. */
-    char *bytes = malloc(share.header_bytes);
-    assert_non_null(bytes);
-    memcpy(bytes, share.header, share.header_bytes);
-    copy.header = (const struct xseg_share_header *)(const void *)bytes;
-    copy.header_bytes = share.header_bytes;
-    assert_int_equal(xseg_import(allocator, 0, &copy, &seen), XSEG_OK);
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
-    assert_int_equal(xseg_share_send(sockets[0], &share), XSEG_OK);
-    assert_int_equal(xseg_share_receive(sockets[1], &came), XSEG_OK);
-    assert_int_equal(came.fd_count, 0);
-    assert_memory_equal(came.header, share.header, share.header_bytes);
-    assert_int_equal(xseg_import(allocator, 0, &came, &again), XSEG_OK);
+    assert_int_equal(exported.count, 3);
+    for (size_t i = 0; i < exported.count; i++)
+        assert_int_equal(exported.handle[i].fd, -1);
+    assert_int_equal(exported_import(allocator, &exported, &seen, &base), XSEG_OK);
     fill(seen, 50 * MIB, 9);
-    assert_true(holds(block, 50 * MIB, 9) && holds(again, 50 * MIB, 9));
-    /* Pages of both kinds of handle. */
+    assert_true(holds(block, 50 * MIB, 9));
+    /* Pages of both types of handle. */
     hold(allocator, block);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_import_close(allocator, seen), XSEG_OK);
-    assert_int_equal(xseg_import_close(allocator, again), XSEG_OK);
-    /* What contradicts itself, and a handle that names nothing. */
-    int one = sockets[0];
-    copy.fd = &one;
-    copy.fd_count = 1;
-    scene_expect_error(xseg_import(allocator, 0, &copy, &seen), XSEG_ERR_ARGUMENT, "to have none");
-    copy.fd_count = 0;
-    bytes[sizeof(*share.header) + 8 * 3] ^= 1;
-    assert_int_equal(xseg_import(allocator, 0, &copy, &seen), XSEG_ERR_DRIVER);
-    copy.header_bytes--;
-    scene_expect_error(xseg_import(allocator, 0, &copy, &seen), XSEG_ERR_ARGUMENT, "bytes");
-    free(bytes);
-    (void)close(sockets[0]);
-    (void)close(sockets[1]);
-    /* A fabric handle holds no memory. */
-    xseg_share_end(&came);
+    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    /* A handle that names nothing, and the wrong type. */
+    exported.handle[0].fabric[0] ^= 1;
+    assert_int_equal(exported_import(allocator, &exported, NULL, &again), XSEG_ERR_DRIVER);
+    exported.handle[0].fabric[0] ^= 1;
+    scene_expect_error(
+        xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, &again),
+        XSEG_ERR_ARGUMENT, "not open, -1");
+    /* A fabric handle does not keep the memory. */
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
     assert_int_equal(trim(allocator, pool).returned, 60 * MIB);
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(xseg_import(allocator, 0, &share, &seen), XSEG_ERR_DRIVER);
-    xseg_share_end(&share);
+    assert_int_equal(exported_import(allocator, &exported, NULL, &again), XSEG_ERR_DRIVER);
+    exported_drop(&exported);
+    assert_null(again);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);
 }
 
-static void without_fabric_there_is_a_sentence(void **state)
+static void without_fabric_there_is_a_reason(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
     void *block = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct exported exported;
 
     (void)state;
-    scene_expect_error(xseg_export(allocator, block, XSEG_SHARE_FABRIC, &share),
+    scene_expect_error(exported_try(allocator, block, XSEG_HANDLE_FABRIC, &exported),
                        XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
-    scene_expect_error(xseg_export(allocator, block, (enum xseg_share_kind)3, &share),
-                       XSEG_ERR_ARGUMENT, "3 is no value");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE);
     hold(allocator, block);
     close_with(allocator, pool, block);
@@ -1596,7 +1268,6 @@ int main(void)
         cmocka_unit_test(a_process_that_dies_lets_go),
         cmocka_unit_test(the_same_process_can_import),
         cmocka_unit_test(exports_and_imports_cost_what_is_said),
-        cmocka_unit_test(a_segment_is_known_by_its_number),
         cmocka_unit_test(a_pool_is_not_paused_while_it_is_exported),
         cmocka_unit_test(a_trim_leaves_exported_pages),
         cmocka_unit_test(decay_leaves_exported_pages),
@@ -1608,25 +1279,18 @@ int main(void)
         cmocka_unit_test(a_trial_that_fails_says_nothing),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(only_live_exportable_blocks_are_exported),
-        cmocka_unit_test(bad_headers_are_refused),
-        cmocka_unit_test(bad_descriptors_are_refused),
+        cmocka_unit_test(bad_handles_are_refused),
         cmocka_unit_test(a_device_without_mappings_imports_nothing),
         cmocka_unit_test(an_export_is_whole_or_nothing),
         cmocka_unit_test(nothing_is_unmapped_in_a_capture),
         cmocka_unit_test(a_lost_device_lets_go),
-        cmocka_unit_test(a_share_has_more_pages_than_a_message_takes),
-        cmocka_unit_test(what_comes_is_checked),
-        cmocka_unit_test(more_pages_than_a_block_needs_are_refused),
         cmocka_unit_test(exportable_memory_is_not_limited_by_descriptors),
-        cmocka_unit_test(a_silent_peer_is_given_up),
-        cmocka_unit_test(as_many_descriptors_come_as_there_are_pages),
-        cmocka_unit_test(a_full_socket_is_waited_for),
         cmocka_unit_test(a_forked_child_is_refused),
         cmocka_unit_test(a_configuration_makes_memory_exportable),
         cmocka_unit_test(a_device_that_cannot_says_so_once),
         cmocka_unit_test(a_trial_that_fails_is_made_again),
-        cmocka_unit_test(a_header_is_all_of_a_fabric_share),
-        cmocka_unit_test(without_fabric_there_is_a_sentence),
+        cmocka_unit_test(fabric_handles_are_bytes),
+        cmocka_unit_test(without_fabric_there_is_a_reason),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/support/exported.h"
 #include "tests/support/scene.h"
 
 #define NOT_SUPPORTED 801
@@ -69,12 +70,12 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator)
 }
 
 static void export_and_close(struct xseg_allocator *allocator, void *block,
-                             enum xseg_share_kind kind)
+                             enum xseg_handle_type type)
 {
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct exported exported;
 
-    assert_int_equal(xseg_export(allocator, block, kind, &share), XSEG_OK);
-    xseg_share_end(&share);
+    assert_int_equal(exported_try(allocator, block, type, &exported), XSEG_OK);
+    exported_drop(&exported);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
 }
 
@@ -90,8 +91,8 @@ static void memory_is_tried_when_there_is_some(void **state)
     make_room(&full);
     /* The default pool is exportable from its first memory on. */
     block = scene_alloc(full.allocator, 1000, NULL);
-    export_and_close(full.allocator, block, XSEG_SHARE_FD);
-    export_and_close(full.allocator, block, XSEG_SHARE_FABRIC);
+    export_and_close(full.allocator, block, XSEG_HANDLE_FD);
+    export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
     const uint64_t exports = xseg_sim_calls("cuMemExportToShareableHandle");
     void *other = scene_alloc(full.allocator, 30 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemExportToShareableHandle"), exports);
@@ -104,7 +105,7 @@ static void memory_is_tried_when_there_is_some(void **state)
 static void what_was_not_tried_is_not_taken_for_exportable(void **state)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct exported exported;
     struct xseg_pool *pool = NULL;
     struct full full;
     void *block = NULL;
@@ -124,7 +125,7 @@ static void what_was_not_tried_is_not_taken_for_exportable(void **state)
     assert_int_equal(xseg_sim_fault_struck(1), 1);
     assert_non_null(strstr(full.log, "exportable has no effect: "));
     assert_non_null(strstr(full.log, "CUDA_ERROR_NOT_SUPPORTED"));
-    scene_expect_error(xseg_export(full.allocator, block, XSEG_SHARE_FD, &share),
+    scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FD, &exported),
                        XSEG_ERR_UNSUPPORTED, "cannot be exported");
     scene_free(full.allocator, block);
     block = scene_alloc_in(full.allocator, pool, 1000, NULL);
@@ -136,7 +137,7 @@ static void what_was_not_tried_is_not_taken_for_exportable(void **state)
 /* A pool that is exportable by its options is made in spite of the shortage, and has fabric handles later. */
 static void fabric_handles_are_tried_again(void **state)
 {
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct exported exported;
     struct xseg_where where = XSEG_WHERE_ANY;
     struct full full;
 
@@ -145,7 +146,7 @@ static void fabric_handles_are_tried_again(void **state)
     struct xseg_pool *pool = make_pool(full.allocator);
     make_room(&full);
     void *block = scene_alloc_in(full.allocator, pool, 1000, NULL);
-    export_and_close(full.allocator, block, XSEG_SHARE_FABRIC);
+    export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
     scene_free(full.allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     close_full(&full);
@@ -156,14 +157,14 @@ static void fabric_handles_are_tried_again(void **state)
     make_room(&full);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 2), XSEG_OK);
     block = scene_alloc_in(full.allocator, pool, 1000, NULL);
-    scene_expect_error(xseg_export(full.allocator, block, XSEG_SHARE_FABRIC, &share),
-                       XSEG_ERR_UNSUPPORTED, "before fabric handles could be tried");
-    export_and_close(full.allocator, block, XSEG_SHARE_FD);
+    scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
+                       XSEG_ERR_UNSUPPORTED, "before fabric handles were probed");
+    export_and_close(full.allocator, block, XSEG_HANDLE_FD);
     scene_free(full.allocator, block);
     where.pool = pool;
     assert_int_equal(xseg_trim(full.allocator, &where, NULL, NULL), XSEG_OK);
     block = scene_alloc_in(full.allocator, pool, 1000, NULL);
-    export_and_close(full.allocator, block, XSEG_SHARE_FABRIC);
+    export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
     scene_free(full.allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     close_full(&full);
@@ -172,7 +173,7 @@ static void fabric_handles_are_tried_again(void **state)
 /* Still short at the export itself: the sentence says that, and nothing of a missing fabric. */
 static void a_device_that_stays_full_says_so(void **state)
 {
-    struct xseg_share share = XSEG_SHARE_INIT;
+    struct exported exported;
     struct full full;
 
     (void)state;
@@ -182,7 +183,7 @@ static void a_device_that_stays_full_says_so(void **state)
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 2), XSEG_OK);
     void *block = scene_alloc_in(full.allocator, pool, 1000, NULL);
     full.all = scene_alloc(full.holder, 198 * MIB, NULL);
-    scene_expect_error(xseg_export(full.allocator, block, XSEG_SHARE_FABRIC, &share),
+    scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
                        XSEG_ERR_UNSUPPORTED, "memory is too short to try them");
     make_room(&full);
     scene_free(full.allocator, block);
@@ -199,5 +200,5 @@ int main(void)
         cmocka_unit_test(a_device_that_stays_full_says_so),
     };
 
-    return cmocka_run_group_tests_name("share trial", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("export trial", tests, NULL, NULL);
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over sharing: every driver call of an export and an import fails once, of the trial before
- * them and of the ways back as well; and pairs of them.
+ * The sweep over exports and imports: every driver call of them fails once, of the probe before them and of the release as
+ * well; and pairs of calls.
  *
- * After a failure no descriptor is open that was not, nothing is imported, and nothing is held; the same
- * call then works, and both sides see the same bytes.  In the end nothing is left behind.
+ * After a failure no descriptor is open that was not, nothing is imported, and no page is retained; the same call then
+ * works, and both sides see the same bytes.  In the end nothing is left behind.
  */
 #include <string.h>
 
 #include "tests/fault/armed.h"
+#include "tests/support/exported.h"
 
 static uint64_t imported(struct stage *stage)
 {
@@ -32,30 +33,31 @@ static struct xseg_pool *make_pool(struct stage *stage)
     return pool;
 }
 
-static struct xseg_share export_block(struct stage *stage, void *block)
+static struct exported export_block(struct stage *stage, void *block, enum xseg_handle_type type)
 {
-    struct xseg_share share = XSEG_SHARE_INIT;
     const unsigned files = scene_open_files();
+    struct exported exported;
     xseg_status status;
 
     do {
-        status = xseg_export(stage->allocator, block, XSEG_SHARE_FD, &share);
+        status = exported_try(stage->allocator, block, type, &exported);
         if (status != XSEG_OK) {
             assert_int_equal(scene_open_files(), files);
             assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_ERR_NOT_LIVE);
         }
     } while (stage_again(stage, status));
-    return share;
+    return exported;
 }
 
-static void *import_block(struct stage *stage, const struct xseg_share *share)
+/* The address of the block; and of the run. */
+static void *import_block(struct stage *stage, const struct exported *exported, void **base)
 {
     const uint64_t before = imported(stage);
     void *block = NULL;
     xseg_status status;
 
     do {
-        status = xseg_import(stage->allocator, 0, share, &block);
+        status = exported_import(stage->allocator, exported, &block, base);
         if (status != XSEG_OK) {
             assert_null(block);
             assert_int_equal(imported(stage), before);
@@ -96,20 +98,22 @@ static void there_and_back(struct stage *stage)
     armed_begin();
     for (unsigned i = 0; i < 2; i++) {
         const size_t bytes = i == 0 ? 50 * MIB : 700 * KIB;
-        struct xseg_share share = export_block(stage, blocks[i]);
-        void *first = import_block(stage, &share), *second = import_block(stage, &share);
+        struct exported exported = export_block(stage, blocks[i], XSEG_HANDLE_FD);
+        void *base[2] = {NULL};
+        (void)import_block(stage, &exported, &base[0]);
+        void *second = import_block(stage, &exported, &base[1]);
         const bool had_bytes = stage->bytes;
 
-        xseg_share_end(&share);
+        exported_drop(&exported);
         stage->bytes = false; /* what it holds is written over, and not looked at */
         if (had_bytes)
             expect_shared(blocks[i], second, bytes, 4711);
         stage_give(stage, blocks[i]);
         stage->bytes = had_bytes;
-        close_import(stage, first);
+        close_import(stage, base[0]);
         stage_trim(stage, false);
         close_export(stage, blocks[i]);
-        close_import(stage, second);
+        close_import(stage, base[1]);
     }
     assert_int_equal(imported(stage), 0);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
@@ -123,9 +127,9 @@ static void first_pool(struct stage *stage)
     armed_begin();
     struct xseg_pool *pool = make_pool(stage);
     void *block = stage_take_from(stage, pool, 30 * MIB, NULL);
-    struct xseg_share share = export_block(stage, block);
+    struct exported exported = export_block(stage, block, XSEG_HANDLE_FD);
 
-    xseg_share_end(&share);
+    exported_drop(&exported);
     close_export(stage, block);
     stage_give(stage, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
@@ -136,48 +140,42 @@ static void first_pool(struct stage *stage)
 static void by_fabric(struct stage *stage)
 {
     struct xseg_pool *pool = make_pool(stage);
-    void *block = stage_take_from(stage, pool, 50 * MIB, NULL);
-    struct xseg_share share = XSEG_SHARE_INIT;
-    xseg_status status;
+    void *block = stage_take_from(stage, pool, 50 * MIB, NULL), *base = NULL;
 
     armed_begin();
-    do {
-        status = xseg_export(stage->allocator, block, XSEG_SHARE_FABRIC, &share);
-        if (status != XSEG_OK)
-            assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_ERR_NOT_LIVE);
-    } while (stage_again(stage, status));
-    void *seen = import_block(stage, &share);
-    xseg_share_end(&share);
+    struct exported exported = export_block(stage, block, XSEG_HANDLE_FABRIC);
+    (void)import_block(stage, &exported, &base);
+    exported_drop(&exported);
     close_export(stage, block);
-    close_import(stage, seen);
+    close_import(stage, base);
     stage_give(stage, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     stage_trim(stage, true);
 }
 
-/* By a text, which the driver has no part in. */
-static void by_text(struct stage *stage)
+/* By a token: the exports fail in the server, which reports that to the import. */
+static void by_token(struct stage *stage)
 {
     struct xseg_pool *pool = make_pool(stage);
-    void *block = stage_take_from(stage, pool, 50 * MIB, NULL), *seen = NULL;
-    char text[XSEG_SHARE_TEXT_BYTES] = "";
+    void *block = stage_take_from(stage, pool, 50 * MIB, NULL), *base = NULL;
+    struct xseg_export_token token;
     xseg_status status;
 
     armed_begin();
     do {
-        status = xseg_export_text(stage->allocator, block, text, sizeof(text), NULL);
+        status = xseg_export(stage->allocator, block, &token, NULL);
         if (status != XSEG_OK)
             assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_ERR_NOT_LIVE);
     } while (stage_again(stage, status));
     do {
-        status = xseg_import_text(stage->allocator, 0, text, &seen);
+        status = xseg_import(stage->allocator, 0, &token, &base);
         if (status != XSEG_OK) {
-            assert_null(seen);
+            assert_null(base);
             assert_int_equal(imported(stage), 0);
         }
     } while (stage_again(stage, status));
     close_export(stage, block);
-    close_import(stage, seen);
+    close_import(stage, base);
     stage_give(stage, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     stage_trim(stage, true);
@@ -187,31 +185,31 @@ static void by_text(struct stage *stage)
 static void closed(struct stage *stage)
 {
     struct xseg_pool *pool = make_pool(stage);
-    void *block = stage_take_from(stage, pool, 50 * MIB, NULL), *seen;
+    void *block = stage_take_from(stage, pool, 50 * MIB, NULL), *base = NULL;
 
     armed_begin();
-    struct xseg_share share = export_block(stage, block);
-    seen = import_block(stage, &share);
-    xseg_share_end(&share);
+    struct exported exported = export_block(stage, block, XSEG_HANDLE_FD);
+    (void)import_block(stage, &exported, &base);
+    exported_drop(&exported);
     close_export(stage, block);
     stage_give(stage, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     stage_trim(stage, true);
-    close_import(stage, seen);
+    close_import(stage, base);
 }
 
 static const struct armed_scenario scenarios[] = {
     {"there and back", there_and_back, 4, 4},
     {"the first pool", first_pool, 4, 6},
     {"closed", closed, 4, 6},
-    {"by text", by_text, 2, 2},
+    {"by token", by_token, 4, 4},
     {"by fabric", by_fabric, 4, 4},
 };
 
 int main(void)
 {
-    const struct armed_sweep sweep = {"share", scenarios,      COUNT_OF(scenarios),
-                                      NULL,    there_and_back, 300};
+    const struct armed_sweep sweep = {"export", scenarios,      COUNT_OF(scenarios),
+                                      NULL,     there_and_back, 300};
 
     return armed_run(&sweep);
 }

@@ -1,0 +1,785 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Export tokens: two processes on one simulated device, which share nothing but the bytes of the token; tokens that are not
+ * valid; exporters that have ended or are out of reach; and clients of the socket that do not follow the protocol.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/support/exported.h"
+#include "tests/support/process.h"
+
+#define STRIDE  (64 * KIB)
+#define BLOCK   (50 * MIB)
+#define NEW_NET 0x40000000 /* CLONE_NEWNET */
+
+/* Offsets in a token. */
+enum { VERSION_AT = 4, EXPORTER_AT = 8, SIZE_AT = 40, RESERVED_AT = 60 };
+
+static struct xseg_sim_settings machine(void)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+
+    settings.memory_bytes = 1 * GIB;
+    settings.real_bytes = true;
+    return settings;
+}
+
+static struct xseg_allocator *open_exporter(const char *config)
+{
+    const struct xseg_sim_settings settings = machine();
+
+    return scene_open_with_clock(&settings, config);
+}
+
+static void fill(void *ptr, unsigned char value)
+{
+    for (size_t at = 0; at < BLOCK; at += STRIDE)
+        ((volatile unsigned char *)ptr)[at] = value;
+}
+
+static bool holds(const void *ptr, unsigned char value)
+{
+    for (size_t at = 0; at < BLOCK; at += STRIDE)
+        if (((const volatile unsigned char *)ptr)[at] != value)
+            return false;
+    return true;
+}
+
+static struct xseg_export_token export_block(struct xseg_allocator *allocator, void *ptr,
+                                             uint64_t *offset)
+{
+    struct xseg_export_token token;
+
+    assert_int_equal(xseg_export(allocator, ptr, &token, offset), XSEG_OK);
+    return token;
+}
+
+static bool is_equal(struct xseg_export_token one, struct xseg_export_token other)
+{
+    return memcmp(&one, &other, sizeof(one)) == 0;
+}
+
+/* An import that works, and is closed again. */
+static void expect_valid(struct xseg_allocator *allocator, const struct xseg_export_token *token)
+{
+    void *base = NULL;
+
+    assert_int_equal(xseg_import(allocator, 0, token, &base), XSEG_OK);
+    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+}
+
+/* Whether no more than so many descriptors are open, once the server of this process has closed its connection. */
+static bool files_are_closed(unsigned files)
+{
+    const struct timespec nap = {0, 10000000};
+
+    for (unsigned i = 0; i < 500 && scene_open_files() > files; i++)
+        (void)nanosleep(&nap, NULL);
+    return scene_open_files() <= files;
+}
+
+static bool import_fails(struct xseg_allocator *allocator, const struct xseg_export_token *token,
+                         xseg_status status, const char *word)
+{
+    const unsigned files = scene_open_files();
+    char said[1024] = "";
+    void *base = NULL;
+    const xseg_status got = xseg_import(allocator, 0, token, &base);
+
+    (void)xseg_error_text(said, sizeof(said));
+    if (got == status && strstr(said, word) != NULL && base == NULL && files_are_closed(files))
+        return true;
+    print_message("# status %d, %s\n", (int)got, said);
+    return false;
+}
+
+/* How many threads this process has. */
+static unsigned threads(void)
+{
+    char line[256];
+    unsigned count = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        if (sscanf(line, "Threads: %u", &count) == 1)
+            break;
+    (void)fclose(file);
+    return count;
+}
+
+/* From here on the process may open so many descriptors more. */
+static struct rlimit allow_files(unsigned count)
+{
+    const int lowest = dup(STDOUT_FILENO);
+    struct rlimit limit, before;
+
+    assert_true(lowest >= 0 && close(lowest) == 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = before;
+    limit.rlim_cur = (rlim_t)lowest + count;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    return before;
+}
+
+/* --- Another process, which follows orders; it answers y or n. --- */
+
+struct order {
+    char what;
+    unsigned char value;
+    struct xseg_export_token token;
+    uint64_t offset;
+};
+
+struct importer {
+    struct xseg_allocator *allocator;
+    void *base, *block;
+};
+
+static bool import(struct importer *importer, const struct order *order)
+{
+    if (xseg_import(importer->allocator, 0, &order->token, &importer->base) != XSEG_OK)
+        return false;
+    importer->block = (char *)importer->base + order->offset;
+    return true;
+}
+
+static bool obey_order(struct importer *importer, const struct order *order)
+{
+    switch (order->what) {
+    case 'i':
+        return import(importer, order);
+    case 'r':
+        return holds(importer->block, order->value);
+    case 'w':
+        fill(importer->block, order->value);
+        return true;
+    case 'c':
+        return xseg_import_close(importer->allocator, importer->base) == XSEG_OK;
+    case 'g': /* the export is closed */
+        return import_fails(importer->allocator, &order->token, XSEG_ERR_NOT_LIVE, "closed");
+    case 'u': /* become another user */
+        return setuid(65534) == 0 &&
+               import_fails(importer->allocator, &order->token, XSEG_ERR_FILE, "user");
+    case 'n': /* enter another network namespace */
+        return import_fails(importer->allocator, &order->token, XSEG_ERR_FILE, "network namespace");
+    case 'N':
+        return syscall(SYS_unshare, NEW_NET) == 0;
+    case 'l': /* run out of descriptors: the socket needs one, and the pages three */
+        (void)allow_files(3);
+        return import_fails(importer->allocator, &order->token, XSEG_ERR_FILE, "ulimit -n");
+    default:
+        return xseg_close(importer->allocator) == XSEG_OK && xseg_sim_leaks(NULL, 0) == 0;
+    }
+}
+
+static void obey(int socket, const struct xseg_sim_settings *settings)
+{
+    struct importer importer = {0};
+    struct order order;
+
+    if (xseg_sim_reset(settings) != XSEG_OK || scene_try_open(NULL, &importer.allocator) != XSEG_OK)
+        _exit(1);
+    while (read(socket, &order, sizeof(order)) == (ssize_t)sizeof(order)) {
+        const bool is_fine = obey_order(&importer, &order);
+
+        if (write(socket, is_fine ? "y" : "n", 1) != 1)
+            _exit(2);
+    }
+    _exit(0);
+}
+
+static bool send_order(const struct process *process, const struct order *order)
+{
+    assert_int_equal(write(process->socket, order, sizeof(*order)), sizeof(*order));
+    return process_answer(process);
+}
+
+static bool tell(const struct process *process, char what, unsigned char value)
+{
+    return send_order(process, &(struct order){.what = what, .value = value});
+}
+
+/* NULL where processes cannot share a machine. */
+static struct xseg_allocator *start_process(struct process *process)
+{
+    const struct xseg_sim_settings settings = machine();
+    struct xseg_allocator *own = NULL;
+
+    if (!process_start(process, &settings, obey))
+        return NULL;
+    assert_int_equal(scene_try_open("exportable:True", &own), XSEG_OK);
+    return own;
+}
+
+static void end_process(const struct process *process, struct xseg_allocator *own)
+{
+    struct xseg_sim_settings alone = machine();
+
+    alone.real_bytes = false;
+    assert_true(tell(process, 'e', 0));
+    process_end(process, own, &alone);
+}
+
+static void a_token_is_all_that_is_needed(void **state)
+{
+    struct process process = {0};
+    struct order order = {0};
+    struct xseg_allocator *own = start_process(&process);
+
+    (void)state;
+    if (own == NULL)
+        return;
+    void *before = scene_alloc(own, 3 * MIB, NULL);
+    unsigned char *block = scene_alloc(own, BLOCK, NULL);
+    fill(block, 11);
+    order.token = export_block(own, block, &order.offset);
+    assert_true(order.offset != 0);
+    order.what = 'i';
+    assert_true(send_order(&process, &order));
+    assert_true(tell(&process, 'r', 11));
+    assert_true(tell(&process, 'w', 12));
+    assert_true(holds(block, 12));
+    assert_true(tell(&process, 'c', 0));
+    /* It may be imported again until it is closed. */
+    assert_true(send_order(&process, &order));
+    assert_int_equal(xseg_export_close(own, block), XSEG_OK);
+    scene_free(own, block);
+    scene_empty_cache(own);
+    assert_true(tell(&process, 'r', 12));
+    assert_true(tell(&process, 'c', 0));
+    order.what = 'g';
+    assert_true(send_order(&process, &order));
+    scene_free(own, before);
+    end_process(&process, own);
+}
+
+/* An order that leaves the importer unable to import, although the export is open. */
+static void refuse_after(char prepare, char check)
+{
+    struct process process = {0};
+    struct order order = {0};
+    struct xseg_allocator *own = start_process(&process);
+
+    if (own == NULL)
+        return;
+    void *block = scene_alloc(own, BLOCK, NULL);
+    order.token = export_block(own, block, NULL);
+    /* The machine opens its files with the first import. */
+    order.what = 'i';
+    assert_true(send_order(&process, &order) && tell(&process, 'c', 0));
+    order.what = check;
+    if (prepare == 0 || tell(&process, prepare, 0))
+        assert_true(send_order(&process, &order));
+    else
+        print_message("# this system has no network namespaces for the test: nothing was tried\n");
+    /* The exporter serves others. */
+    expect_valid(own, &order.token);
+    assert_int_equal(xseg_export_close(own, block), XSEG_OK);
+    scene_free(own, block);
+    end_process(&process, own);
+}
+
+static void another_user_gets_nothing(void **state)
+{
+    (void)state;
+    if (geteuid() == 0)
+        refuse_after(0, 'u');
+    else
+        print_message("# only root can be another user: nothing was tried\n");
+}
+
+static void another_network_namespace_is_named(void **state)
+{
+    (void)state;
+    refuse_after('N', 'n');
+}
+
+static void an_importer_without_descriptors_is_told(void **state)
+{
+    (void)state;
+    refuse_after(0, 'l');
+}
+
+/* --- Exporters that have ended. --- */
+
+/* A child that only keeps its copies of the descriptors, until it is killed, or a failed test forgets it. */
+static void wait_to_be_killed(void)
+{
+    (void)alarm(60);
+    for (;;)
+        (void)pause();
+}
+
+/* An exporter, with its export open, which ends at once; a child of its own lives on if there is to be one. */
+static void export_and_die(int socket, bool has_child)
+{
+    struct xseg_allocator *own = open_exporter("exportable:True");
+    const struct xseg_export_token token = export_block(own, scene_alloc(own, 3 * MIB, NULL), NULL);
+    pid_t child = 0;
+
+    if (has_child && (child = fork()) == 0)
+        wait_to_be_killed();
+    _exit(write(socket, &token, sizeof(token)) == (ssize_t)sizeof(token) &&
+                  write(socket, &child, sizeof(child)) == (ssize_t)sizeof(child)
+              ? 0
+              : 1);
+}
+
+static void a_dead_exporter_is_named(void **state)
+{
+    (void)state;
+    for (int has_child = 0; has_child < 2; has_child++) {
+        struct xseg_export_token token;
+        int ends[2], result = 0;
+        pid_t grandchild = 0;
+
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0)
+            export_and_die(ends[1], has_child != 0);
+        assert_int_equal(waitpid(child, &result, 0), child);
+        assert_int_equal(result, 0);
+        assert_int_equal(read(ends[0], &token, sizeof(token)), sizeof(token));
+        assert_int_equal(read(ends[0], &grandchild, sizeof(grandchild)), sizeof(grandchild));
+        struct xseg_allocator *allocator = open_exporter(NULL);
+        scene_free(allocator, scene_alloc(allocator, 1000, NULL)); /* the machine opens its files */
+        assert_true(import_fails(allocator, &token, XSEG_ERR_FILE,
+                                 has_child != 0 ? "exporter has ended" : "no connection"));
+        scene_close(allocator);
+        if (has_child != 0)
+            (void)kill(grandchild, SIGKILL);
+        (void)close(ends[0]);
+        (void)close(ends[1]);
+    }
+}
+
+/* --- One process on both sides. --- */
+
+static void the_same_process_can_import(void **state)
+{
+    const unsigned before = threads();
+    struct xseg_allocator *allocator = open_exporter("exportable:True");
+    unsigned char *block = scene_alloc(allocator, BLOCK, NULL);
+    void *base = NULL;
+    uint64_t offset = 0;
+
+    (void)state;
+    /* Raw handles start no thread, and a query exports nothing. */
+    assert_int_equal(exported_hold(allocator, block), XSEG_OK);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_int_equal(threads(), before);
+    /* One thread serves all exports of a device.  No descriptor of a page stays open. */
+    const unsigned files = scene_open_files();
+    const struct xseg_export_token token = export_block(allocator, block, &offset);
+    assert_int_equal(threads(), before + 1);
+    assert_int_equal(scene_open_files(), files + 2);
+    assert_true(is_equal(token, export_block(allocator, block, NULL)));
+    assert_int_equal(scene_open_files(), files + 2);
+    assert_int_equal(threads(), before + 1);
+    assert_int_equal(xseg_import(allocator, 0, &token, &base), XSEG_OK);
+    fill((char *)base + offset, 5);
+    assert_true(holds(block, 5));
+    /* Exports are counted. */
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    expect_valid(allocator, &token);
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "live block");
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_LIVE, "closed"));
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE);
+    scene_free(allocator, block);
+    scene_close(allocator);
+    assert_int_equal(threads(), before);
+}
+
+/* A cache of an importer can use the token as its key. */
+static void a_token_names_the_run_and_its_generation(void **state)
+{
+    struct xseg_allocator *allocator = open_exporter("exportable:True");
+    char *first = scene_alloc(allocator, 2 * MIB, NULL),
+         *second = scene_alloc(allocator, 3 * MIB, NULL),
+         *other = scene_alloc(allocator, 20 * MIB, NULL);
+    uint64_t offset[2];
+
+    (void)state;
+    /* Two blocks on one page. */
+    const struct xseg_export_token token = export_block(allocator, first, &offset[0]);
+    assert_true(is_equal(token, export_block(allocator, second, &offset[1])));
+    assert_int_equal(offset[1] - offset[0], second - first);
+    assert_int_equal(xseg_export_close(allocator, first), XSEG_OK);
+    expect_valid(allocator, &token);
+    /* Another run; and the same one after its export was closed. */
+    const struct xseg_export_token elsewhere = export_block(allocator, other, NULL);
+    assert_false(is_equal(token, elsewhere));
+    assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
+    assert_true(is_equal(elsewhere, export_block(allocator, other, NULL)));
+    assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
+    /* Other pages at the same place. */
+    scene_free(allocator, other);
+    scene_empty_cache(allocator);
+    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), other);
+    const struct xseg_export_token later = export_block(allocator, other, NULL);
+    assert_false(is_equal(elsewhere, later));
+    assert_true(import_fails(allocator, &elsewhere, XSEG_ERR_NOT_LIVE, "closed"));
+    expect_valid(allocator, &later);
+    assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
+    assert_int_equal(xseg_export_close(allocator, second), XSEG_OK);
+    scene_free(allocator, first);
+    scene_free(allocator, second);
+    scene_free(allocator, other);
+    scene_close(allocator);
+}
+
+/* Two exports of one address, of blocks of different size: the older one is closed first. */
+static void exports_of_an_address_are_closed_in_order(void **state)
+{
+    struct xseg_allocator *allocator = open_exporter("exportable:True");
+    unsigned char *block = scene_alloc(allocator, 40 * MIB, NULL);
+
+    (void)state;
+    const struct xseg_export_token token = export_block(allocator, block, NULL);
+    scene_free(allocator, block);
+    assert_ptr_equal(scene_alloc(allocator, 15 * MIB, NULL), block);
+    const struct xseg_export_token other = export_block(allocator, block, NULL);
+    assert_false(is_equal(token, other));
+    expect_valid(allocator, &token);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_LIVE, "closed"));
+    expect_valid(allocator, &other);
+    /* Raw handles are exports as well, and a token is valid while its run is exported. */
+    assert_int_equal(exported_hold(allocator, block), XSEG_OK);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    expect_valid(allocator, &other);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* A run of more pages than a message carries descriptors. */
+static void a_run_may_have_many_pages(void **state)
+{
+    struct xseg_allocator *allocator = open_exporter("exportable:True,page_mb:small");
+    void *block = scene_alloc(allocator, 600 * MIB, NULL);
+    const struct xseg_export_token token = export_block(allocator, block, NULL);
+    const unsigned files = scene_open_files();
+    void *base = NULL;
+
+    (void)state;
+    assert_int_equal(xseg_import(allocator, 0, &token, &base), XSEG_OK);
+    assert_int_equal(scene_stats(allocator).imported_bytes, 600 * MIB);
+    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    assert_true(files_are_closed(files));
+    /* More pages than the process may have descriptors. */
+    struct rlimit before = allow_files(100);
+    assert_true(import_fails(allocator, &token, XSEG_ERR_DRIVER, "ulimit -n"));
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    expect_valid(allocator, &token);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+struct exporting {
+    struct xseg_allocator *allocator;
+    void *block;
+    pthread_t thread;
+    atomic_bool ends;
+    bool is_fine;
+};
+
+/* As long as this thread's export is open its token is valid, whatever the others close. */
+static void *export_and_close(void *self)
+{
+    struct exporting *own = self;
+    struct xseg_export_token token;
+    void *base = NULL;
+
+    own->is_fine = true;
+    for (unsigned i = 0; i < 50 && own->is_fine; i++)
+        own->is_fine = exported_hold(own->allocator, own->block) == XSEG_OK &&
+                       xseg_export(own->allocator, own->block, &token, NULL) == XSEG_OK &&
+                       xseg_import(own->allocator, 0, &token, &base) == XSEG_OK &&
+                       xseg_import_close(own->allocator, base) == XSEG_OK &&
+                       xseg_export_close(own->allocator, own->block) == XSEG_OK &&
+                       xseg_export_close(own->allocator, own->block) == XSEG_OK;
+    return NULL;
+}
+
+static void threads_export_one_block_at_once(void **state)
+{
+    struct xseg_allocator *allocator = open_exporter("exportable:True");
+    struct exporting exporters[3];
+    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(exporters); i++) {
+        exporters[i].allocator = allocator;
+        exporters[i].block = block;
+        assert_int_equal(
+            pthread_create(&exporters[i].thread, NULL, export_and_close, &exporters[i]), 0);
+    }
+    for (unsigned i = 0; i < COUNT_OF(exporters); i++) {
+        assert_int_equal(pthread_join(exporters[i].thread, NULL), 0);
+        assert_true(exporters[i].is_fine);
+    }
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* Open and close the export of a block until the other thread is done. */
+static void *open_and_close(void *self)
+{
+    struct exporting *own = self;
+    struct xseg_export_token token;
+
+    own->is_fine = true;
+    while (!atomic_load(&own->ends) && own->is_fine) {
+        own->is_fine = xseg_export(own->allocator, own->block, &token, NULL) == XSEG_OK;
+        (void)sched_yield();
+        own->is_fine &= xseg_export_close(own->allocator, own->block) == XSEG_OK;
+    }
+    return NULL;
+}
+
+static void an_export_may_be_closed_during_an_import(void **state)
+{
+    struct xseg_allocator *allocator = open_exporter("exportable:True,page_mb:small");
+    struct exporting exporter = {.allocator = allocator};
+    void *base = NULL;
+
+    (void)state;
+    exporter.block = scene_alloc(allocator, 600 * MIB, NULL);
+    const struct xseg_export_token token = export_block(allocator, exporter.block, NULL);
+    assert_int_equal(xseg_export_close(allocator, exporter.block), XSEG_OK);
+    assert_int_equal(pthread_create(&exporter.thread, NULL, open_and_close, &exporter), 0);
+    for (unsigned i = 0; i < 30; i++) {
+        const xseg_status status = xseg_import(allocator, 0, &token, &base);
+
+        assert_true(status == XSEG_OK || status == XSEG_ERR_NOT_LIVE);
+        if (status == XSEG_OK)
+            assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    }
+    atomic_store(&exporter.ends, true);
+    assert_int_equal(pthread_join(exporter.thread, NULL), 0);
+    assert_true(exporter.is_fine);
+    scene_free(allocator, exporter.block);
+    scene_close(allocator);
+}
+
+/* An export that fails takes nothing back but itself: an older one of the same address keeps its pages. */
+static void an_export_without_a_socket_exports_nothing(void **state)
+{
+    struct xseg_allocator *allocator = open_exporter("exportable:True");
+    unsigned char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    struct xseg_export_token token;
+
+    (void)state;
+    assert_int_equal(exported_hold(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    assert_ptr_equal(scene_alloc(allocator, 15 * MIB, NULL), block);
+    for (unsigned count = 0; count < 2; count++) {
+        const struct rlimit before = allow_files(count);
+        const xseg_status status = xseg_export(allocator, block, &token, NULL);
+
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        scene_expect_error(status, XSEG_ERR_FILE, "no socket");
+    }
+    scene_free(allocator, block);
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_empty_cache(allocator);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    scene_close(allocator);
+}
+
+static void memory_of_another_device_is_refused(void **state)
+{
+    struct xseg_sim_settings settings = machine();
+    void *base = NULL;
+
+    (void)state;
+    settings.devices = 2;
+    struct xseg_allocator *allocator = scene_open_on(&settings, "exportable:True");
+    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+    const struct xseg_export_token token = export_block(allocator, block, NULL);
+    scene_expect_error(xseg_import(allocator, 1, &token, &base), XSEG_ERR_ARGUMENT, "device 1 is");
+    scene_expect_error(xseg_import(allocator, 2, &token, &base), XSEG_ERR_ARGUMENT, "device 2");
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* --- Tokens that are not valid. --- */
+
+static void expect_refused(struct xseg_allocator *allocator, struct xseg_export_token token,
+                           size_t at, uint64_t value, const char *word)
+{
+    memcpy(token.byte + at, &value, at == SIZE_AT ? 8 : 4);
+    assert_true(import_fails(allocator, &token, XSEG_ERR_ARGUMENT, word));
+}
+
+static void a_changed_token_is_refused(void **state)
+{
+    struct xseg_allocator *allocator = open_exporter("exportable:True");
+    void *block = scene_alloc(allocator, 3 * MIB, NULL), *base = NULL;
+    const struct xseg_export_token token = export_block(allocator, block, NULL);
+
+    (void)state;
+    expect_refused(allocator, token, 0, 0, "not an export token, first byte 0x00");
+    expect_refused(allocator, token, VERSION_AT, 2, "version of the export token, 2 instead of 1");
+    expect_refused(allocator, token, SIZE_AT, 0, "malformed");
+    expect_refused(allocator, token, SIZE_AT, 4097, "malformed");
+    expect_refused(allocator, token, SIZE_AT, UINT64_C(1) << 50, "malformed");
+    expect_refused(allocator, token, RESERVED_AT, 1, "malformed");
+    scene_expect_error(xseg_import(allocator, 0, NULL, &base), XSEG_ERR_ARGUMENT, "token is NULL");
+    scene_expect_error(xseg_import(allocator, 0, &token, NULL), XSEG_ERR_ARGUMENT, "base is NULL");
+    /* Each bit counts. */
+    for (size_t bit = 0; bit < 8 * sizeof(token); bit++) {
+        struct xseg_export_token wrong = token;
+
+        wrong.byte[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        const xseg_status status = xseg_import(allocator, 0, &wrong, &base);
+        assert_true(status == XSEG_ERR_ARGUMENT || status == XSEG_ERR_FILE ||
+                    status == XSEG_ERR_NOT_LIVE);
+        assert_null(base);
+    }
+    expect_valid(allocator, &token);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    scene_close(allocator);
+}
+
+/* --- The socket. --- */
+
+static int connect_by(const struct xseg_export_token *token)
+{
+    const struct timeval timeout = {.tv_sec = 20};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    uint64_t exporter;
+
+    memcpy(&exporter, token->byte + EXPORTER_AT, sizeof(exporter));
+    const int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1,
+                                "xseg-export-%016llx", (unsigned long long)exporter);
+    const int client = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), 0);
+    assert_int_equal(
+        connect(client, (struct sockaddr *)&address,
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)),
+        0);
+    return client;
+}
+
+/* A client that does not follow the protocol gets no answer, and the server serves those who come after. */
+static void other_clients_get_no_answer(void **state)
+{
+    static const size_t sizes[] = {1, XSEG_EXPORT_TOKEN_SIZE - 1, XSEG_EXPORT_TOKEN_SIZE + 1, 5000};
+    struct xseg_allocator *allocator = open_exporter("exportable:True");
+    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+    const struct xseg_export_token token = export_block(allocator, block, NULL);
+    char bytes[5000] = "xseg", reply[64];
+    struct timespec before = {0}, after = {0};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
+        const int client = connect_by(&token);
+
+        assert_int_equal(send(client, bytes, sizes[i], MSG_NOSIGNAL), sizes[i]);
+        assert_int_equal(recv(client, reply, sizeof(reply), 0), 0);
+        (void)close(client);
+    }
+    /* One that asks, and is gone before the answer. */
+    const int gone = connect_by(&token);
+    assert_int_equal(send(gone, &token, sizeof(token), MSG_NOSIGNAL), sizeof(token));
+    (void)close(gone);
+    /* A silent one delays the next by two seconds; and does not delay the end of the server. */
+    const int silent = connect_by(&token), late = connect_by(&token);
+    expect_valid(allocator, &token);
+    assert_int_equal(recv(silent, reply, sizeof(reply), 0), 0);
+    const int last = connect_by(&token);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    (void)clock_gettime(CLOCK_MONOTONIC, &before);
+    scene_close(allocator);
+    (void)clock_gettime(CLOCK_MONOTONIC, &after);
+    assert_true(after.tv_sec - before.tv_sec <= 30);
+    assert_int_equal(recv(last, reply, sizeof(reply), 0), 0);
+    (void)close(silent);
+    (void)close(late);
+    (void)close(last);
+}
+
+/* A forked child has the exporter's socket.  After the close a client is refused at once, and does not wait for the child;
+ * and the child keeps no memory. */
+static void a_child_does_not_keep_the_socket(void **state)
+{
+    struct xseg_allocator *allocator = open_exporter("exportable:True"), *other = NULL;
+    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+    const struct xseg_export_token token = export_block(allocator, block, NULL);
+    const unsigned files = scene_open_files();
+    char byte;
+
+    (void)state;
+    expect_valid(allocator, &token);
+    assert_true(files_are_closed(files)); /* of the request as well, which a child would keep */
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        wait_to_be_killed();
+    /* The second of them is not accepted by the time of the close. */
+    const int silent = connect_by(&token), late = connect_by(&token);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_int_equal(recv(silent, &byte, 1, 0), 0);
+    assert_int_equal(recv(late, &byte, 1, 0), 0);
+    assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
+    assert_true(import_fails(other, &token, XSEG_ERR_FILE, "Connection refused"));
+    (void)close(silent);
+    (void)close(late);
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    scene_close(other);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_token_is_all_that_is_needed),
+        cmocka_unit_test(another_user_gets_nothing),
+        cmocka_unit_test(another_network_namespace_is_named),
+        cmocka_unit_test(an_importer_without_descriptors_is_told),
+        cmocka_unit_test(a_dead_exporter_is_named),
+        cmocka_unit_test(the_same_process_can_import),
+        cmocka_unit_test(a_token_names_the_run_and_its_generation),
+        cmocka_unit_test(exports_of_an_address_are_closed_in_order),
+        cmocka_unit_test(a_run_may_have_many_pages),
+        cmocka_unit_test(threads_export_one_block_at_once),
+        cmocka_unit_test(an_export_may_be_closed_during_an_import),
+        cmocka_unit_test(an_export_without_a_socket_exports_nothing),
+        cmocka_unit_test(memory_of_another_device_is_refused),
+        cmocka_unit_test(a_changed_token_is_refused),
+        cmocka_unit_test(other_clients_get_no_answer),
+        cmocka_unit_test(a_child_does_not_keep_the_socket),
+    };
+
+    return cmocka_run_group_tests_name("export_token", tests, NULL, NULL);
+}

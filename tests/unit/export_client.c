@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+/* The client of exports, at an exporter that does not follow the protocol: each way ends with a status, and no descriptor
+ * stays open. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "src/base/clock.h"
+#include "src/core/pools/export_client.h"
+#include "tests/support/scene.h"
+
+#define PAGE (2 * MIB)
+
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
+uint64_t __real_xseg_clock_system(void);
+uint64_t __wrap_xseg_clock_system(void);
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+static uint64_t step, skipped; /* nanoseconds that each look at the clock skips */
+
+uint64_t __wrap_xseg_clock_system(void)
+{
+    skipped += step;
+    return __real_xseg_clock_system() + skipped;
+}
+
+/* What the exporter sends: a reply, of which each column spoils something. */
+struct script {
+    const char *word; /* of the client's error */
+    xseg_status status;
+    uint64_t page_count, page_size;
+    uint32_t count, files, reply_status, replies;
+    size_t size; /* of the message; 0: a whole reply */
+    bool is_silent;
+};
+
+struct exporter {
+    const struct script *script;
+    int socket;
+    pthread_t thread;
+};
+
+static void send_reply(int client, const struct script *script)
+{
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {0};
+    struct xseg_export_reply reply = {
+        .status = script->reply_status, .count = script->count, .page_count = script->page_count};
+    struct iovec data = {&reply, script->size == 0 ? sizeof(reply) : script->size};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+    int file[8];
+
+    for (uint32_t i = 0; i < script->files; i++)
+        file[i] = dup(STDERR_FILENO);
+    if (script->reply_status != XSEG_OK)
+        memset(reply.why, 'w', sizeof(reply.why));
+    for (uint32_t i = 0; script->reply_status == XSEG_OK && i < XSEG_EXPORT_BATCH; i++)
+        reply.page_size[i] = script->page_size;
+    if (script->files != 0) {
+        message.msg_control = control;
+        message.msg_controllen = CMSG_SPACE(script->files * sizeof(int));
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(script->files * sizeof(int));
+        memcpy(CMSG_DATA(header), file, script->files * sizeof(int));
+    }
+    (void)sendmsg(client, &message, MSG_NOSIGNAL);
+    for (uint32_t i = 0; i < script->files; i++)
+        (void)close(file[i]);
+}
+
+/* Serve one client. */
+static void *serve(void *self)
+{
+    const struct exporter *exporter = self;
+    struct xseg_export_token token;
+    const int client = accept(exporter->socket, NULL, NULL);
+
+    (void)recv(client, &token, sizeof(token), 0);
+    for (uint32_t i = 0; i < exporter->script->replies; i++)
+        send_reply(client, exporter->script);
+    if (exporter->script->is_silent) /* until the client gives up */
+        (void)recv(client, &token, sizeof(token), 0);
+    (void)close(client);
+    return NULL;
+}
+
+static struct xseg_export_token make_token(uint64_t exporter)
+{
+    const struct xseg_export_fields fields = {.magic = {'x', 's', 'e', 'g'},
+                                              .version = XSEG_EXPORT_TOKEN_VERSION,
+                                              .exporter = exporter,
+                                              .size = 3 * PAGE,
+                                              .process = 4711};
+    struct xseg_export_token token;
+
+    memcpy(&token, &fields, sizeof(token));
+    return token;
+}
+
+/* Run the client against an exporter of a script. */
+static xseg_status fetch(const struct script *script, struct xseg_export_pages *pages)
+{
+    struct exporter exporter = {.script = script};
+    const uint64_t number = (uint64_t)getpid() << 32 | (uintptr_t)script;
+    const struct xseg_export_token token = make_token(number);
+    struct sockaddr_un address;
+    const socklen_t length = xseg_export_address(number, &address);
+
+    exporter.socket = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    assert_int_equal(bind(exporter.socket, (struct sockaddr *)&address, length), 0);
+    assert_int_equal(listen(exporter.socket, 1), 0);
+    assert_int_equal(pthread_create(&exporter.thread, NULL, serve, &exporter), 0);
+    const xseg_status status = xseg_export_fetch(&token, pages);
+    assert_int_equal(pthread_join(exporter.thread, NULL), 0);
+    (void)close(exporter.socket);
+    return status;
+}
+
+static void an_exporter_that_breaks_the_protocol_is_refused(void **state)
+{
+    static const struct script scripts[] = {
+        {"closed the connection", XSEG_ERR_FILE, 3, PAGE, 3, 3, 0, .replies = 0},
+        {"invalid reply of process 4711, size 7", XSEG_ERR_FILE, 3, PAGE, 3, 3, 0, .replies = 1,
+         .size = 7},
+        {"descriptors 2", XSEG_ERR_FILE, 3, PAGE, 3, 2, 0, .replies = 1},
+        {"descriptors 4", XSEG_ERR_FILE, 3, PAGE, 3, 4, 0, .replies = 1},
+        {"descriptors 0", XSEG_ERR_FILE, 3, PAGE, 0, 0, 0, .replies = 1},
+        {"descriptors 1", XSEG_ERR_FILE, 3, PAGE, UINT32_MAX, 1, 0, .replies = 1},
+        {"pages 0", XSEG_ERR_FILE, 0, PAGE, 1, 1, 0, .replies = 1},
+        {"pages 2", XSEG_ERR_FILE, 2, PAGE, 3, 3, 0, .replies = 1},
+        {"pages 18446744073709551615", XSEG_ERR_FILE, UINT64_MAX, PAGE, 3, 3, 0, .replies = 1},
+        {"pages 1537", XSEG_ERR_FILE, 3 * PAGE / 4096 + 1, PAGE, 3, 3, 0, .replies = 1},
+        {"page size 0", XSEG_ERR_FILE, 3, 0, 3, 3, 0, .replies = 1},
+        {"page size 18446744073709551615", XSEG_ERR_FILE, 3, UINT64_MAX, 3, 3, 0, .replies = 1},
+        {"page size 4194304", XSEG_ERR_FILE, 3, 2 * PAGE, 3, 3, 0, .replies = 1},
+        {"run size 3145728", XSEG_ERR_FILE, 3, PAGE / 2, 3, 3, 0, .replies = 1},
+        {"closed the connection", XSEG_ERR_FILE, 3, PAGE, 2, 2, 0, .replies = 1},
+        {"pages 3", XSEG_ERR_FILE, 3, PAGE / 2, 2, 2, 0, .replies = 2},
+        {"exporter reports: www", XSEG_ERR_DRIVER, 3, PAGE, 0, 0, 77, .replies = 1},
+        {"exporter reports: www", XSEG_ERR_DRIVER, 3, PAGE, 3, 3, (uint32_t)XSEG_ERR_FORKED,
+         .replies = 1},
+        {"exporter reports: www", XSEG_ERR_NOT_LIVE, 3, PAGE, 0, 0, (uint32_t)XSEG_ERR_NOT_LIVE,
+         .replies = 1},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
+        const unsigned files = scene_open_files();
+        struct xseg_export_pages pages = {.count = 0};
+        const xseg_status status = fetch(&scripts[i], &pages);
+
+        scene_expect_error(status, scripts[i].status, scripts[i].word);
+        assert_null(pages.handle);
+        assert_int_equal(scene_open_files(), files);
+    }
+}
+
+static void a_run_comes_in_any_number_of_replies(void **state)
+{
+    static const struct script scripts[] = {
+        {.page_count = 3, .page_size = PAGE, .count = 3, .files = 3, .replies = 1},
+        {.page_count = 3, .page_size = PAGE, .count = 1, .files = 1, .replies = 3},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
+        const unsigned files = scene_open_files();
+        struct xseg_export_pages pages = {.count = 0};
+
+        assert_int_equal(fetch(&scripts[i], &pages), XSEG_OK);
+        assert_int_equal(pages.count, 3);
+        for (size_t page = 0; page < 3; page++) {
+            assert_int_equal(pages.handle[page].offset, page * PAGE);
+            assert_int_equal(pages.handle[page].size, PAGE);
+        }
+        assert_int_equal(scene_open_files(), files + 3);
+        xseg_export_pages_end(&pages);
+        assert_int_equal(scene_open_files(), files);
+    }
+}
+
+static void a_silent_exporter_is_given_up(void **state)
+{
+    static const struct script scripts[] = {
+        {.is_silent = true},
+        {.page_count = 3,
+         .page_size = PAGE,
+         .count = 1,
+         .files = 1,
+         .replies = 1,
+         .is_silent = true},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
+        struct xseg_export_pages pages = {.count = 0};
+
+        step = UINT64_C(9980000000) / (i + 1);
+        const xseg_status status = fetch(&scripts[i], &pages);
+        step = 0;
+        scene_expect_error(status, XSEG_ERR_FILE, "no answer of the exporter within 10000 ms");
+        assert_null(pages.handle);
+    }
+}
+
+/* Any 64 bytes: what is taken for a token is within bounds. */
+static void any_bytes_may_be_a_token(void **state)
+{
+    struct xseg_export_token token = make_token(1);
+    uint64_t random = 4711;
+
+    (void)state;
+    for (unsigned i = 0; i < 100000; i++) {
+        struct xseg_export_fields fields = {.size = 0};
+
+        random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
+        token.byte[(random >> 33) % sizeof(token)] ^= (uint8_t)(random >> 41);
+        if (i % 16 == 0)
+            token = make_token(i);
+        if (xseg_export_token_read(&token, &fields) == XSEG_OK)
+            assert_true(fields.size != 0 && fields.size % 4096 == 0 && fields.size >> 48 == 0 &&
+                        fields.version == XSEG_EXPORT_TOKEN_VERSION);
+        else
+            assert_int_equal(fields.size, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_exporter_that_breaks_the_protocol_is_refused),
+        cmocka_unit_test(a_run_comes_in_any_number_of_replies),
+        cmocka_unit_test(a_silent_exporter_is_given_up),
+        cmocka_unit_test(any_bytes_may_be_a_token),
+    };
+
+    return cmocka_run_group_tests_name("export_client", tests, NULL, NULL);
+}
