@@ -159,10 +159,12 @@ static uint64_t count_pages(const struct xseg_export *record)
     return pages;
 }
 
-static void close_files(const struct xseg_page_handle *handle, size_t count)
+static void close_files(struct xseg_page_handle *handle, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         (void)close(handle[i].fd);
+        handle[i].fd = -1;
+    }
 }
 
 static xseg_status make_handle(const struct xseg_segment *segment, uint32_t at,
