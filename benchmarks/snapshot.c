@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What does writing a snapshot cost?  One of 10^6 events with 10^4 distinct call stacks, as a pickle and as JSON, and
+ * What does writing a snapshot cost?  One of 10^6 events with 10^4 distinct call stacks, and
  * one of the state alone with 10^4 blocks: time, host memory beside what was taken before, and size.
  *
  * Files go to the folder for temporary files, which should be in memory or on a local disk.
@@ -109,34 +109,14 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* How many entries of events a file has, which is JSON. */
-static unsigned long count_entries(const char *path)
-{
-    const char wanted[] = "\"action\":";
-    FILE *file = fopen(path, "rb");
-    unsigned long count = 0;
-    size_t at = 0;
-
-    for (int byte; file != NULL && (byte = getc_unlocked(file)) != EOF;) {
-        at = byte == wanted[at] ? at + 1 : (byte == wanted[0]);
-        count += at == sizeof(wanted) - 1;
-        at = at == sizeof(wanted) - 1 ? 0 : at;
-    }
-    if (file != NULL)
-        (void)fclose(file);
-    return count;
-}
-
 /* Write a few, and print the median time, the host memory of the first, and the size. */
-static void measure(struct xseg_allocator *allocator, const char *name, bool as_json,
-                    bool without_events)
+static void measure(struct xseg_allocator *allocator, const char *name, bool without_events)
 {
     struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
     char path[128];
     struct stat found = {.st_size = 0};
     double seconds[ROUNDS], more = 0;
 
-    options.as_json = as_json;
     options.without_events = without_events;
     (void)snprintf(path, sizeof(path), P_tmpdir "/xseg-bench-%ld", (long)getpid());
     for (unsigned i = 0; i < ROUNDS; i++) {
@@ -147,8 +127,6 @@ static void measure(struct xseg_allocator *allocator, const char *name, bool as_
         more = i == 0 ? peak_mib() - peak : more;
     }
     (void)stat(path, &found);
-    if (as_json)
-        printf("%lu events are in the file, from rings of %u each\n", count_entries(path), EVENTS);
     (void)unlink(path);
     qsort(seconds, ROUNDS, sizeof(*seconds), compare);
     printf("%-36s %9.1f ms %9.1f MiB of host memory %9.1f MiB file\n", name,
@@ -163,7 +141,7 @@ int main(void)
 
     for (unsigned i = 0; i < BLOCKS; i++)
         need(xseg_alloc(allocator, 0, 2048 + i % 7 * 300000, NULL, &blocks[i]), "xseg_alloc");
-    measure(allocator, "state of 10^4 blocks", false, false);
+    measure(allocator, "state of 10^4 blocks", false);
     for (unsigned i = 0; i < BLOCKS; i++)
         need(xseg_free(allocator, blocks[i]), "xseg_free");
     need(xseg_close(allocator), "xseg_close");
@@ -171,9 +149,8 @@ int main(void)
         open_on("expandable_segments:True,history:all,history_stacks:all,history_events:1000000");
     for (unsigned i = 0; i < EVENTS / 3; i++)
         go_on(allocator, i % (STACKS / 2), 13);
-    measure(allocator, "10^6 events, 10^4 stacks", false, false);
-    measure(allocator, "10^6 events, 10^4 stacks, JSON", true, false);
-    measure(allocator, "the same, state alone", false, true);
+    measure(allocator, "10^6 events, 10^4 stacks", false);
+    measure(allocator, "the same, state alone", true);
     need(xseg_close(allocator), "xseg_close");
     return 0;
 }

@@ -27,7 +27,6 @@ xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
                        options->struct_bytes);
     const struct xseg_snapshot_options chosen = options_of(options);
     const struct xseg_snapshot_plan plan = {
-        .format = chosen.as_json ? XSEG_DOCUMENT_JSON : XSEG_DOCUMENT_PICKLE,
         .has_history = !chosen.without_events,
         .asks = true,
         .host_bytes = chosen.host_bytes,

@@ -21,7 +21,6 @@ extern "C" {
 /** What to write.  Start from XSEG_SNAPSHOT_OPTIONS_INIT. */
 struct xseg_snapshot_options {
     size_t struct_bytes; /* sizeof(struct xseg_snapshot_options) */
-    bool as_json; /* JSON instead of a pickle; a stack is its place in the list `stacks` then */
     bool without_events; /* segments and blocks alone */
     /* Host memory for copies of events, which are 64 bytes each; what does not fit is left out, the oldest first, and
      * counted in the file.  0: so much that all that the snapshot takes is 64 MiB, and 64 bytes for each live block above
@@ -32,7 +31,7 @@ struct xseg_snapshot_options {
     uint32_t most_ms;
 };
 /* clang-format off */
-#define XSEG_SNAPSHOT_OPTIONS_INIT {sizeof(struct xseg_snapshot_options), false, false, 0, 0}
+#define XSEG_SNAPSHOT_OPTIONS_INIT {sizeof(struct xseg_snapshot_options), false, 0, 0}
 /* clang-format on */
 
 /**

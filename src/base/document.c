@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/base/document.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "src/base/check.h"
@@ -47,50 +44,37 @@ static void put_number(struct xseg_document *document, uint64_t number, unsigned
         put(document, (unsigned char)(number >> 8 * i));
 }
 
-static bool is_json(const struct xseg_document *document)
-{
-    return document->format == XSEG_DOCUMENT_JSON;
-}
-
 static struct xseg_document_level *top(struct xseg_document *document)
 {
     XSEG_ASSERT(document->depth > 0);
     return &document->level[document->depth - 1];
 }
 
-void xseg_document_begin(struct xseg_document *document, enum xseg_document_format format,
-                         struct xseg_output *output, const char *const *words)
+void xseg_document_begin(struct xseg_document *document, struct xseg_output *output,
+                         const char *const *words)
 {
     memset(document, 0, sizeof(*document));
     document->output = output;
-    document->format = format;
     document->words = words;
-    if (!is_json(document)) {
-        put(document, PROTO);
-        put(document, 4);
-    }
+    put(document, PROTO);
+    put(document, 4);
 }
 
 bool xseg_document_end(struct xseg_document *document)
 {
     XSEG_ASSERT(document->depth == 0);
-    put(document, is_json(document) ? '\n' : STOP);
+    put(document, STOP);
     return xseg_output_flush(document->output);
 }
 
 /* --- Items. --- */
 
-/* Begin an item of the dictionary or list on top: a comma in JSON, a mark for a batch in a pickle. */
+/* Begin an item of the innermost dictionary or list, and a batch every BATCH items. */
 static void begin_item(struct xseg_document *document)
 {
     struct xseg_document_level *level = top(document);
     const uint64_t items = level->items++;
 
-    if (is_json(document)) {
-        if (items > 0)
-            put(document, ',');
-        return;
-    }
     if (items % BATCH != 0)
         return;
     if (items > 0)
@@ -108,10 +92,7 @@ static void begin_value(struct xseg_document *document)
 static void open_level(struct xseg_document *document, bool is_dict)
 {
     begin_value(document);
-    if (is_json(document))
-        put(document, is_dict ? '{' : '[');
-    else
-        put(document, is_dict ? EMPTY_DICT : EMPTY_LIST);
+    put(document, is_dict ? EMPTY_DICT : EMPTY_LIST);
     XSEG_ASSERT(document->depth < XSEG_DOCUMENT_DEPTH);
     document->level[document->depth++] = (struct xseg_document_level){.is_dict = is_dict};
 }
@@ -131,9 +112,7 @@ void xseg_document_close(struct xseg_document *document)
     const struct xseg_document_level level = *top(document);
 
     document->depth--;
-    if (is_json(document))
-        put(document, level.is_dict ? '}' : ']');
-    else if (level.items > 0)
+    if (level.items > 0)
         put(document, level.is_dict ? SETITEMS : APPENDS);
 }
 
@@ -141,15 +120,13 @@ void xseg_document_close(struct xseg_document *document)
 
 uint32_t xseg_document_remember(struct xseg_document *document)
 {
-    if (is_json(document))
-        return 0;
     put(document, MEMOIZE);
     return ++document->memos;
 }
 
 static void get(struct xseg_document *document, uint32_t memo)
 {
-    XSEG_ASSERT(memo > 0 && memo <= document->memos && !is_json(document));
+    XSEG_ASSERT(memo > 0 && memo <= document->memos);
     if (memo <= 256) {
         put(document, BINGET);
         put_number(document, memo - 1, 1);
@@ -181,43 +158,18 @@ static void put_text(struct xseg_document *document, const unsigned char *text, 
     }
 }
 
-/* As RFC 8259 has it: quotation marks, backslashes and control characters are escaped. */
-static void put_json_text(struct xseg_document *document, const unsigned char *text, size_t length)
+static void put_string(struct xseg_document *document, const char *text, size_t length)
 {
-    char escape[8];
-    size_t plain = 0;
-
-    put(document, '"');
-    for (size_t at = 0; at < length; at++) {
-        if (text[at] >= 0x20 && text[at] != '"' && text[at] != '\\')
-            continue;
-        put_text(document, text + plain, at - plain);
-        (void)snprintf(escape, sizeof(escape), "\\u%04x", text[at]);
-        xseg_output_write(document->output, escape, 6);
-        plain = at + 1;
-    }
-    put_text(document, text + plain, length - plain);
-    put(document, '"');
-}
-
-static void put_any_text(struct xseg_document *document, const char *text, size_t length)
-{
-    const unsigned char *bytes = (const unsigned char *)text;
-
     XSEG_ASSERT(length <= UINT32_MAX);
-    if (is_json(document)) {
-        put_json_text(document, bytes, length);
-        return;
-    }
     put(document, length < 256 ? SHORT_BINUNICODE : BINUNICODE);
     put_number(document, length, length < 256 ? 1 : 4);
-    put_text(document, bytes, length);
+    put_text(document, (const unsigned char *)text, length);
 }
 
 void xseg_document_text(struct xseg_document *document, const char *text, size_t length)
 {
     begin_value(document);
-    put_any_text(document, text, length);
+    put_string(document, text, length);
 }
 
 static void put_word(struct xseg_document *document, unsigned word)
@@ -229,7 +181,7 @@ static void put_word(struct xseg_document *document, unsigned word)
         get(document, document->word_memo[word]);
         return;
     }
-    put_any_text(document, text, strlen(text));
+    put_string(document, text, strlen(text));
     document->word_memo[word] = xseg_document_remember(document);
 }
 
@@ -244,19 +196,9 @@ void xseg_document_key(struct xseg_document *document, unsigned word)
     XSEG_ASSERT(top(document)->is_dict);
     begin_item(document);
     put_word(document, word);
-    if (is_json(document))
-        put(document, ':');
 }
 
 /* --- Numbers. --- */
-
-static void put_decimal(struct xseg_document *document, int64_t number)
-{
-    char digits[24];
-    const int length = snprintf(digits, sizeof(digits), "%" PRId64, number);
-
-    xseg_output_write(document->output, digits, (size_t)length);
-}
 
 /* How many bytes a number takes in two's complement. */
 static unsigned measure_number(int64_t number)
@@ -271,9 +213,7 @@ static unsigned measure_number(int64_t number)
 
 static void put_integer(struct xseg_document *document, int64_t number)
 {
-    if (is_json(document)) {
-        put_decimal(document, number);
-    } else if (number >= 0 && number < 1 << 8) {
+    if (number >= 0 && number < 1 << 8) {
         put(document, BININT1);
         put_number(document, (uint64_t)number, 1);
     } else if (number >= 0 && number < 1 << 16) {
@@ -304,22 +244,9 @@ void xseg_document_number(struct xseg_document *document, uint64_t number)
 
 void xseg_document_real(struct xseg_document *document, double number)
 {
-    char digits[40];
     uint64_t bits;
 
     begin_value(document);
-    if (is_json(document)) {
-        /* 17 digits tell every double apart; JSON has no infinities. */
-        const int length =
-            snprintf(digits, sizeof(digits), "%.17g", isfinite(number) ? number : 0.0);
-
-        char *comma = strpbrk(digits, ",");
-
-        if (comma != NULL) /* the programme's locale may have one */
-            *comma = '.';
-        xseg_output_write(document->output, digits, (size_t)length);
-        return;
-    }
     memcpy(&bits, &number, sizeof(bits));
     put(document, BINFLOAT);
     put_number(document, __builtin_bswap64(bits), 8);
@@ -328,21 +255,11 @@ void xseg_document_real(struct xseg_document *document, double number)
 void xseg_document_bool(struct xseg_document *document, bool value)
 {
     begin_value(document);
-    if (!is_json(document))
-        put(document, value ? NEWTRUE : NEWFALSE);
-    else
-        xseg_output_write(document->output, value ? "true" : "false", value ? 4 : 5);
+    put(document, value ? NEWTRUE : NEWFALSE);
 }
 
 void xseg_document_pair(struct xseg_document *document, uint64_t first, uint64_t second)
 {
-    if (is_json(document)) {
-        xseg_document_list(document);
-        xseg_document_number(document, first);
-        xseg_document_number(document, second);
-        xseg_document_close(document);
-        return;
-    }
     begin_value(document);
     put_integer(document, first > INT64_MAX ? INT64_MAX : (int64_t)first);
     put_integer(document, second > INT64_MAX ? INT64_MAX : (int64_t)second);

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A document: dictionaries, lists, texts and numbers, written front to back as a pickle or as JSON.
+ * A pickle writer: dictionaries, lists, strings and numbers, written front to back through one buffer.
  *
- * The pickles are of protocol 4 without frames, and use only the opcodes that the viewer of PyTorch's snapshots
+ * Pickles are of protocol 4 without frames, and use only the opcodes that the viewer of PyTorch's snapshots
  * reads (docs/snapshots.md).  Items come in batches of at most 1000, as Python writes them.
  *
  * Terms:
- *   word    a key or another text that comes often: an index into the table that the document was given.  A pickle
- *           has each word once
- *   memo    the name of a value in a pickle, by which it may come again; 0: none.  JSON has no such names
- *   mark    a place in the document to which the writer may go back
+ *   word    a key or another frequent string: an index into the table of the document.  The pickle contains each word
+ *           once
+ *   memo    the index of a value in the memo of the pickle, from 1 on, by which later values refer to it; 0: none
+ *   mark    a position in the document to which the writer can return
  *
- * Texts are bytes of anybody's: those that are not UTF-8 become question marks.  Numbers above INT64_MAX become
- * that, since readers do not take longer ones.
+ * Bytes of strings that are not UTF-8 are written as question marks.  Numbers above INT64_MAX are written as INT64_MAX,
+ * because some readers reject longer ones.
  *
- * Locking: none; it belongs to one thread.
+ * Locking: none.  A document is used by one thread.
  */
 #ifndef XSEG_BASE_DOCUMENT_H
 #define XSEG_BASE_DOCUMENT_H
@@ -27,8 +27,6 @@
 /* Words that a table may have, at the most. */
 #define XSEG_DOCUMENT_WORDS 160u
 
-enum xseg_document_format { XSEG_DOCUMENT_PICKLE, XSEG_DOCUMENT_JSON };
-
 /* A dictionary or list that has not ended. */
 struct xseg_document_level {
     bool is_dict;
@@ -37,7 +35,6 @@ struct xseg_document_level {
 
 struct xseg_document {
     struct xseg_output *output;
-    enum xseg_document_format format;
     const char *const *words;
     uint32_t memos;                          /* given so far */
     uint32_t word_memo[XSEG_DOCUMENT_WORDS]; /* of each word; 0: it has not come yet */
@@ -52,9 +49,9 @@ struct xseg_document_mark {
     unsigned depth;
 };
 
-/* words: texts of ASCII by number, which stay */
-void xseg_document_begin(struct xseg_document *document, enum xseg_document_format format,
-                         struct xseg_output *output, const char *const *words);
+/* words: ASCII strings by index, which outlive the document */
+void xseg_document_begin(struct xseg_document *document, struct xseg_output *output,
+                         const char *const *words);
 
 /* End the document, whose one value is complete, and send it.  Returns false if anything failed; output->error says what. */
 bool xseg_document_end(struct xseg_document *document);
@@ -75,10 +72,10 @@ void xseg_document_real(struct xseg_document *document, double number);
 void xseg_document_bool(struct xseg_document *document, bool value);
 void xseg_document_pair(struct xseg_document *document, uint64_t first, uint64_t second);
 
-/* Name the value that was written last, or the dictionary or list that has just begun.  Returns 0 in JSON. */
+/* Add the value that was written last, or the dictionary or list that has just begun, to the memo. */
 uint32_t xseg_document_remember(struct xseg_document *document);
 
-/* Write a value again by its name. */
+/* Write a reference to a value in the memo. */
 void xseg_document_recall(struct xseg_document *document, uint32_t memo);
 
 struct xseg_document_mark xseg_document_mark(const struct xseg_document *document);

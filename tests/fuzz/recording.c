@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a snapshot that is read into arrays; the first opcode is given, unless it begins as JSON does.
+ * Any bytes as a snapshot that is read into arrays; the first opcode is given.
  * Every number of what is accepted stands for something, and blocks tile their segments.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/files/json_pickle.h"
+#include "src/tools/files/pickle.h"
 #include "src/tools/recording/recording_read.h"
 #include "tests/fuzz/holds.h"
 
@@ -82,8 +82,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (copy == NULL)
         return 0;
     memcpy(copy, data, size);
-    if (copy[0] != JSON_FIRST)
-        copy[0] = PICKLE_PROTO;
+    copy[0] = PICKLE_PROTO;
     FILE *file = fmemopen(copy, size, "rb");
     struct input *input = file == NULL ? NULL : input_open(file);
     if (input == NULL)

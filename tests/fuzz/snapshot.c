@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a pickle of a memory snapshot; the first opcode is given, so that none is a trace,
- * unless they begin as JSON does.
+ * Any bytes as a pickle of a memory snapshot; the first opcode is given, so that none is a trace.
  * Every value of a pickle that is accepted is in range, what it is as a trace can be replayed, what
  * its sites strand adds up, and its profile differs from itself by nothing.  It can be written as a trace,
  * and as a page.
  */
 #include "src/tools/blame/blame.h"
 #include "src/tools/export/export_trace.h"
-#include "src/tools/files/json_pickle.h"
 #include "src/tools/files/unpickle.h"
 #include "src/tools/ranks/compare.h"
 #include "src/tools/recording/recording_read.h"
@@ -157,8 +155,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (copy == NULL)
         return 0;
     memcpy(copy, data, size);
-    if (copy[0] != JSON_FIRST)
-        copy[0] = PICKLE_PROTO;
+    copy[0] = PICKLE_PROTO;
     read_pickle(copy, size);
     read_any(copy, size);
     read_recording(copy, size);

@@ -61,30 +61,14 @@ class Case(unittest.TestCase):
         return allocator
 
     def write(self, allocator, **options):
-        """A snapshot as a pickle, taken back from its end; its JSON must say the same."""
+        """A snapshot, taken back from its end."""
         path = self.folder / "snapshot.pickle"
         allocator.snapshot(path, **options)
         self.assertEqual(list(self.folder.iterdir()), [path])
         snapshot = read(path)
         path.unlink()
         take_back.check(snapshot)
-        allocator.snapshot(self.folder / "snapshot.json", as_json=True, **options)
-        again = json.loads((self.folder / "snapshot.json").read_text(encoding="utf-8"))
-        (self.folder / "snapshot.json").unlink()
-        self.same(again, snapshot)
         return snapshot
-
-    def same(self, again, snapshot):
-        """What JSON says equals what the pickle says, once stacks are put in."""
-        stacks = again["xseg"].pop("stacks")
-
-        def plain(value):
-            if isinstance(value, dict):
-                return {key: (stacks[inner] if inner >= 0 else []) if key == "frames" and isinstance(inner, int) else plain(inner)
-                        for key, inner in value.items()}
-            return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-        self.equal(plain(again), plain(snapshot), "")
 
     def equal(self, one, other, where):
         """As assertEqual(), of deep values; the first difference is named."""
@@ -350,46 +334,6 @@ class Replayed(Case):
         streams = [machine.Stream() for _ in range(3)]
         self.addCleanup(lambda: [stream.destroy() for stream in streams])
         self.expect_peaks("expandable_segments:True", streams)
-
-
-class AsJson(Case):
-    """The commands say of what is written as JSON what they say of the pickle with the same values."""
-
-    COMMANDS = (("replay", "--json"), ("advise",), ("blame",), ("compare", "file"), ("view", "-o", "-"),
-                ("export", "--perfetto", "-o", "-"))
-
-    def test_commands(self):
-        allocator, draw, held = self.open(f"{ALL},hard_limit_mb:700"), random.Random(9), []
-        for _ in range(300):
-            if held and draw.random() < 0.5:
-                held.pop(draw.randrange(len(held))).free()
-            else:
-                held.append(allocator.allocate(draw.choice([1000, 70000, MIB, 5 * MIB])))
-        allocator.snapshot(self.folder / "file", as_json=True)
-        with open(self.folder / "file", encoding="utf-8") as file:
-            value = json.load(file)
-        stacks = value["xseg"]["stacks"]
-        self.assertGreater(len(stacks), 1)
-
-        def placed(value):
-            if isinstance(value, dict):
-                return {key: ([[], *stacks][inner + 1] if key == "frames" and isinstance(inner, int) else placed(inner))
-                        for key, inner in value.items()}
-            return [placed(inner) for inner in value] if isinstance(value, list) else value
-
-        said = [self.say(*command) for command in self.COMMANDS]
-        (self.folder / "file").write_bytes(pickle.dumps(placed(value), 4))
-        for command, first in zip(self.COMMANDS, said):
-            self.assertEqual(self.say(*command), first, command)
-        for block in held:
-            block.free()
-
-    def say(self, *command):
-        """What a command prints of the file, without what it measures."""
-        tool = pathlib.Path(os.environ["XSEG_LIBRARY"]).parent / "xseg"
-        done = subprocess.run([tool, *command, "file"], cwd=self.folder, capture_output=True, check=False, timeout=300)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return re.sub(rb'("ns_per_event": )[0-9.]+', rb"\1", done.stdout)
 
 
 def torch_tool():

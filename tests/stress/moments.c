@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/tools/files/unpickle.h"
 #include "tests/support/scene.h"
 #include "xseg/snapshot.h"
 
@@ -44,77 +45,98 @@ static void *take_turns(void *self)
     return NULL;
 }
 
-/* A snapshot as text, which the caller frees. */
-static char *write_snapshot(struct xseg_allocator *allocator)
+/* Write a snapshot and read it. */
+static void take_snapshot(struct xseg_allocator *allocator, struct pickle *out)
 {
     struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    struct pickle_fault fault;
 
-    options.as_json = true;
     options.host_bytes = (uint64_t)EVENTS * 64;
     assert_int_equal(xseg_snapshot(allocator, path, &options), XSEG_OK);
     FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    const long bytes = ftell(file);
-    assert_true(bytes > 0);
-    rewind(file);
-    char *text = calloc(1, (size_t)bytes + 1);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, (size_t)bytes, file), bytes);
+    struct input *input = file == NULL ? NULL : input_open(file);
+    assert_non_null(input);
+    assert_true(pickle_read(input, NULL, out, &fault));
+    input_close(input);
     assert_int_equal(fclose(file), 0);
-    return text;
 }
 
-static unsigned count_live(const char *text, size_t bytes)
+static uint64_t number_of(const struct pickle *pickle, const struct pickle_value *value,
+                          const char *key)
 {
-    char wanted[96];
+    uint64_t number = 0;
+
+    assert_true(pickle_number(pickle_find(pickle, value, key), &number));
+    return number;
+}
+
+static bool is(const struct pickle *pickle, const struct pickle_value *value, const char *key,
+               const char *wanted)
+{
+    const char *string = pickle_string(pickle, pickle_find(pickle, value, key));
+
+    return string != NULL && strcmp(string, wanted) == 0;
+}
+
+static unsigned count_live(const struct pickle *pickle, size_t bytes)
+{
+    const struct pickle_value *segments = pickle_find(pickle, pickle_top(pickle), "segments");
     unsigned count = 0;
 
-    (void)snprintf(wanted, sizeof(wanted), "\"requested_size\":%zu,\"state\":\"active_allocated\"",
-                   bytes);
-    for (const char *at = text; (at = strstr(at, wanted)) != NULL; at++)
-        count++;
+    for (size_t i = 0; i < pickle_count(segments); i++) {
+        const struct pickle_value *blocks =
+            pickle_find(pickle, pickle_item(pickle, segments, i), "blocks");
+
+        for (size_t k = 0; k < pickle_count(blocks); k++) {
+            const struct pickle_value *block = pickle_item(pickle, blocks, k);
+
+            count += is(pickle, block, "state", "active_allocated") &&
+                     number_of(pickle, block, "requested_size") == bytes;
+        }
+    }
     return count;
 }
 
-/* Whether the last entry about a worker's block leaves it live; false in *found if there is none. */
-static bool ends_live(const char *text, size_t bytes, bool *found)
+/* Whether the last entry about a worker's block leaves it allocated; *found: whether there is an entry. */
+static bool ends_live(const struct pickle *pickle, size_t bytes, bool *found)
 {
-    const char *last = NULL, *entry = NULL;
-    char wanted[32];
+    const struct pickle_value *trace =
+        pickle_item(pickle, pickle_find(pickle, pickle_top(pickle), "device_traces"), 0);
 
-    (void)snprintf(wanted, sizeof(wanted), "\"size\":%zu,", bytes);
-    for (const char *at = strstr(text, "\"device_traces\":"); (at = strstr(at, wanted)) != NULL;
-         at++)
-        last = at;
-    *found = last != NULL;
-    for (entry = last; entry != NULL && *entry != '{'; entry--) {
+    for (size_t i = pickle_count(trace); i > 0; i--) {
+        const struct pickle_value *entry = pickle_item(pickle, trace, i - 1);
+
+        *found = number_of(pickle, entry, "size") == bytes;
+        if (*found)
+            return is(pickle, entry, "action", "alloc");
     }
-    return entry != NULL && strncmp(entry, "{\"action\":\"alloc\"", 16) == 0;
+    return false;
 }
 
-/* Live bytes by the segments, and by the pages. */
-static uint64_t live_in_segments(const char *text)
+static uint64_t live_in_segments(const struct pickle *pickle)
 {
-    const char *const key = "\"allocated_size\":", *at = text;
+    const struct pickle_value *segments = pickle_find(pickle, pickle_top(pickle), "segments");
     uint64_t sum = 0;
 
-    while ((at = strstr(at, key)) != NULL)
-        sum += strtoull(at += strlen(key), NULL, 10);
+    for (size_t i = 0; i < pickle_count(segments); i++)
+        sum += number_of(pickle, pickle_item(pickle, segments, i), "allocated_size");
     return sum;
 }
 
-static uint64_t live_in_pages(const char *text)
+static uint64_t live_in_pages(const struct pickle *pickle)
 {
-    const char *at = strstr(text, "\"pages\":[");
-    unsigned long long live;
+    const struct pickle_value *own = pickle_find(pickle, pickle_top(pickle), "xseg");
+    const struct pickle_value *devices = pickle_find(pickle, own, "devices");
+    const struct pickle_value *pages =
+        pickle_find(pickle, pickle_item(pickle, devices, 0), "pages");
     uint64_t sum = 0;
 
-    assert_non_null(at);
-    for (at += strlen("\"pages\":["); sscanf(at, "[%*u,%*u,\"%*[^\"]\",%llu,%*u]", &live) == 1;) {
+    for (size_t i = 0; i < pickle_count(pages); i++) {
+        uint64_t live = 0;
+
+        /* Address, bytes, reason, live bytes, cached bytes. */
+        assert_true(pickle_number(pickle_item(pickle, pickle_item(pickle, pages, i), 3), &live));
         sum += live;
-        at = strchr(at, ']') + 1;
-        at += *at == ',';
     }
     return sum;
 }
@@ -148,20 +170,21 @@ static void a_snapshot_is_of_one_moment(void **state)
     /* On a machine that is busy all of them may find the workers between two turns: then more are taken. */
     for (; taken < SNAPSHOTS || (taken < 30 * SNAPSHOTS && (live == 0 || traces <= SNAPSHOTS));
          taken++) {
-        char *text = write_snapshot(allocator);
+        struct pickle pickle;
 
+        take_snapshot(allocator, &pickle);
         for (unsigned k = 0; k < WORKERS; k++) {
-            const unsigned count = count_live(text, worker[k].bytes);
+            const unsigned count = count_live(&pickle, worker[k].bytes);
             bool found = false;
-            const bool ended = ends_live(text, worker[k].bytes, &found);
+            const bool ended = ends_live(&pickle, worker[k].bytes, &found);
 
             assert_in_range(count, 0, 1);
             assert_true(!found || ended == (count == 1));
             live += count;
             traces += found;
         }
-        assert_int_equal(live_in_segments(text), live_in_pages(text));
-        free(text);
+        assert_int_equal(live_in_segments(&pickle), live_in_pages(&pickle));
+        pickle_fini(&pickle);
     }
     atomic_store(&over, true);
     for (unsigned i = 0; i < WORKERS; i++) {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Documents, as Python's pickle and json read them.
+ * Documents, as Python's pickle module reads them.
  *
- * Each case writes one document in both formats, and what it says as a Python expression; Python compares the three
- * at the end.  Which opcodes come is counted by Python's pickletools.
+ * Each case writes one document, and its value as a Python expression; Python compares both at the end.  Which opcodes come is counted by Python's pickletools.
  */
 #include "src/base/document.h"
 
@@ -24,7 +23,7 @@ static const char *const words[XSEG_DOCUMENT_WORDS] = {"zero", "one", "two", "th
 static char folder[] = P_tmpdir "/xseg-document-XXXXXX";
 static struct xseg_output output;
 static struct xseg_document document;
-static FILE *says; /* the Python expression; while only the document is written: NULL */
+static FILE *says; /* the Python expression; NULL outside of write_all() */
 
 typedef void body(void);
 
@@ -50,24 +49,17 @@ static int make(const char *name, const char *end)
     return file;
 }
 
-static void write_as(const char *name, const char *end, enum xseg_document_format format,
-                     body *write_body)
+static void write_all(const char *name, body *write_body)
 {
-    const int file = make(name, end);
+    const int file = make(name, "pickle");
 
+    says = fdopen(make(name, "says"), "w");
+    assert_non_null(says);
     xseg_output_init(&output, file);
-    xseg_document_begin(&document, format, &output, words);
+    xseg_document_begin(&document, &output, words);
     write_body();
     assert_true(xseg_document_end(&document));
     assert_int_equal(close(file), 0);
-}
-
-static void write_all(const char *name, body *write_body)
-{
-    write_as(name, "pickle", XSEG_DOCUMENT_PICKLE, write_body);
-    says = fdopen(make(name, "says"), "w");
-    assert_non_null(says);
-    write_as(name, "json", XSEG_DOCUMENT_JSON, write_body);
     assert_int_equal(fclose(says), 0);
     says = NULL;
 }
@@ -234,7 +226,7 @@ static void write_dicts(void)
     say("]");
 }
 
-/* More names than one byte counts; JSON has the values again. */
+/* More memos than one byte counts. */
 static void write_memos(void)
 {
     uint32_t memo[600];
@@ -244,19 +236,13 @@ static void write_memos(void)
     for (unsigned i = 0; i < 600; i++) {
         xseg_document_list(&document);
         memo[i] = xseg_document_remember(&document);
-        assert_int_equal(memo[i], document.format == XSEG_DOCUMENT_JSON ? 0 : i + 1);
+        assert_int_equal(memo[i], i + 1);
         xseg_document_number(&document, i);
         xseg_document_close(&document);
         say("[%u],", i);
     }
     for (unsigned i = 0; i < 600; i++) {
-        if (memo[i] != 0) {
-            xseg_document_recall(&document, memo[i]);
-        } else {
-            xseg_document_list(&document);
-            xseg_document_number(&document, i);
-            xseg_document_close(&document);
-        }
+        xseg_document_recall(&document, memo[i]);
         say("[%u],", i);
     }
     xseg_document_close(&document);
@@ -406,25 +392,6 @@ static void documents_are_written(void **state)
     }
 }
 
-/* RFC 8259 has no infinities. */
-static void json_has_finite_numbers_alone(void **state)
-{
-    char text[64] = "";
-    const int file = make("infinite", "text");
-
-    (void)state;
-    xseg_output_init(&output, file);
-    xseg_document_begin(&document, XSEG_DOCUMENT_JSON, &output, words);
-    xseg_document_list(&document);
-    xseg_document_real(&document, __builtin_inf());
-    xseg_document_real(&document, __builtin_nan(""));
-    xseg_document_close(&document);
-    assert_true(xseg_document_end(&document));
-    assert_true(pread(file, text, sizeof(text) - 1, 0) > 0);
-    assert_string_equal(text, "[0,0]\n");
-    assert_int_equal(close(file), 0);
-}
-
 static void a_full_disk_is_told(void **state)
 {
     const int file = open("/dev/full", O_WRONLY | O_CLOEXEC);
@@ -432,7 +399,7 @@ static void a_full_disk_is_told(void **state)
     (void)state;
     assert_true(file >= 0);
     xseg_output_init(&output, file);
-    xseg_document_begin(&document, XSEG_DOCUMENT_PICKLE, &output, words);
+    xseg_document_begin(&document, &output, words);
     write_wrong(10);
     xseg_document_close(&document);
     xseg_document_close(&document);
@@ -443,7 +410,7 @@ static void a_full_disk_is_told(void **state)
 
 /* What is read equals what was said.  A name may come again, a batch has at most 1000 items, and each opcode came. */
 static const char check[] =
-    "import glob,json,pickle,pickletools,sys\n"
+    "import glob,pickle,pickletools,sys\n"
     "def text(some):\n"
     "    out=''\n"
     "    while some:\n"
@@ -454,9 +421,6 @@ static const char check[] =
     "        out+=c if len(c)==1 else '?'\n"
     "        some=some[n:]\n"
     "    return out\n"
-    "def plain(v):\n"
-    "    if isinstance(v,dict): return {k:plain(x) for k,x in v.items()}\n"
-    "    return [plain(x) for x in v] if isinstance(v,(list,tuple)) else v\n"
     "seen=set()\n"
     "files=glob.glob(sys.argv[1]+'/*.says')\n"
     "assert len(files)==29,files\n"
@@ -465,9 +429,6 @@ static const char check[] =
     "    data=open(name[:-4]+'pickle','rb').read()\n"
     "    got=pickle.loads(data)\n"
     "    assert got==want and repr(got)==repr(want),name\n"
-    "    again=json.load(open(name[:-4]+'json',encoding='utf-8'))\n"
-    "    assert again==plain(want),name\n"
-    "    assert 'reals' in name or repr(again)==repr(plain(want)),name\n"
     "    ops=[op.name for op,_,_ in pickletools.genops(data)]\n"
     "    seen|=set(ops)\n"
     "    assert ops[0]=='PROTO' and data[1]==4,name\n"
@@ -511,7 +472,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_are_written),
-        cmocka_unit_test(json_has_finite_numbers_alone),
         cmocka_unit_test(a_full_disk_is_told),
         cmocka_unit_test(python_reads_what_was_written),
     };

@@ -21,7 +21,6 @@ void xseg_automatic_write(struct xseg_allocator *allocator, const char *path,
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     const struct xseg_snapshot_plan plan = {
-        .format = XSEG_DOCUMENT_PICKLE,
         .has_history = true,
         .asks = false,
         .host_bytes = 0,

@@ -386,10 +386,6 @@ static void write_own(struct writing *writing)
     xseg_document_close(document);
     xseg_document_key(document, XSEG_SNAPSHOT_AWAY);
     write_segments(writing, true);
-    if (document->format == XSEG_DOCUMENT_JSON) {
-        xseg_document_key(document, XSEG_SNAPSHOT_STACKS);
-        xseg_snapshot_stacks_list(&writing->stacks);
-    }
     xseg_document_close(document);
 }
 
@@ -402,7 +398,7 @@ static xseg_status write_all(struct writing *writing, int file)
 
     xseg_output_init(&writing->output, file);
     writing->has_places = fstat(file, &found) == 0 && S_ISREG(found.st_mode);
-    xseg_document_begin(document, writing->plan->format, &writing->output, xseg_snapshot_words);
+    xseg_document_begin(document, &writing->output, xseg_snapshot_words);
     xseg_document_dict(document);
     xseg_document_key(document, XSEG_SNAPSHOT_SEGMENTS);
     write_segments(writing, false);
@@ -452,8 +448,6 @@ xseg_status xseg_snapshot_write(struct xseg_allocator *allocator,
         status = look(writing, &writing->views[i]);
     if (status == XSEG_OK)
         status = write_all(writing, file);
-    if (status == XSEG_OK && writing->stacks.lacks_memory)
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the stacks of a snapshot");
     *error = writing->output.error;
     xseg_history_labels_end_reading(&allocator->history.labels);
     for (size_t i = 0; i < writing->count; i++)

@@ -10,11 +10,9 @@
 #ifndef XSEG_CORE_SNAPSHOT_SNAPSHOT_H
 #define XSEG_CORE_SNAPSHOT_SNAPSHOT_H
 
-#include "src/base/document.h"
 #include "src/core/device/allocator.h"
 
 struct xseg_snapshot_plan {
-    enum xseg_document_format format;
     bool has_history; /* with the events */
     bool asks;        /* the driver may be asked */
     uint64_t

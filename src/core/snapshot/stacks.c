@@ -3,16 +3,15 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/hash.h"
 #include "src/core/snapshot/words.h"
 
-/* What was written already: its memo, or its number in the list; 0: it was not. */
+/* A stack or frame that was written; memo 0: not any more. */
 struct place {
     uint64_t key;
-    uint32_t number;
+    uint32_t memo;
 };
 
 /* --- One stack. --- */
@@ -31,7 +30,6 @@ void xseg_snapshot_stacks_fini(struct xseg_snapshot_stacks *stacks)
 {
     xseg_table_fini(&stacks->stacks);
     xseg_table_fini(&stacks->frames);
-    free(stacks->listed);
 }
 
 static void write_frame(struct xseg_document *document, const char *name, size_t name_length,
@@ -57,14 +55,14 @@ static void write_own_frame(struct xseg_snapshot_stacks *stacks,
     const char *name = frame->symbol == NULL ? "??" : frame->symbol;
     const char *file = frame->file != NULL ? frame->file : frame->path != NULL ? frame->path : "";
 
-    if (known != NULL && known->number != 0) {
-        xseg_document_recall(document, known->number);
+    if (known != NULL && known->memo != 0) {
+        xseg_document_recall(document, known->memo);
         return;
     }
     xseg_document_dict(document);
     const uint32_t memo = xseg_document_remember(document);
     if (known != NULL)
-        known->number = memo;
+        known->memo = memo;
     write_frame(document, name, strlen(name), file, strlen(file),
                 frame->file != NULL ? frame->line : frame->offset);
     if (frame->file == NULL && frame->build_id != NULL) {
@@ -131,56 +129,22 @@ static void write_frames(struct xseg_snapshot_stacks *stacks, uint32_t stack, ui
 
 /* --- All of them. --- */
 
-/* Note that JSON has a stack in its table.  Returns its number there from 1 on; 0 without host memory. */
-static uint32_t list(struct xseg_snapshot_stacks *stacks, uint64_t key)
-{
-    if (stacks->listed_count == stacks->listed_room) {
-        const size_t room = stacks->listed_room == 0 ? 1024 : 2 * stacks->listed_room;
-        uint64_t *listed = realloc(stacks->listed, room * sizeof(*listed));
-
-        if (listed == NULL)
-            return 0;
-        stacks->listed = listed;
-        stacks->listed_room = room;
-    }
-    stacks->listed[stacks->listed_count++] = key;
-    return (uint32_t)stacks->listed_count;
-}
-
-static void write_number(struct xseg_snapshot_stacks *stacks, uint64_t key)
-{
-    struct place *known = xseg_table_get(&stacks->stacks, key + 1);
-    uint32_t number = 0;
-
-    if (known != NULL && known->number == 0)
-        known->number = list(stacks, key);
-    if (known != NULL)
-        number = known->number;
-    stacks->lacks_memory |= number == 0;
-    xseg_document_signed(stacks->document, (int64_t)number - 1);
-}
-
 void xseg_snapshot_stacks_write(struct xseg_snapshot_stacks *stacks, uint32_t stack,
                                 uint32_t frames)
 {
     struct xseg_document *document = stacks->document;
     const uint64_t key =
         (uint64_t)frames << 32 | stack; /* 1 more in the table: 0 is no key there */
-    struct place *known;
+    struct place *known = xseg_table_get(&stacks->stacks, key + 1);
 
-    if (document->format == XSEG_DOCUMENT_JSON) {
-        write_number(stacks, key);
-        return;
-    }
-    known = xseg_table_get(&stacks->stacks, key + 1);
-    if (known != NULL && known->number != 0) {
-        xseg_document_recall(document, known->number);
+    if (known != NULL && known->memo != 0) {
+        xseg_document_recall(document, known->memo);
         return;
     }
     xseg_document_list(document);
     const uint32_t memo = xseg_document_remember(document);
     if (known != NULL)
-        known->number = memo;
+        known->memo = memo;
     write_frames(stacks, stack, frames);
     xseg_document_close(document);
 }
@@ -190,26 +154,13 @@ static void forget_above(struct xseg_table *table, uint32_t most)
 {
     for (struct place *place = xseg_table_next(table, NULL); place != NULL;
          place = xseg_table_next(table, place))
-        if (place->number > most)
-            place->number = 0;
+        if (place->memo > most)
+            place->memo = 0;
 }
 
 void xseg_snapshot_stacks_rewind(struct xseg_snapshot_stacks *stacks,
                                  const struct xseg_document_mark *mark)
 {
-    if (stacks->document->format == XSEG_DOCUMENT_JSON)
-        return; /* a table with more stacks than are used does no harm */
     forget_above(&stacks->stacks, mark->memos);
     forget_above(&stacks->frames, mark->memos);
-}
-
-void xseg_snapshot_stacks_list(struct xseg_snapshot_stacks *stacks)
-{
-    xseg_document_list(stacks->document);
-    for (size_t i = 0; i < stacks->listed_count; i++) {
-        xseg_document_list(stacks->document);
-        write_frames(stacks, (uint32_t)stacks->listed[i], (uint32_t)(stacks->listed[i] >> 32));
-        xseg_document_close(stacks->document);
-    }
-    xseg_document_close(stacks->document);
 }

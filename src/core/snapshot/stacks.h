@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The call stacks of a snapshot: each stack is written once, and each frame once, however many events have them.
+ * The call stacks of a snapshot.  Each stack and each frame is written once; later uses refer to it by its memo.
  *
- * A stack of the user's frames comes first, then the process's own.  In a pickle a stack that was written before comes
- * again by its name.  JSON has no such names: there a stack is its number, and a table has all that were used.
+ * The frames of the user's hook come first, then the frames of the process.
  *
- * Locking: none; it belongs to one thread.
+ * Locking: none.  It is used by one thread.
  */
 #ifndef XSEG_CORE_SNAPSHOT_STACKS_H
 #define XSEG_CORE_SNAPSHOT_STACKS_H
@@ -20,12 +19,9 @@
 struct xseg_snapshot_stacks {
     struct xseg_history_store *store;
     struct xseg_document *document;
-    struct xseg_table stacks; /* by stack and frames; of JSON the number is the one in the list */
-    struct xseg_table frames; /* by a hash of address and module */
-    uint64_t *listed;         /* JSON: stack, and frames above it, by number, [listed_count] */
-    size_t listed_count, listed_room;
-    bool lacks_memory;                     /* JSON: a stack was left out for want of host memory */
-    char text[XSEG_SNAPSHOT_FRAMES_BYTES]; /* that a hook gives for frames */
+    struct xseg_table stacks;              /* by stack and frames */
+    struct xseg_table frames;              /* by a hash of address and module */
+    char text[XSEG_SNAPSHOT_FRAMES_BYTES]; /* the hook's names of frames */
 };
 
 void xseg_snapshot_stacks_init(struct xseg_snapshot_stacks *stacks,
@@ -39,8 +35,5 @@ void xseg_snapshot_stacks_write(struct xseg_snapshot_stacks *stacks, uint32_t st
 /* Forget what was written since a mark to which the document has gone back. */
 void xseg_snapshot_stacks_rewind(struct xseg_snapshot_stacks *stacks,
                                  const struct xseg_document_mark *mark);
-
-/* JSON: write the table of stacks as a value. */
-void xseg_snapshot_stacks_list(struct xseg_snapshot_stacks *stacks);
 
 #endif

@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "src/tools/files/json_pickle.h"
+#include "src/tools/files/pickle.h"
 #include "src/tools/text/complain.h"
 
 #define QUOTED 24u /* bytes of a text file that are shown */
@@ -130,7 +130,7 @@ static const char *zip_of(const struct begin *begin)
     return "a zip archive; unpack it and give the file in it";
 }
 
-/* The kind of JSON that is not a snapshot; NULL: an object that may be a snapshot. */
+/* The kind of JSON. */
 static const char *json_of(const struct begin *begin)
 {
     const size_t at = skip_space(begin);
@@ -149,9 +149,11 @@ static const char *json_of(const struct begin *begin)
                 return "a JSON list of lists, as export_memory_timeline() of torch.profiler writes";
             else if (!isspace(begin->bytes[next]))
                 break;
-        return "a JSON list; a snapshot as JSON is an object with `segments`";
     }
-    return at > 0 ? "JSON after white space; remove the white space" : NULL;
+    if (has(begin, "\"segments\"") || has(begin, "\"device_traces\""))
+        return "a memory snapshot as JSON; xseg reads pickles, and "
+               "pickle.dump(json.load(file), out, 4) of Python converts it";
+    return "a JSON file; a memory snapshot is a pickle, which " FILE_KIND_SNAPSHOT " writes";
 }
 
 static const struct signature *find_signature(const struct begin *begin)
@@ -162,7 +164,7 @@ static const struct signature *find_signature(const struct begin *begin)
     return NULL;
 }
 
-/* The kind of a file without a signature; NULL: JSON that may be a snapshot. */
+/* The kind of a file without a signature. */
 static const char *other_of(const struct begin *begin)
 {
     const size_t at = skip_space(begin);
@@ -218,8 +220,6 @@ bool file_kind_describe(struct input *input, char *out, size_t room)
         return true;
     }
     what = signature ? signature->what : other_of(&begin);
-    if (!what)
-        return false;
     if (strcmp(what, "a text file") == 0)
         describe_text(&begin, out, room);
     else

@@ -12,17 +12,16 @@
 #include "src/tools/files/input.h"
 
 /* The kinds of files that the tool reads, for messages about other files. */
-#define FILE_KIND_READ                                                                        \
-    "xseg reads memory snapshots (pickle or JSON), and `xseg replay` and `xseg advise` read " \
-    "traces"
+#define FILE_KIND_READ \
+    "xseg reads memory snapshots (pickles), and `xseg replay` and `xseg advise` read traces"
 
 /* The functions that write a snapshot. */
 #define FILE_KIND_SNAPSHOT "torch.cuda.memory._dump_snapshot() or xseg_snapshot()"
 
 /*
- * Describe a file that is neither a pickle, nor a JSON object that may be a snapshot: "it is a gzip file; ...".
+ * Describe a file that is no pickle of protocol 2 or later: "it is a gzip file; ...".
  *
- * Returns: false, with `out` unchanged, if it may be one of these, or cannot be read at all (input_problem())
+ * Returns: false, with `out` unchanged, if it may be such a pickle, or cannot be read (input_problem())
  */
 bool file_kind_describe(struct input *input, char *out, size_t room);
 

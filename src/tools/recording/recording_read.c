@@ -8,7 +8,7 @@
 
 #include "src/tools/containers/array.h"
 #include "src/tools/files/file_kind.h"
-#include "src/tools/files/json_pickle.h"
+#include "src/tools/files/unpickle.h"
 #include "src/tools/recording/traces.h"
 
 /* Numbers of devices are below this: no machine has so many. */
@@ -356,7 +356,7 @@ static int compare_devices(const void *left, const void *right)
            ((const struct recording_device *)right)->number;
 }
 
-/* Report the kind of a pickle or JSON without segments. */
+/* Report the kind of a pickle without segments. */
 static bool refuse_other(struct reading *reading, struct input *input)
 {
     static const char *const kinds[] = {
@@ -368,9 +368,6 @@ static bool refuse_other(struct reading *reading, struct input *input)
 
     if (file_kind_describe(input, reading->fault->text, sizeof(reading->fault->text)))
         return false;
-    if (input_peek(input) == JSON_FIRST)
-        return reading_bad(reading, "it is no memory snapshot: a JSON object without "
-                                    "`segments`; " FILE_KIND_SNAPSHOT " writes one");
     return reading_bad(reading,
                        "it is no memory snapshot: a pickle of %s without %s; " FILE_KIND_SNAPSHOT
                        " writes one",
@@ -415,16 +412,18 @@ static bool read_all(struct reading *reading, struct traces *traces, struct inpu
 static bool read_pickle(struct reading *reading, struct traces *traces, struct input *input)
 {
     const struct pickle_taker taker = {traces, traces_take};
-    char problem[176];
+    struct pickle_fault problem;
     struct pickle pickle;
     bool fine;
 
     reading->pickle = &pickle;
-    if (!json_pickle_read(input, &taker, &pickle, problem, sizeof(problem))) {
-        if (problem[0] &&
+    (void)input_peek(input); /* keeps the first bytes for file_kind_describe() */
+    if (!pickle_read(input, &taker, &pickle, &problem)) {
+        if (problem.text[0] &&
             !file_kind_describe(input, reading->fault->text, sizeof(reading->fault->text)))
             (void)snprintf(reading->fault->text, sizeof(reading->fault->text),
-                           "it cannot be read as a memory snapshot: %s", problem);
+                           "it cannot be read as a memory snapshot: byte %" PRIu64 ": %s",
+                           problem.byte, problem.text);
         return false;
     }
     fine = read_all(reading, traces, input);

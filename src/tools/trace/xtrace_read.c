@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "src/tools/files/file_kind.h"
-#include "src/tools/files/json_pickle.h"
+#include "src/tools/files/pickle.h"
 #include "src/tools/files/lines.h"
 #include "src/tools/trace/reader.h"
 #include "src/tools/trace/snapshot.h"
@@ -317,7 +317,7 @@ bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault
         reader->fault = fault;
         reader->trace.stream_count = 1;
         reader->trace.pool_count = 1;
-        reader->trace.is_snapshot = json_pickle_begins(input_peek(input));
+        reader->trace.is_snapshot = input_peek(input) == PICKLE_PROTO;
         fine = reader->trace.is_snapshot ? snapshot_read(reader, input, device)
                                          : read_lines(reader, input);
     } else {

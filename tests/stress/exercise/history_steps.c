@@ -77,7 +77,6 @@ static void write_snapshot(struct worker *worker, uint64_t epoch)
     const char *path = chance(worker, 4) ? "/dev/null/none" : NULL;
     char name[64];
 
-    options.as_json = chance(worker, 4);
     options.without_events = chance(worker, 4);
     options.host_bytes = chance(worker, 2) ? 65536 : 0;
     options.most_ms = chance(worker, 2) ? 5 : 0;

@@ -289,8 +289,8 @@ class Allocator(_library.Owner):
                          kind=_structs.xseg_reason, record=_records.Reason)
         return _records.record(_records.Explained, out, reasons=found)
 
-    def snapshot(self, path: Union[str, "os.PathLike[str]"], *, as_json: bool = False, events: bool = True,
-                 host_bytes: int = 0, most_ms: int = 0) -> None:
+    def snapshot(self, path: Union[str, "os.PathLike[str]"], *, events: bool = True, host_bytes: int = 0,
+                 most_ms: int = 0) -> None:
         """Write where all memory is, and what led to it, in the format of torch.cuda.memory._dump_snapshot().
 
         events=False leaves out what led to it.  `host_bytes` bounds the host memory for copies of events, 0: what blocks and
@@ -298,8 +298,8 @@ class Allocator(_library.Owner):
 
         FileError: the file cannot be written; a file that was there before still is.
         """
-        options = _records.structure(_structs.xseg_snapshot_options, as_json=as_json, without_events=not events,
-                                     host_bytes=host_bytes, most_ms=most_ms)
+        options = _records.structure(_structs.xseg_snapshot_options, without_events=not events, host_bytes=host_bytes,
+                                     most_ms=most_ms)
         _library.call("xseg_snapshot", self.handle, os.fsencode(path), byref(options))
 
     def metrics(self, *, openmetrics: bool = False) -> str:

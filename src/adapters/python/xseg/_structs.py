@@ -563,7 +563,6 @@ class xseg_history_hook(Structure):
 class xseg_snapshot_options(Structure):
     _fields_ = [
         ("struct_bytes", c_size_t),
-        ("as_json", c_bool),
         ("without_events", c_bool),
         ("host_bytes", c_uint64),
         ("most_ms", c_uint32),
