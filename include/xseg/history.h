@@ -211,8 +211,9 @@ struct xseg_history_hook {
     bool (*name)(void *context, uint32_t frames, char *text, size_t bytes);
     /*
      * Numbers that were gathered last before the previous call of this function, and are not among `kept`, are in no
-     * event and with no block any more.  Called by xseg_history_clear(), and from time to time where a stack is taken;
-     * it must not call this allocator.  NULL: numbers are never forgotten.
+     * event and with no block any more.  Called with no lock held, by one thread at a time: by xseg_history_clear(),
+     * where many stacks were taken, and where a new label or annotation finds the table of labels full.  It must not
+     * call this allocator.  NULL: numbers are never forgotten.
      */
     void (*forget)(void *context, const uint32_t *kept, size_t count);
 };
@@ -235,8 +236,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_history_set_hook(struct xseg_allocator 
  *
  * @param text  copied, at most 119 bytes of it
  *
- * Returns: XSEG_OK, also while no events are kept; XSEG_ERR_ARGUMENT; XSEG_ERR_LIMIT: as xseg_history_label();
- *          XSEG_ERR_HOST_MEMORY; XSEG_ERR_FORKED;
+ * Returns: XSEG_OK, also while no events are kept; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FORKED;
  *          XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST: the device could not be opened
  * Cost:    no driver call once the device is open; the text as in xseg_history_label()
  */
@@ -252,20 +252,20 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_history_annotate(struct xseg_allocator 
  *     ...
  *     (void)xseg_history_label(allocator, before, NULL);
  *
- * Each distinct text is kept once, while it is in use: while a thread has it as its label, an event that is kept or a block
- * carries it, or it has been handed out.  What is not in use any more is dropped in time, so a service may give each
- * request a label of its own.
+ * Each distinct string is kept once, while it is in use: while a thread has it as its label, a recorded event or a block
+ * has it, or it has been returned.  Strings that are not in use are dropped when the table of labels is full, so a service
+ * may give each request a label of its own.  While 16 MiB of strings are in use (32 MiB during a walk, a copy or a
+ * snapshot), each counted in whole 8 bytes, a new string becomes "(other)".
  *
  * @param text    copied, at most 119 bytes of it; NULL: no label
  * @param before  NULL, or set to the label that the thread had.  Its text stays until the same thread gives this pointer
  *                back as `text` with `before` NULL, or one that it was handed out earlier; until it has been handed out
  *                32 more; or until it ends
  *
- * Returns: XSEG_OK; XSEG_ERR_LIMIT: distinct texts of annotations and labels in use take 16 MiB, each counted in whole 8
- *          bytes; XSEG_ERR_HOST_MEMORY, also for a thread that is ending; XSEG_ERR_FORKED.  On an error the thread keeps
- *          the label that it had
- * Cost:    no driver call; one look-up, under a lock that is held for moments.  With a new text a step of the sweep that
- *          drops texts, some 10 us; the whole sweep, which also waits for driver calls, before a text is refused
+ * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, also for a thread that is ending; XSEG_ERR_FORKED.  On an error the thread
+ *          keeps the label that it had
+ * Cost:    no driver call; one look-up, under a lock that is held for moments.  When the table is full, a sweep, O(events +
+ *          blocks + labels), which waits for driver calls that are in progress
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_history_label(struct xseg_allocator *allocator,
                                                        const char *text, const char **before);

@@ -7,7 +7,7 @@
  *
  * The user's clock may be read under any of these; it must not call the library.
  *
- * SWEEP    one per allocator.  Guards the cycle that drops labels.  Never taken while another lock is held.
+ * SWEEP    one per allocator.  Guards the sweep of labels and of the hook's numbers.  Never taken while another lock is held.
  * BUDGET   one per allocator.  Guards its slot in a ledger of processes (budget.h).  Held across: reads and writes of the
  *          ledger's file.  Never taken while another lock is held.
  * GROWTH   one per device.  Whoever maps, unmaps, allocates or frees device memory, or walks all

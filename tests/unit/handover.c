@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "src/core/front/label_sweep.h"
+#include "src/core/front/history_sweep.h"
 #include "tests/support/scene.h"
 
 /* --- What the linker leads here. --- */
@@ -227,7 +227,7 @@ static void a_text_stays_until_it_is_noted(void **state)
     scene_free(allocator, scene_alloc(allocator, 1000, NULL));
     assert_int_equal(pthread_create(&annotates, NULL, annotate, allocator), 0);
     wait_until(&is_parked);
-    xseg_label_sweep_all(allocator);
+    xseg_history_sweep(allocator);
     /* A record that was free is taken by the next text. */
     assert_int_equal(xseg_history_label(allocator, "another", NULL), XSEG_OK);
     atomic_store(&may_go, true);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Labels: each text once, found again from any thread, cut where it is long; dropped by cycles, and full at a bound. */
+/* Labels: each string once, found from any thread, truncated; dropped by sweeps; full at a limit. */
 #include "src/core/history/labels.h"
 
 #include <pthread.h>
@@ -10,8 +10,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-#define ALL SIZE_MAX /* buckets */
 
 static int set_up(void **state)
 {
@@ -69,16 +67,23 @@ static void expect_audit(struct xseg_history_labels *labels, const char *tag)
     }
 }
 
-/* A whole cycle that marks these labels. */
-static bool cycle(struct xseg_history_labels *labels, const uint32_t *marked, size_t count)
+/* A sweep that finds these labels in use. */
+static void sweep(struct xseg_history_labels *labels, const uint32_t *used, size_t count)
 {
     xseg_lock_take(&labels->lock);
     xseg_history_labels_begin(labels);
     for (size_t i = 0; i < count; i++)
-        xseg_history_labels_mark(labels, marked[i]);
-    const bool is_over = xseg_history_labels_drop(labels, ALL);
+        xseg_history_labels_mark(labels, used[i]);
+    xseg_history_labels_drop(labels);
     xseg_lock_give(&labels->lock);
-    return is_over;
+}
+
+static bool is_due(struct xseg_history_labels *labels)
+{
+    xseg_lock_take(&labels->lock);
+    const bool due = xseg_history_labels_is_due(labels);
+    xseg_lock_give(&labels->lock);
+    return due;
 }
 
 static void each_text_is_kept_once(void **state)
@@ -133,8 +138,8 @@ static void long_texts_are_cut(void **state)
     expect_audit(labels, NULL);
 }
 
-/* Labels that a cycle does not meet are dropped, and their records used again; the others stay where they are. */
-static void what_is_not_marked_is_dropped(void **state)
+/* Records of dropped labels are used again; the other labels keep their records. */
+static void unmarked_labels_are_dropped(void **state)
 {
     struct xseg_history_labels *labels = *state;
     uint32_t kept[100], label;
@@ -145,7 +150,7 @@ static void what_is_not_marked_is_dropped(void **state)
         else
             (void)add_number(labels, i);
     const size_t used = labels->memory.used;
-    assert_true(cycle(labels, kept, 100));
+    sweep(labels, kept, 100);
     assert_int_equal(labels->count, 100);
     expect_audit(labels, NULL);
     for (unsigned i = 0; i < 1000; i += 10)
@@ -155,7 +160,7 @@ static void what_is_not_marked_is_dropped(void **state)
     assert_int_equal(labels->memory.used, used);
     expect_audit(labels, NULL);
     /* 0 is no label, and a label that has been dropped is not marked. */
-    assert_true(cycle(labels, kept, 1));
+    sweep(labels, kept, 1);
     xseg_lock_take(&labels->lock);
     xseg_history_labels_mark(labels, 0);
     xseg_history_labels_mark(labels, kept[5]);
@@ -165,8 +170,8 @@ static void what_is_not_marked_is_dropped(void **state)
     expect_audit(labels, NULL);
 }
 
-/* What is added or found after a cycle has begun, and what a copy has, is not dropped by it. */
-static void what_comes_meanwhile_stays(void **state)
+/* A sweep does not drop labels that are added or found after it has begun, nor those of a copy. */
+static void labels_given_during_a_sweep_are_kept(void **state)
 {
     struct xseg_history_labels *labels = *state;
     const uint32_t old = add(labels, "old"), found = add(labels, "found");
@@ -181,11 +186,8 @@ static void what_comes_meanwhile_stays(void **state)
     const uint32_t fresh = add(labels, "new");
     assert_int_equal(add(labels, "found"), found);
     xseg_lock_take(&labels->lock);
-    unsigned steps = 1;
-    while (!xseg_history_labels_drop(labels, 1000))
-        steps++;
+    xseg_history_labels_drop(labels);
     xseg_lock_give(&labels->lock);
-    assert_true(steps > 10);
     assert_int_equal(labels->count, 3);
     assert_int_equal(add(labels, "new"), fresh);
     assert_int_equal(add(labels, "copied"), copied);
@@ -193,51 +195,72 @@ static void what_comes_meanwhile_stays(void **state)
     assert_int_equal(add(labels, "old"), old); /* its record was free */
     /* The next copy has others. */
     xseg_history_labels_begin_copy(labels);
-    assert_true(cycle(labels, &fresh, 1));
+    sweep(labels, &fresh, 1);
     assert_int_equal(labels->count, 1);
     expect_audit(labels, NULL);
 }
 
-static void nothing_is_dropped_while_there_are_readers(void **state)
+/* What a sweep with readers has marked is no mark in the next one. */
+static void readers_keep_all_labels(void **state)
 {
     struct xseg_history_labels *labels = *state;
     const uint32_t label = add(labels, "read");
 
+    (void)add(labels, "unused");
     xseg_history_labels_begin_reading(labels);
     xseg_history_labels_begin_reading(labels);
-    assert_false(cycle(labels, NULL, 0));
+    sweep(labels, &label, 1);
     xseg_history_labels_end_reading(labels);
-    xseg_lock_take(&labels->lock);
-    assert_false(xseg_history_labels_drop(labels, ALL));
-    xseg_lock_give(&labels->lock);
+    sweep(labels, NULL, 0);
     assert_string_equal(xseg_history_labels_text(labels, label), "read");
+    assert_int_equal(labels->count, 2);
     xseg_history_labels_end_reading(labels);
-    xseg_lock_take(&labels->lock);
-    assert_true(xseg_history_labels_drop(labels, ALL));
-    xseg_lock_give(&labels->lock);
+    sweep(labels, &label, 1);
+    assert_int_equal(labels->count, 1);
+    sweep(labels, NULL, 0);
     assert_int_equal(labels->count, 0);
 }
 
-static void a_cycle_is_due_after_many_new_texts(void **state)
+/* The numbers of sweeps start over. */
+static void a_label_that_is_always_in_use_outlives_all_sweeps(void **state)
+{
+    struct xseg_history_labels *labels = *state;
+    const uint32_t label = add(labels, "used");
+
+    labels->sweep = UINT16_MAX - 1;
+    for (unsigned i = 0; i < 4; i++) {
+        (void)add_number(labels, i);
+        sweep(labels, &label, 1);
+        assert_int_equal(labels->count, 1);
+        expect_audit(labels, NULL);
+    }
+}
+
+static void a_sweep_is_due_after_many_new_labels(void **state)
 {
     struct xseg_history_labels *labels = *state;
     uint32_t kept[1000];
     unsigned count = 0;
 
-    for (; !xseg_history_labels_is_due(labels); count++)
+    for (; !is_due(labels); count++)
         if (count < 1000)
             kept[count] = add_number(labels, count);
         else
             (void)add_number(labels, count);
     assert_int_equal(count, XSEG_HISTORY_LABELS_FRESH);
-    assert_true(cycle(labels, kept, 1000));
-    for (count = 0; !xseg_history_labels_is_due(labels); count++)
+    xseg_history_labels_begin_reading(labels); /* a sweep would drop nothing */
+    assert_false(is_due(labels));
+    xseg_history_labels_end_reading(labels);
+    assert_true(is_due(labels));
+    sweep(labels, kept, 1000);
+    for (count = 0; !is_due(labels); count++)
         (void)add_number(labels, 100000 + count);
     assert_int_equal(count, XSEG_HISTORY_LABELS_FRESH + 1000);
 }
 
-/* The bound is one of bytes; while there are readers it is twice as high.  What is there is found in any case. */
-static void texts_without_end_are_refused(void **state)
+/* The limit is one of bytes, twice as high while there are readers.  Labels in the table are found in any case, and
+ * XSEG_HISTORY_LABELS_OTHER has room. */
+static void a_full_table_takes_the_other_label_only(void **state)
 {
     struct xseg_history_labels *labels = *state;
     const uint32_t first = add_number(labels, 0);
@@ -259,10 +282,13 @@ static void texts_without_end_are_refused(void **state)
         assert_in_range(labels->bytes, (readers + 1) * XSEG_HISTORY_LABELS_BYTES - 100,
                         (readers + 1) * XSEG_HISTORY_LABELS_BYTES);
         assert_int_equal(add_number(labels, 0), first);
+        assert_int_equal(try_add(labels, XSEG_HISTORY_LABELS_OTHER, &label),
+                         readers == 0 ? XSEG_HISTORY_LABELS_ADDED : XSEG_HISTORY_LABELS_FOUND);
+        assert_string_equal(xseg_history_labels_text(labels, label), XSEG_HISTORY_LABELS_OTHER);
     }
     xseg_history_labels_end_reading(labels);
     expect_audit(labels, NULL);
-    assert_true(cycle(labels, &first, 1));
+    sweep(labels, &first, 1);
     assert_int_equal(try_add(labels, text, &label), XSEG_HISTORY_LABELS_ADDED);
 }
 
@@ -313,7 +339,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     char *text;
 
     (void)add(labels, "dropped");
-    assert_true(cycle(labels, NULL, 0));
+    sweep(labels, NULL, 0);
     text = (char *)(uintptr_t)xseg_history_labels_text(labels, add(labels, "one"));
     (void)add(labels, "two");
     expect_audit(labels, NULL);
@@ -323,7 +349,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     text[0] = 'O';
     expect_audit(labels, "LABEL-1");
     text[0] = 'o';
-    assert_true(cycle(labels, NULL, 0));
+    sweep(labels, NULL, 0);
     labels->free = 0;
     expect_audit(labels, "LABEL-2");
 }
@@ -333,12 +359,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(each_text_is_kept_once, set_up, tear_down),
         cmocka_unit_test_setup_teardown(long_texts_are_cut, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_is_not_marked_is_dropped, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_comes_meanwhile_stays, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(nothing_is_dropped_while_there_are_readers, set_up,
+        cmocka_unit_test_setup_teardown(unmarked_labels_are_dropped, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(labels_given_during_a_sweep_are_kept, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(readers_keep_all_labels, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_label_that_is_always_in_use_outlives_all_sweeps, set_up,
                                         tear_down),
-        cmocka_unit_test_setup_teardown(a_cycle_is_due_after_many_new_texts, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(texts_without_end_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_sweep_is_due_after_many_new_labels, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_full_table_takes_the_other_label_only, set_up, tear_down),
         cmocka_unit_test_setup_teardown(threads_get_one_number_for_one_text, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_audit_names_the_broken_invariant, set_up, tear_down),
     };

@@ -378,8 +378,9 @@ static uint32_t gather_next(void *context)
     return ++*(uint32_t *)context;
 }
 
-static void note_frames(void *self, uint32_t frames)
+static void note_frames(void *self, uint32_t frames, uint32_t label)
 {
+    (void)label;
     if (frames < 32)
         *(uint32_t *)self |= 1u << frames;
 }
@@ -404,7 +405,7 @@ static void frames_of_each_depth_are_shown(void **state)
     xseg_history_gather(&store);
     const struct xseg_history_gathered outer = xseg_history_put_aside();
     xseg_history_gather(&store);
-    xseg_history_contexts_visit(note_frames, &shown);
+    xseg_history_contexts_visit(&store, note_frames, &shown);
     assert_int_equal(shown & (1u << 10 | 1u << 11), 1u << 10 | 1u << 11);
     xseg_history_take_up(&outer);
     xseg_history_store_fini(&store);

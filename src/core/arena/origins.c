@@ -303,19 +303,20 @@ void xseg_origins_forget_users(struct xseg_arena *arena)
 /* --- Visiting. --- */
 
 static void visit_extent(const struct xseg_origins *origins,
-                         void (*visit)(void *self, uint32_t frames), void *self)
+                         void (*visit)(void *self, uint32_t frames, uint32_t label), void *self)
 {
     for (uint32_t i = 0; origins != NULL && i < origins->chunks; i++) {
         const struct call *calls =
             atomic_load_explicit(&origins->chunk[i].calls, memory_order_acquire);
 
         for (uint32_t at = 0; calls != NULL && at < XSEG_ORIGINS_CHUNK; at++)
-            visit(self, atomic_load_explicit(&calls[at].frames, memory_order_relaxed));
+            visit(self, atomic_load_explicit(&calls[at].frames, memory_order_relaxed),
+                  atomic_load_explicit(&calls[at].label, memory_order_relaxed));
     }
 }
 
-void xseg_origins_visit_frames(const struct xseg_arena *arena,
-                               void (*visit)(void *self, uint32_t frames), void *self)
+void xseg_origins_visit(const struct xseg_arena *arena,
+                        void (*visit)(void *self, uint32_t frames, uint32_t label), void *self)
 {
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -323,33 +324,4 @@ void xseg_origins_visit_frames(const struct xseg_arena *arena,
                                           memory_order_acquire),
                      visit, self);
     }
-}
-
-/* The address of the first place of a chunk; the extent's end for one that it has not. */
-static uint64_t address_of(const struct xseg_extent *extent, uint64_t number)
-{
-    const uint64_t bytes = (uint64_t)XSEG_ORIGINS_CHUNK
-                           << (extent->has_cells ? XSEG_CELLS_SHIFT : XSEG_SLOT_SHIFT);
-
-    return extent->segment.base + xseg_min(number * bytes, extent->segment.bytes);
-}
-
-uint64_t xseg_origins_visit_labels(const struct xseg_extent *extent, uint64_t address,
-                                   void (*visit)(void *self, uint32_t label), void *self)
-{
-    const struct xseg_origins *origins =
-        atomic_load_explicit(&extent->origins, memory_order_acquire);
-    const uint64_t chunks = origins == NULL ? 0 : origins->chunks;
-    uint64_t number = place_of(extent, address) / XSEG_ORIGINS_CHUNK;
-    const uint64_t end = xseg_min(chunks, number + XSEG_ORIGINS_CHUNK);
-    const struct call *calls = NULL;
-
-    /* Looking at a chunk that was never made counts as a place. */
-    while (number < end && calls == NULL)
-        calls = atomic_load_explicit(&origins->chunk[number++].calls, memory_order_acquire);
-    if (calls == NULL)
-        return address_of(extent, origins == NULL ? UINT32_MAX : number);
-    for (uint64_t at = 0; at < XSEG_ORIGINS_CHUNK; at++)
-        visit(self, atomic_load_explicit(&calls[at].label, memory_order_relaxed));
-    return address_of(extent, number);
 }

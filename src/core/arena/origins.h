@@ -66,17 +66,9 @@ void xseg_origins_note_user(struct xseg_extent *extent, uint64_t address, uint64
 /* The word of the request of the block at an address; 0: none. */
 uint64_t xseg_origins_user(const struct xseg_extent *extent, uint64_t address);
 
-/* Visit the numbers of frames of an arena's blocks.  GROWTH is held. */
-void xseg_origins_visit_frames(const struct xseg_arena *arena,
-                               void (*visit)(void *self, uint32_t frames), void *self);
-
-/*
- * Visit the labels of an extent's blocks: those of one chunk at the most, from an address on.  GROWTH is held.
- *
- * Returns: the address to go on from; the extent's end when there are no more
- */
-uint64_t xseg_origins_visit_labels(const struct xseg_extent *extent, uint64_t address,
-                                   void (*visit)(void *self, uint32_t label), void *self);
+/* Visit the frames and labels of an arena's blocks, 0 where a block has none.  GROWTH is held. */
+void xseg_origins_visit(const struct xseg_arena *arena,
+                        void (*visit)(void *self, uint32_t frames, uint32_t label), void *self);
 
 /* Forget the words of all blocks of an arena.  GROWTH is held. */
 void xseg_origins_forget_users(struct xseg_arena *arena);

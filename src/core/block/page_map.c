@@ -223,44 +223,6 @@ struct xseg_block *xseg_page_map_last_slot(const struct xseg_page_map *page_map,
     return NULL;
 }
 
-static bool ends_behind(const struct xseg_extent *extent, uint64_t address)
-{
-    return extent != NULL && end_of(extent) > address;
-}
-
-/* xseg_page_map_next() in the units of a leaf, from that of the address on. */
-static struct xseg_extent *next_in(const struct xseg_page_map_leaf *leaf, uint64_t address)
-{
-    for (uint64_t i = address / UNIT_BYTES % XSEG_PAGE_MAP_UNITS; i < XSEG_PAGE_MAP_UNITS; i++) {
-        struct xseg_extent *head = atomic_load(&leaf->unit[i].head);
-        struct xseg_extent *tail = atomic_load(&leaf->unit[i].tail);
-
-        if (ends_behind(head, address))
-            return head;
-        if (ends_behind(tail, address))
-            return tail;
-    }
-    return NULL;
-}
-
-struct xseg_extent *xseg_page_map_next(struct xseg_page_map *page_map, uint64_t address)
-{
-    struct xseg_extent *extent = NULL;
-
-    xseg_lock_take(&page_map->lock);
-    for (uint64_t gib = xseg_max(page_map->first, address >> 30);
-         extent == NULL && gib < page_map->end; gib++) {
-        const uint64_t from = xseg_max(address, gib << 30);
-        const struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
-
-        extent = leaf != NULL ? next_in(leaf, from) : (struct xseg_extent *)entry_at(page_map, gib);
-        if (!ends_behind(extent, from))
-            extent = NULL;
-    }
-    xseg_lock_give(&page_map->lock);
-    return extent;
-}
-
 uint64_t xseg_page_map_host_bytes(const struct xseg_page_map *page_map,
                                   const struct xseg_extent *extent)
 {

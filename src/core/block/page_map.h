@@ -95,9 +95,6 @@ bool xseg_page_map_cover(struct xseg_page_map *page_map, struct xseg_extent *ext
 struct xseg_block *xseg_page_map_last_slot(const struct xseg_page_map *page_map,
                                            const struct xseg_extent *extent, uint64_t address);
 
-/* The first extent that ends behind an address, or NULL.  It may be about to end, unless GROWTH of its device is held. */
-struct xseg_extent *xseg_page_map_next(struct xseg_page_map *page_map, uint64_t address);
-
 /* An extent's share of the host bytes of its leaves. */
 uint64_t xseg_page_map_host_bytes(const struct xseg_page_map *page_map,
                                   const struct xseg_extent *extent);

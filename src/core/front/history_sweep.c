@@ -5,21 +5,30 @@
 
 #include "src/core/arena/origins.h"
 
-/* A sweep looks at every event, so at least so many numbers come between two. */
-#define LEAST_GATHERS 65536u
+/* Numbers of the hook between two sweeps, in addition to twice those that the last sweep kept. */
+#define MIN_GATHERS 65536u
 
-/* The numbers that are in use, each once after finish(). */
+/* Events that are read under one hold of HISTORY, for which an arena waits when its ring is resized. */
+#define BATCH 4096u
+
+/* The hook's numbers in use, each once after finish(). */
 struct numbers {
     uint32_t *number; /* [capacity] */
     size_t count, capacity;
-    bool is_short; /* of host memory */
+    bool is_short; /* a host allocation has failed */
 };
 
-static void add(void *self, uint32_t number)
-{
-    struct numbers *numbers = self;
+struct sweep {
+    struct xseg_allocator *allocator;
+    struct numbers *numbers; /* NULL: they are not collected */
+    bool has_labels;         /* there were labels when the sweep began; later ones are marked */
+};
 
-    /* Neighbouring events mostly have the same frames. */
+/* --- Marking. --- */
+
+static void add(struct numbers *numbers, uint32_t number)
+{
+    /* Adjacent events mostly have the same frames. */
     if (number == 0 || numbers->is_short ||
         (numbers->count != 0 && numbers->number[numbers->count - 1] == number))
         return;
@@ -35,6 +44,73 @@ static void add(void *self, uint32_t number)
     }
     numbers->number[numbers->count++] = number;
 }
+
+static void mark(void *self, uint32_t frames, uint32_t label)
+{
+    const struct sweep *sweep = self;
+
+    if (sweep->has_labels)
+        xseg_history_labels_mark(&sweep->allocator->history.labels, label);
+    if (sweep->numbers != NULL)
+        add(sweep->numbers, frames);
+}
+
+static void mark_arena(void *self, struct xseg_arena *arena)
+{
+    xseg_origins_visit(arena, mark, self);
+}
+
+/* Mark the events of a ring.  Events that are written meanwhile have marked labels. */
+static void mark_ring(struct sweep *sweep, const struct xseg_history_ring *ring)
+{
+    struct xseg_lock *lock = &sweep->allocator->history.lock;
+    const uint64_t last = atomic_load_explicit(&ring->noted, memory_order_acquire);
+    struct xseg_history_event event;
+    uint64_t number = 0, first, end;
+
+    do {
+        xseg_lock_take(lock);
+        xseg_history_ring_range(ring, &first, &end);
+        number = xseg_max(number, first);
+        end = xseg_min(last, number + BATCH);
+        for (; number < end; number++)
+            if (xseg_history_ring_read(ring, number, &event))
+                mark(sweep, event.frames, event.label);
+        xseg_lock_give(lock);
+    } while (number < last);
+}
+
+static void mark_device(struct sweep *sweep, struct xseg_device *device)
+{
+    xseg_lock_take(&device->growth_lock);
+    xseg_device_visit_arenas(device, mark_arena, sweep);
+    xseg_lock_give(&device->growth_lock);
+    for (const struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
+         ring = ring->next)
+        mark_ring(sweep, ring);
+}
+
+/* Mark from all roots.  SWEEP is held. */
+static void mark_all(struct sweep *sweep)
+{
+    struct xseg_allocator *allocator = sweep->allocator;
+    struct xseg_history_labels *labels = &allocator->history.labels;
+
+    /* Under LABELS: a thread sets a new label in its context before it unlocks LABELS. */
+    xseg_lock_take(&labels->lock);
+    xseg_history_labels_begin(labels);
+    sweep->has_labels = labels->count != 0;
+    xseg_history_contexts_visit(&allocator->history, mark, sweep);
+    xseg_lock_give(&labels->lock);
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            mark_device(sweep, device);
+    }
+}
+
+/* --- The numbers of the hook. --- */
 
 static int compare(const void *a, const void *b)
 {
@@ -55,65 +131,59 @@ static void finish(struct numbers *numbers)
     numbers->count = kept;
 }
 
-static void add_arena(void *self, struct xseg_arena *arena)
+/* Report the numbers in use to the hook, and determine when the next sweep is due. */
+static void report(struct xseg_history_store *store, const struct xseg_history_hook *hook,
+                   struct numbers *numbers)
 {
-    xseg_origins_visit_frames(arena, add, self);
+    finish(numbers);
+    atomic_store_explicit(&store->sweep_after, MIN_GATHERS + 2 * numbers->capacity,
+                          memory_order_relaxed);
+    atomic_store_explicit(&store->gathers, 0, memory_order_relaxed);
+    if (!numbers->is_short)
+        hook->forget(hook->context, numbers->number, numbers->count);
+    free(numbers->number);
 }
 
-static void add_ring(const struct xseg_history_ring *ring, struct numbers *numbers)
+/* Claim the hook's `forget`, which one thread calls at a time.  SWEEP does not cover it: `forget` may wait for a lock of
+ * the user's that is held by a thread that waits for SWEEP. */
+static bool claim_forget(struct xseg_history_store *store, const struct xseg_history_hook *hook)
 {
-    struct xseg_history_event event;
-    uint64_t first, end;
-
-    xseg_history_ring_range(ring, &first, &end);
-    for (uint64_t number = first; number < end; number++)
-        if (xseg_history_ring_read(ring, number, &event))
-            add(numbers, event.frames);
+    return hook != NULL && hook->forget != NULL &&
+           !atomic_load_explicit(&store->is_forgetting, memory_order_relaxed) &&
+           !atomic_exchange(&store->is_forgetting, true);
 }
 
-static void add_device(struct xseg_device *device, struct numbers *numbers)
+static void sweep_with(struct xseg_allocator *allocator, const struct xseg_history_hook *hook,
+                       bool reports)
 {
-    struct xseg_history_store *store = device->history.store;
+    struct xseg_history_store *store = &allocator->history;
+    struct numbers numbers = {.count = 0};
+    struct sweep sweep = {.allocator = allocator, .numbers = reports ? &numbers : NULL};
 
-    xseg_lock_take(&device->growth_lock);
-    xseg_device_visit_arenas(device, add_arena, numbers);
-    xseg_lock_give(&device->growth_lock);
-    xseg_lock_take(&store->lock);
-    for (const struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
-         ring = ring->next)
-        add_ring(ring, numbers);
-    xseg_lock_give(&store->lock);
+    XSEG_ASSERT(!xseg_lock_is_any_held());
+    xseg_lock_take(&store->sweep_lock);
+    mark_all(&sweep);
+    xseg_lock_take(&store->labels.lock);
+    xseg_history_labels_drop(&store->labels);
+    xseg_lock_give(&store->labels.lock);
+    xseg_lock_give(&store->sweep_lock);
+    if (reports) {
+        report(store, hook, &numbers);
+        atomic_store(&store->is_forgetting, false);
+    }
 }
 
 void xseg_history_sweep(struct xseg_allocator *allocator)
 {
-    struct xseg_history_store *store = &allocator->history;
-    const struct xseg_history_hook *hook = xseg_history_store_hook(store);
-    struct numbers numbers = {.count = 0};
+    const struct xseg_history_hook *hook = xseg_history_store_hook(&allocator->history);
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
-    if (hook == NULL || hook->forget == NULL || atomic_load(&store->is_sweeping) ||
-        atomic_exchange(&store->is_sweeping, true))
-        return;
-    xseg_history_contexts_visit(add, &numbers);
-    for (int i = 0; i < allocator->device_count; i++) {
-        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
-
-        if (device != NULL)
-            add_device(device, &numbers);
-    }
-    finish(&numbers);
-    /* The next sweep comes when as many numbers have been given as this one has looked at. */
-    atomic_store_explicit(&store->sweep_after, LEAST_GATHERS + 2 * numbers.capacity,
-                          memory_order_relaxed);
-    atomic_store_explicit(&store->gathers, 0, memory_order_relaxed);
-    if (!numbers.is_short)
-        hook->forget(hook->context, numbers.number, numbers.count);
-    atomic_store(&store->is_sweeping, false);
-    free(numbers.number);
+    sweep_with(allocator, hook, claim_forget(&allocator->history, hook));
 }
 
 void xseg_history_sweep_store(struct xseg_history_store *store)
 {
-    xseg_history_sweep(XSEG_CONTAINER(store, struct xseg_allocator, history));
+    const struct xseg_history_hook *hook = xseg_history_store_hook(store);
+
+    if (claim_forget(store, hook))
+        sweep_with(XSEG_CONTAINER(store, struct xseg_allocator, history), hook, true);
 }

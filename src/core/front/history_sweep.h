@@ -1,21 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep: tells the user's hook which of its numbers are still in use.
+ * The history sweep: finds the labels and the numbers of the user's hook that are in use, drops the other labels, and
+ * reports the numbers in use to the hook.
  *
- * In use is what an event has that can still be walked, what a block carries, and what a thread has gathered for the
- * call that it is in.
+ * It is a complete mark and sweep.  The roots are the contexts of threads, the events in rings and the allocated blocks.
+ * Marking needs no write barrier: a label reaches events and blocks only from the context of a thread, and labels that a
+ * thread is given during the sweep are marked already (labels.h).  For numbers of the hook, `forget` has the same rule:
+ * numbers that were gathered after the previous sweep began are never forgotten.
  *
- * Locking: GROWTH and HISTORY are taken inside, and the hook is called with no lock held; none may be held.
+ * A sweep runs when a table is full: labels.h counts new labels, store.h counts numbers of the hook.  Its cost is
+ * O(events + places of blocks + labels), and both counts grow with what the last sweep kept, so the cost of each new label
+ * is constant on average.
+ *
+ * Locking: none may be held.  SWEEP covers marking and dropping.  GROWTH is taken for the blocks of a device, HISTORY for
+ * a batch of events, LABELS to begin and to drop; no arena lock.  The hook is called with no lock held.
  */
 #ifndef XSEG_CORE_HISTORY_SWEEP_H
 #define XSEG_CORE_HISTORY_SWEEP_H
 
 #include "src/core/device/allocator.h"
 
-/* Sweep now, unless another thread does.  Without host memory nothing is told. */
+/* Sweep.  The hook's `forget` is not called while another thread is in it, nor on host allocation failure; labels are not
+ * dropped while there are readers (labels.h). */
 void xseg_history_sweep(struct xseg_allocator *allocator);
 
-/* xseg_history_sweep() by the allocator's store, which calls it from time to time. */
+/* Sweep because the hook has given many numbers.  Does nothing while another thread sweeps. */
 void xseg_history_sweep_store(struct xseg_history_store *store);
 
 #endif

@@ -2,14 +2,15 @@
 #include "src/core/front/label.h"
 
 #include "src/base/error.h"
-#include "src/core/front/label_sweep.h"
+#include "src/core/front/history_sweep.h"
 #include "src/core/inspect/device_history.h"
 
-/* Find or add a text, and give its label to the calling thread, or keep it for the thread beside its own. */
+/* Find or add a string, and set its label for the calling thread, or keep it for the thread next to its own. */
 struct giving {
     const char *text; /* NULL: no label, for the thread itself */
-    bool is_aside;    /* keep it beside */
+    bool is_aside;    /* keep it next to the thread's own */
     bool keeps_last;
+    bool is_due; /* set: a sweep is due */
     uint32_t label, last;
 };
 
@@ -21,6 +22,7 @@ static enum xseg_history_labels_outcome give_once(struct xseg_history_store *sto
     xseg_lock_take(&store->labels.lock);
     if (giving->text != NULL)
         outcome = xseg_history_labels_add(&store->labels, giving->text, &giving->label);
+    giving->is_due = xseg_history_labels_is_due(&store->labels);
     if (outcome <= XSEG_HISTORY_LABELS_ADDED) {
         if (giving->is_aside)
             xseg_history_keep_label(store, giving->label);
@@ -41,18 +43,15 @@ static xseg_status give(struct xseg_allocator *allocator, struct giving *giving)
     if (giving->text == NULL || xseg_history_join_contexts())
         outcome = give_once(store, giving);
     if (outcome == XSEG_HISTORY_LABELS_FULL) {
-        xseg_label_sweep_all(allocator);
+        xseg_history_sweep(allocator);
         outcome = give_once(store, giving);
-    } else if (outcome == XSEG_HISTORY_LABELS_ADDED) {
-        xseg_label_sweep_step(allocator);
+    } else if (outcome == XSEG_HISTORY_LABELS_ADDED && giving->is_due) {
+        xseg_history_sweep(allocator);
     }
-    if (outcome == XSEG_HISTORY_LABELS_FULL)
-        return xseg_fail(
-            XSEG_ERR_LIMIT,
-            "label \"%.*s\": %zu MiB of distinct texts are in use: label fewer blocks, keep "
-            "fewer events (history_events), or use texts that come again, such as "
-            "the name of a phase",
-            (int)XSEG_HISTORY_LABEL_BYTES - 1, giving->text, XSEG_HISTORY_LABELS_BYTES >> 20);
+    if (outcome == XSEG_HISTORY_LABELS_FULL) {
+        giving->text = XSEG_HISTORY_LABELS_OTHER;
+        outcome = give_once(store, giving);
+    }
     if (outcome == XSEG_HISTORY_LABELS_NO_MEMORY)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the label \"%.*s\"",
                          (int)XSEG_HISTORY_LABEL_BYTES - 1, giving->text);

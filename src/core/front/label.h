@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Giving labels to threads and texts to histories; labels that nothing names any more make room for others
- * (label_sweep.h).
+ * Sets labels of threads and adds annotations to histories.  When the table of labels is full, labels that are not in use
+ * are dropped (history_sweep.h); while all are in use, a new one becomes XSEG_HISTORY_LABELS_OTHER.
  *
- * Locking: what the sweep takes is taken inside; no lock may be held.
+ * Locking: none may be held, because a sweep takes GROWTH, HISTORY and LABELS.
  */
 #ifndef XSEG_CORE_LABEL_H
 #define XSEG_CORE_LABEL_H
@@ -11,11 +11,11 @@
 #include "src/core/device/allocator.h"
 
 /*
- * Give the calling thread a label; NULL: none.
+ * Set the label of the calling thread; NULL: none.
  *
- * last: NULL, or set to the text of the label that the thread had, which is kept for the thread to put it back
+ * last: NULL, or set to the string of the label that the thread had, which is kept until the thread restores it
  *
- * Returns: XSEG_OK; XSEG_ERR_LIMIT: too many bytes of texts are in use; XSEG_ERR_HOST_MEMORY
+ * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_label_set(struct xseg_allocator *allocator, const char *text, const char **last);
 

@@ -58,7 +58,9 @@ bool xseg_history_join_contexts(void)
     return true;
 }
 
-void xseg_history_contexts_visit(void (*visit)(void *self, uint32_t frames), void *self)
+void xseg_history_contexts_visit(const struct xseg_history_store *store,
+                                 void (*visit)(void *self, uint32_t frames, uint32_t label),
+                                 void *self)
 {
     (void)pthread_mutex_lock(&contexts.lock);
     XSEG_LIST_FOR(node, &contexts.all)
@@ -67,7 +69,13 @@ void xseg_history_contexts_visit(void (*visit)(void *self, uint32_t frames), voi
             XSEG_CONTAINER(node, struct xseg_history_context, link);
 
         for (unsigned i = 0; i < XSEG_HISTORY_DEPTH; i++)
-            visit(self, atomic_load_explicit(&context->shown[i], memory_order_acquire));
+            visit(self, atomic_load_explicit(&context->shown[i], memory_order_acquire), 0);
+        for (unsigned i = 0; i < XSEG_HISTORY_LABELS && context->labels[i].store != 0; i++)
+            if (context->labels[i].store == store->serial)
+                visit(self, 0, context->labels[i].label);
+        for (uint32_t i = 0; i < context->scopes; i++)
+            if (context->before[i].store == store->serial)
+                visit(self, 0, context->before[i].label);
     }
     (void)pthread_mutex_unlock(&contexts.lock);
 }
@@ -160,24 +168,6 @@ void xseg_history_let_label_go(struct xseg_history_store *store, uint32_t label)
 {
     (void)pthread_mutex_lock(&contexts.lock);
     pop(store->serial, label);
-    (void)pthread_mutex_unlock(&contexts.lock);
-}
-
-void xseg_history_contexts_mark(struct xseg_history_store *store)
-{
-    (void)pthread_mutex_lock(&contexts.lock);
-    XSEG_LIST_FOR(node, &contexts.all)
-    {
-        const struct xseg_history_context *context =
-            XSEG_CONTAINER(node, struct xseg_history_context, link);
-
-        for (unsigned i = 0; i < XSEG_HISTORY_LABELS && context->labels[i].store != 0; i++)
-            if (context->labels[i].store == store->serial)
-                xseg_history_labels_mark(&store->labels, context->labels[i].label);
-        for (uint32_t i = 0; i < context->scopes; i++)
-            if (context->before[i].store == store->serial)
-                xseg_history_labels_mark(&store->labels, context->before[i].label);
-    }
     (void)pthread_mutex_unlock(&contexts.lock);
 }
 

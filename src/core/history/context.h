@@ -59,8 +59,13 @@ struct xseg_history_context *xseg_history_context(void);
 struct xseg_history_gathered xseg_history_put_aside(void);
 void xseg_history_take_up(const struct xseg_history_gathered *gathered);
 
-/* Visit the numbers of frames that calls of all threads have gathered and may still note. */
-void xseg_history_contexts_visit(void (*visit)(void *self, uint32_t frames), void *self);
+/*
+ * Visit the numbers of frames that calls of all threads have gathered and may still record, and the labels of a store that
+ * threads have or were given to restore.  One of the arguments of `visit` is 0.
+ */
+void xseg_history_contexts_visit(const struct xseg_history_store *store,
+                                 void (*visit)(void *self, uint32_t frames, uint32_t label),
+                                 void *self);
 
 /* Whether a context was gathered under these settings: under others it is that of an earlier call. */
 static inline bool xseg_history_context_is_of(const struct xseg_history_context *context,
@@ -87,9 +92,6 @@ uint32_t xseg_history_set_label(struct xseg_history_store *store, uint32_t label
 void xseg_history_keep_label(struct xseg_history_store *store, uint32_t label)
     XSEG_REQUIRES(store->labels.lock);
 void xseg_history_let_label_go(struct xseg_history_store *store, uint32_t label);
-
-/* Mark the labels of a store that threads have.  LABELS is held. */
-void xseg_history_contexts_mark(struct xseg_history_store *store) XSEG_REQUIRES(store->labels.lock);
 
 /* The label of a store that a thread has, or 0. */
 static inline uint32_t xseg_history_label_of(const struct xseg_history_context *context,

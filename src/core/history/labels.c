@@ -16,7 +16,7 @@ struct label {
     char text[XSEG_HISTORY_LABEL_BYTES]; /* filled up with zeros */
     uint32_t next;                       /* of its chain, or free */
     uint16_t copy;                       /* the last one that has it; 0: none */
-    uint8_t colour;                      /* 0: no label */
+    _Atomic uint16_t mark;               /* 0: no label */
 };
 
 _Static_assert(sizeof(struct label) % XSEG_BUMP_UNIT == 0, "records lie side by side");
@@ -29,8 +29,8 @@ void xseg_history_labels_init(struct xseg_history_labels *labels)
 {
     memset(labels, 0, sizeof(*labels));
     xseg_lock_init(&labels->lock, XSEG_RANK_LABELS);
-    labels->colour = 1;
-    labels->most_fresh = XSEG_HISTORY_LABELS_FRESH;
+    labels->sweep = 1;
+    labels->max_fresh = XSEG_HISTORY_LABELS_FRESH;
 }
 
 void xseg_history_labels_fini(struct xseg_history_labels *labels)
@@ -72,6 +72,16 @@ static struct wanted prepare(const char *text)
     return wanted;
 }
 
+static void set_mark(struct label *record, uint16_t mark)
+{
+    atomic_store_explicit(&record->mark, mark, memory_order_relaxed);
+}
+
+static uint16_t mark_of(const struct label *record)
+{
+    return atomic_load_explicit(&record->mark, memory_order_relaxed);
+}
+
 static uint32_t find(const struct xseg_history_labels *labels, const struct wanted *wanted)
 {
     uint32_t label = labels->bucket[wanted->bucket];
@@ -105,10 +115,10 @@ enum xseg_history_labels_outcome xseg_history_labels_add(struct xseg_history_lab
         return XSEG_HISTORY_LABELS_NO_MEMORY;
     *label = find(labels, &wanted);
     if (*label != 0) {
-        at(labels, *label)->colour = labels->colour;
+        set_mark(at(labels, *label), labels->sweep);
         return XSEG_HISTORY_LABELS_FOUND;
     }
-    if (labels->bytes + wanted.bytes > most)
+    if (labels->bytes + wanted.bytes > most && strcmp(text, XSEG_HISTORY_LABELS_OTHER) != 0)
         return XSEG_HISTORY_LABELS_FULL;
     *label = take_record(labels);
     if (*label == 0)
@@ -117,7 +127,7 @@ enum xseg_history_labels_outcome xseg_history_labels_add(struct xseg_history_lab
     memcpy(record->text, wanted.text, sizeof(record->text));
     record->next = labels->bucket[wanted.bucket];
     record->copy = 0;
-    record->colour = labels->colour;
+    set_mark(record, labels->sweep);
     labels->bucket[wanted.bucket] = *label;
     labels->bytes += wanted.bytes;
     labels->count++;
@@ -163,33 +173,26 @@ void xseg_history_labels_keep(struct xseg_history_labels *labels, uint32_t label
     xseg_lock_give(&labels->lock);
 }
 
-/* --- A cycle. --- */
+/* --- A sweep. --- */
 
-bool xseg_history_labels_is_due(struct xseg_history_labels *labels)
+bool xseg_history_labels_is_due(const struct xseg_history_labels *labels)
 {
-    if (atomic_load_explicit(&labels->stage, memory_order_relaxed) != XSEG_HISTORY_LABELS_IDLE)
-        return true;
-    xseg_lock_take(&labels->lock);
-    const bool is_due = labels->fresh >= labels->most_fresh;
-    xseg_lock_give(&labels->lock);
-    return is_due;
+    return labels->fresh >= labels->max_fresh && labels->readers == 0;
 }
 
 void xseg_history_labels_begin(struct xseg_history_labels *labels)
 {
-    XSEG_ASSERT(labels->stage == XSEG_HISTORY_LABELS_IDLE);
-    labels->colour = labels->colour == 1 ? 2 : 1;
-    labels->fresh = 0;
-    labels->swept = 0;
+    labels->sweep = labels->sweep == UINT16_MAX ? 1 : (uint16_t)(labels->sweep + 1);
 }
 
 void xseg_history_labels_mark(struct xseg_history_labels *labels, uint32_t label)
 {
-    if (label != 0 && at(labels, label)->colour != 0)
-        at(labels, label)->colour = labels->colour;
+    /* A block that is freed meanwhile may still name a label that was dropped. */
+    if (label != 0 && mark_of(at(labels, label)) != 0)
+        set_mark(at(labels, label), labels->sweep);
 }
 
-/* Drop what no cycle has to keep from a chain. */
+/* Drop the labels of a chain that are not in use. */
 static void drop_from(struct xseg_history_labels *labels, uint32_t *first)
 {
     uint32_t *link = first, label;
@@ -197,33 +200,28 @@ static void drop_from(struct xseg_history_labels *labels, uint32_t *first)
     while ((label = *link) != 0) {
         struct label *record = at(labels, label);
 
-        if (record->copy != 0 && record->copy == labels->copy)
-            record->colour = labels->colour;
-        if (record->colour == labels->colour) {
+        if (mark_of(record) == labels->sweep ||
+            (record->copy != 0 && record->copy == labels->copy)) {
             link = &record->next;
             continue;
         }
         *link = record->next;
         labels->bytes -= xseg_round_up(strlen(record->text) + 1, sizeof(uint64_t));
         labels->count--;
-        record->colour = 0;
+        set_mark(record, 0);
         record->next = labels->free;
         labels->free = label;
     }
 }
 
-bool xseg_history_labels_drop(struct xseg_history_labels *labels, size_t buckets)
+void xseg_history_labels_drop(struct xseg_history_labels *labels)
 {
-    const size_t end = xseg_min(labels->swept + buckets, BUCKETS);
-
-    if (labels->readers != 0)
-        return false;
-    for (; labels->swept < end; labels->swept++)
-        drop_from(labels, &labels->bucket[labels->swept]);
-    if (end != BUCKETS)
-        return false;
-    labels->most_fresh = XSEG_HISTORY_LABELS_FRESH + labels->count;
-    return true;
+    if (labels->readers != 0 || labels->bucket == NULL)
+        return;
+    for (size_t i = 0; i < BUCKETS; i++)
+        drop_from(labels, &labels->bucket[i]);
+    labels->fresh = 0;
+    labels->max_fresh = XSEG_HISTORY_LABELS_FRESH + labels->count;
 }
 
 /* --- The audit. --- */
@@ -238,7 +236,7 @@ bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_f
         const struct label *record = at(labels, (uint32_t)i);
 
         records++;
-        if (record->colour == 0)
+        if (mark_of(record) == 0)
             continue;
         const struct wanted wanted = prepare(record->text);
         XSEG_HOLDS(finding, "LABEL-1", find(labels, &wanted) == i, "label %zu is not found", i);
@@ -250,7 +248,7 @@ bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_f
                labels->count, labels->bytes);
     for (uint32_t label = labels->free; label != 0 && spare <= records;
          label = at(labels, label)->next) {
-        XSEG_HOLDS(finding, "LABEL-2", at(labels, label)->colour == 0,
+        XSEG_HOLDS(finding, "LABEL-2", mark_of(at(labels, label)) == 0,
                    "label %" PRIu32 " is in use, and free", label);
         spare++;
     }

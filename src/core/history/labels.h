@@ -5,20 +5,22 @@
  * A text is a record of fixed size in a reserved range: it stays where it is while the label is in use, and is read
  * without a lock.  Numbers are handles of a bump allocator.
  *
- * Labels that nothing names any more are dropped by mark and sweep, in bounded steps (label_sweep.h).  A cycle begins
- * with another colour.  What threads, events and blocks name is given that colour, as is each label that a thread is
- * given meanwhile; the others are dropped then.  Notes need not tell of what they overwrite, so they cost nothing.
+ * Labels that are not in use any more are dropped by mark and sweep (history_sweep.h).  Each sweep has a number.  The sweep
+ * marks the labels of threads, events and blocks with it, as does each call that gives a label to a thread; labels without
+ * the mark are dropped.  Events and blocks that are overwritten or freed do nothing for it.
  *
  * Terms:
- *   colour    that of the current cycle, or of the one before; a record without a label has none
- *   reader    has copied numbers of labels, and is going to read their texts: nothing is dropped meanwhile
+ *   mark      the number of the last sweep that found the label in use; a record without a label has the mark 0
+ *   reader    a thread that has copied numbers of labels and reads their strings: no label is dropped meanwhile
  *   copy      entries that xseg_history_copy() has filled in: their labels are kept until the next copy
+ *   full      XSEG_HISTORY_LABELS_FRESH new labels since the last sweep, and as many more as that sweep has kept; or
+ *             XSEG_HISTORY_LABELS_BYTES of strings
  *
  * Invariants:
- *   LABEL-1  each label is in the chain of its text's hash, once, and has a colour; `count` and `bytes` are their sums.
- *   LABEL-2  all other records are in the list of free ones, and have no colour.
+ *   LABEL-1  each label is in the chain of its string's hash, once, and has a mark; `count` and `bytes` are their sums.
+ *   LABEL-2  all other records are in the list of free ones, and have no mark.
  *
- * Locking: LABELS, a leaf, covers everything; xseg_history_labels_text() takes none.
+ * Locking: LABELS, a leaf, covers everything except marks, which are atomic.  xseg_history_labels_text() takes no lock.
  */
 #ifndef XSEG_CORE_HISTORY_LABELS_H
 #define XSEG_CORE_HISTORY_LABELS_H
@@ -28,23 +30,18 @@
 
 /* A longer text is cut to one byte less. */
 #define XSEG_HISTORY_LABEL_BYTES 120u
-/* How many bytes of texts in use are never refused.  Each text counts with its terminator, in whole words. */
+/* Bytes of strings that the table holds, twice as many while there are readers.  Each string counts with its terminator,
+ * in whole words. */
 #define XSEG_HISTORY_LABELS_BYTES ((size_t)16 << 20)
-/* Texts that come after a cycle before the next one begins; and so many more as the cycle has kept. */
+/* New labels between two sweeps, in addition to as many as the last sweep has kept. */
 #define XSEG_HISTORY_LABELS_FRESH 16384u
-
-/* What a cycle does next. */
-enum xseg_history_labels_stage {
-    XSEG_HISTORY_LABELS_IDLE, /* there is no cycle */
-    XSEG_HISTORY_LABELS_EVENTS,
-    XSEG_HISTORY_LABELS_BLOCKS,
-    XSEG_HISTORY_LABELS_DROP
-};
+/* The label in place of one for which there is no room: it always has room. */
+#define XSEG_HISTORY_LABELS_OTHER "(other)"
 
 enum xseg_history_labels_outcome {
     XSEG_HISTORY_LABELS_FOUND,
     XSEG_HISTORY_LABELS_ADDED,
-    XSEG_HISTORY_LABELS_FULL, /* the texts take too many bytes */
+    XSEG_HISTORY_LABELS_FULL, /* no room: sweep, and add XSEG_HISTORY_LABELS_OTHER if there is still none */
     XSEG_HISTORY_LABELS_NO_MEMORY
 };
 
@@ -56,20 +53,18 @@ struct xseg_history_labels {
     uint32_t count;          /* labels */
     size_t bytes;            /* their texts */
     uint32_t readers;
-    uint16_t copy; /* number of the last one */
-    uint8_t colour;
+    uint16_t copy;  /* number of the last one */
+    uint16_t sweep; /* number of the last one, never 0 */
     uint32_t fresh,
-        most_fresh; /* texts that came since the last cycle, and how many begin the next one */
-    size_t swept;   /* DROP: buckets that were looked at */
-    atomic_uint stage; /* enum xseg_history_labels_stage */
+        max_fresh; /* new labels since the last sweep, and how many make the next one due */
 };
 
 void xseg_history_labels_init(struct xseg_history_labels *labels);
 void xseg_history_labels_fini(struct xseg_history_labels *labels);
 
 /*
- * Find the number of a text, which is copied if it is new, and colour it.  LABELS is held until the number is where
- * cycles look for it.
+ * Find the number of a string, which is copied if it is new, and mark it.  LABELS is held until the number is where
+ * sweeps look for it.
  *
  * Cost: one look-up
  */
@@ -89,22 +84,20 @@ void xseg_history_labels_begin_copy(struct xseg_history_labels *labels);
 /* Keep a label for the last copy; 0 is fine.  LABELS is taken inside. */
 void xseg_history_labels_keep(struct xseg_history_labels *labels, uint32_t label);
 
-/* --- A cycle; label_sweep.h makes it. --- */
+/* --- A sweep; history_sweep.h makes it. --- */
 
-/* Whether a cycle is under way, or is to begin.  Threads: any; other threads may change that. */
-bool xseg_history_labels_is_due(struct xseg_history_labels *labels);
+/* Whether so many labels are new that a sweep is due, and it could drop some. */
+bool xseg_history_labels_is_due(const struct xseg_history_labels *labels)
+    XSEG_REQUIRES(labels->lock);
 
-/* Begin a cycle: all labels have the other colour now. */
+/* Begin a sweep: no label is marked any more. */
 void xseg_history_labels_begin(struct xseg_history_labels *labels) XSEG_REQUIRES(labels->lock);
 
-/* Colour a label, which is in use; 0 is fine. */
-void xseg_history_labels_mark(struct xseg_history_labels *labels, uint32_t label)
-    XSEG_REQUIRES(labels->lock);
+/* Mark a label that is in use; 0 is fine.  The caller is the sweep that has begun.  Threads: any, no lock. */
+void xseg_history_labels_mark(struct xseg_history_labels *labels, uint32_t label);
 
-/* Drop labels without the cycle's colour, from so many buckets.  Returns true when the cycle is over; false also while
- * there are readers. */
-bool xseg_history_labels_drop(struct xseg_history_labels *labels, size_t buckets)
-    XSEG_REQUIRES(labels->lock);
+/* Drop the labels without a mark; none while there are readers. */
+void xseg_history_labels_drop(struct xseg_history_labels *labels) XSEG_REQUIRES(labels->lock);
 
 bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_finding *finding)
     XSEG_REQUIRES(labels->lock);

@@ -71,7 +71,7 @@ void xseg_history_store_init(struct xseg_history_store *store, const struct xseg
     atomic_init(&store->capacity, 1);
     xseg_lock_init(&store->lock, XSEG_RANK_HISTORY);
     xseg_history_labels_init(&store->labels);
-    xseg_lock_init(&store->sweeping.lock, XSEG_RANK_SWEEP);
+    xseg_lock_init(&store->sweep_lock, XSEG_RANK_SWEEP);
     store->clock = *clock;
     store->counts_cycles = clock->read == NULL && has_steady_counter();
     atomic_init(&store->sweep_after, UINT64_MAX);
@@ -94,7 +94,7 @@ void xseg_history_store_fini(struct xseg_history_store *store)
         free(hook);
     }
     xseg_history_labels_fini(&store->labels);
-    xseg_lock_fini(&store->sweeping.lock);
+    xseg_lock_fini(&store->sweep_lock);
     xseg_pool_ids_fini(&store->pool_ids);
     xseg_lock_fini(&store->lock);
 }

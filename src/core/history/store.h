@@ -9,8 +9,8 @@
  *   ticks     the unit of the clock: nanoseconds of the user's clock or of CLOCK_MONOTONIC, or of the processor's
  *             counter where that runs at one speed whatever the processor does (CPUID 80000007h, EDX bit 8)
  *
- * Locking: HISTORY guards hooks, names of pools, and the memory of rings; LABELS the labels, SWEEP the cycle that drops
- * some.  Everything else is atomic or does not change.
+ * Locking: HISTORY guards hooks, names of pools, and the memory of rings; LABELS the labels, SWEEP the sweep that
+ * drops some.  Everything else is atomic or does not change.
  */
 #ifndef XSEG_CORE_HISTORY_STORE_H
 #define XSEG_CORE_HISTORY_STORE_H
@@ -45,16 +45,6 @@ struct xseg_history_hooked {
     struct xseg_history_hooked *before;
 };
 
-struct xseg_history_ring;
-
-/* How far the cycle has come that drops labels; of a room above. */
-struct xseg_history_sweeping {
-    struct xseg_lock lock;          /* SWEEP */
-    int device;                     /* whose events or blocks come next */
-    struct xseg_history_ring *ring; /* EVENTS: the next one; NULL: the device's first */
-    uint64_t at, end; /* in the ring, up to its end when it was come to; or an address */
-};
-
 struct xseg_history_store {
     atomic_uint_fast64_t settings;
     atomic_uint_fast64_t capacity; /* events of a ring; never 0 */
@@ -67,15 +57,14 @@ struct xseg_history_store {
     uint64_t first_ticks, first_ns; /* of one moment, when the store was made */
     struct xseg_lock lock;          /* HISTORY */
     struct xseg_history_labels labels;
-    struct xseg_history_sweeping sweeping;
+    struct xseg_lock sweep_lock;                /* SWEEP */
     struct xseg_pool_ids pool_ids;              /* guarded by HISTORY */
     _Atomic(struct xseg_stack_depot *) depot;   /* NULL until stacks are switched on */
     _Atomic(struct xseg_history_hooked *) hook; /* the one in force, or NULL */
     struct xseg_history_hooked *hooks;          /* all so far, newest first; guarded by HISTORY */
-    /* Says which of the user's numbers are still in use; of a room above. */
+    /* history_sweep.h, of a module above. */
     void (*sweep)(struct xseg_history_store *store);
-    atomic_bool
-        is_sweeping; /* a thread is: numbers must not be forgotten by two sweeps that overlap */
+    atomic_bool is_forgetting; /* a thread collects numbers for the hook's `forget`, or is in it */
     atomic_uint_fast64_t gathers,
         sweep_after; /* numbers since the last sweep; so many make the next one due */
 };
@@ -116,7 +105,7 @@ static inline void xseg_history_store_count_gather(struct xseg_history_store *st
 {
     const uint64_t gathers = atomic_fetch_add_explicit(&store->gathers, 1, memory_order_relaxed);
 
-    /* Not only at that number: a sweep that is still under way turns away the thread that draws it. */
+    /* Not only at that number: during a sweep the thread that draws it does nothing. */
     if (__builtin_expect(gathers >= atomic_load_explicit(&store->sweep_after, memory_order_relaxed),
                          0))
         store->sweep(store);
