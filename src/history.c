@@ -179,20 +179,14 @@ xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
 
 xseg_status xseg_history_find_sources(struct xseg_allocator *allocator)
 {
-    struct xseg_stack_name name;
-
     XSEG_ENTRY(allocator);
     struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
     if (!xseg_stack_name_prepare())
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "xseg_history_find_sources: libdw.so.1 cannot be opened: install it "
                          "(Debian: libdw1), or look up the offsets with addr2line");
-    if (depot == NULL || !xseg_stack_name_init(&name, depot))
-        return XSEG_OK;
-    const uint32_t count = xseg_stack_depot_count(depot);
-    for (uint32_t stack = 1; stack <= count; stack++)
-        xseg_stack_name_stack(&name, stack);
-    xseg_stack_name_fini(&name);
+    if (depot != NULL)
+        (void)xseg_stack_name_all(depot, UINT64_MAX);
     return XSEG_OK;
 }
 

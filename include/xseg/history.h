@@ -153,11 +153,10 @@ struct xseg_history_frame {
     const char *module;   /* path of the file; NULL: in none */
     const char *build_id; /* of the file, in hexadecimal digits; NULL: it has none */
     uint64_t offset;      /* in the file's addresses, as addr2line and libdw count */
-    const char *function; /* NULL: it has no symbol, see the offset */
+    const char *function; /* NULL: not looked up or not found, see xseg_history_find_sources() */
     uint64_t function_offset;
-    const char *
-        source; /* file of the source; NULL: not looked up or not found, see xseg_history_find_sources() */
-    uint32_t line; /* in it; 0: unknown */
+    const char *source; /* source file; NULL: not looked up or not found */
+    uint32_t line;      /* in it; 0: unknown */
 };
 
 /**
@@ -167,18 +166,19 @@ struct xseg_history_frame {
  * @param visit  false ends the visit
  *
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT: there is no stack of this number; XSEG_ERR_FORKED
- * Cost:    no driver call, no lock.  Modules that were unloaded meanwhile keep their names.
+ * Cost:    no driver call, no lock.  Modules that were unloaded keep their paths and build IDs.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_history_stack(
     struct xseg_allocator *allocator, uint32_t stack,
     bool (*visit)(void *context, const struct xseg_history_frame *frame), void *context);
 
 /**
- * Look up file and line of the frames of all stacks so far, in the debug information of their modules, as
- * xseg_history_stack() then gives them.  Each frame is looked up once.
+ * Look up function, file and line of the frames of all stacks so far, in the symbol tables and the debug information of
+ * their modules, as xseg_history_stack() then returns them.  Each frame is looked up once.  xseg_snapshot() does the same.
  *
- * Debug information is read from the files of the modules, and from the system's folder for it by build id; nothing
- * is fetched from a network.  Frames of a file that has changed since, or is gone, keep the names that they have.
+ * Symbols are read from the files of the modules, also after the modules were unloaded, and debug information also from
+ * the system's folder for it by build ID; nothing is fetched from a network.  Frames of a file that was removed, or has
+ * another build ID, have no names.
  *
  * Returns: XSEG_OK, also where nothing was found; XSEG_ERR_UNSUPPORTED: libdw.so.1 (Debian: libdw1) cannot be opened;
  *          XSEG_ERR_FORKED

@@ -10,11 +10,9 @@
 /* The longest text that is kept: names of C++ can be longer than anybody reads. */
 #define TEXT_BYTES 4095u
 
-bool xseg_frames_init(struct xseg_frames *frames, struct xseg_bump *memory,
-                      struct xseg_modules *modules)
+bool xseg_frames_init(struct xseg_frames *frames, struct xseg_bump *memory)
 {
     frames->memory = memory;
-    frames->modules = modules;
     return xseg_handle_table_init(&frames->frames, memory) &&
            xseg_handle_table_init(&frames->texts, memory);
 }
@@ -68,24 +66,13 @@ static uint32_t keep_text(struct xseg_frames *frames, const char *text, size_t l
 bool xseg_frames_keep(struct xseg_frames *frames, const void *pc,
                       const struct xseg_module_placement *placement)
 {
-    struct xseg_symbol found;
-    uint32_t symbol = 0;
-
     if (xseg_frames_find(frames, pc, placement) != NULL)
         return true;
-    const bool has_symbol = placement != NULL && xseg_modules_symbol(frames->modules, placement,
-                                                                     xseg_frames_call(pc), &found);
-    if (has_symbol)
-        symbol = keep_text(frames, found.name, found.name_bytes);
-    if (has_symbol && symbol == 0)
-        return false;
     struct xseg_frame *frame = xseg_bump_take(frames->memory, sizeof(*frame));
     if (frame == NULL)
         return false;
     frame->pc = pc;
     frame->placement = placement;
-    frame->symbol_offset = has_symbol ? (uintptr_t)pc - placement->base - found.offset : 0;
-    atomic_init(&frame->symbol, symbol);
     return xseg_handle_table_add(&frames->frames, frames->memory, hash_of_pc(pc),
                                  xseg_bump_handle(frames->memory, frame));
 }
@@ -99,13 +86,9 @@ void xseg_frames_note(struct xseg_frames *frames, const struct xseg_frame *frame
     XSEG_ASSERT(frame->placement != NULL);
     if (atomic_load_explicit(&record->was_asked, memory_order_relaxed))
         return;
-    if (source->symbol != NULL &&
-        atomic_load_explicit(&record->symbol, memory_order_relaxed) == 0) {
-        record->symbol_offset = source->symbol_offset;
-        atomic_store_explicit(&record->symbol,
-                              keep_text(frames, source->symbol, strlen(source->symbol)),
-                              memory_order_release);
-    }
+    if (source->symbol != NULL)
+        record->symbol = keep_text(frames, source->symbol, strlen(source->symbol));
+    record->symbol_offset = record->symbol != 0 ? source->symbol_offset : 0;
     if (source->file != NULL)
         record->file = keep_text(frames, source->file, strlen(source->file));
     record->line = record->file != 0 ? source->line : 0;
@@ -117,8 +100,6 @@ void xseg_frames_note(struct xseg_frames *frames, const struct xseg_frame *frame
 void xseg_frames_read(const struct xseg_frames *frames, const struct xseg_frame *frame,
                       struct xseg_stack_frame *out)
 {
-    const uint32_t symbol = atomic_load_explicit(&frame->symbol, memory_order_acquire);
-
     memset(out, 0, sizeof(*out));
     out->pc = frame->pc;
     if (frame->placement == NULL)
@@ -126,12 +107,10 @@ void xseg_frames_read(const struct xseg_frames *frames, const struct xseg_frame 
     out->path = frame->placement->module->path;
     out->build_id = frame->placement->module->build_id;
     out->offset = (uintptr_t)frame->pc - frame->placement->base;
-    if (symbol != 0) {
-        out->symbol = xseg_bump_at(frames->memory, symbol);
-        out->symbol_offset = frame->symbol_offset;
-    }
     out->was_asked = atomic_load_explicit(&frame->was_asked, memory_order_acquire);
     if (out->was_asked) {
+        out->symbol = frame->symbol != 0 ? xseg_bump_at(frames->memory, frame->symbol) : NULL;
+        out->symbol_offset = frame->symbol_offset;
         out->file = frame->file != 0 ? xseg_bump_at(frames->memory, frame->file) : NULL;
         out->line = frame->line;
     }
@@ -153,8 +132,7 @@ static void look_at_frame(void *context, uint32_t handle)
     if (xseg_frames_find(look->frames, frame->pc, frame->placement) != frame)
         look->broken = "FRAMES-1";
     else if (frame->placement == NULL &&
-             (atomic_load_explicit(&frame->symbol, memory_order_relaxed) != 0 ||
-              atomic_load_explicit(&frame->was_asked, memory_order_relaxed)))
+             atomic_load_explicit(&frame->was_asked, memory_order_relaxed))
         look->broken = "FRAMES-2";
     else
         return;

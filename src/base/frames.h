@@ -6,12 +6,11 @@
  *   frame    a return address on a placement of a module (modules.h), or on none.  The same address on two
  *            placements is two frames.  The call before the address is what is looked up, since a call may
  *            be a function's last instruction.
- *   symbol   the function of a frame, as its module exports it, or as stack_name.h has found it
- *   source   the file and the line of a frame, if somebody has asked for them: stack_name.h
+ *   source   the function, file and line of a frame, once stack_name.h has looked them up
  *
  * Invariants:
  *   FRAMES-1  each frame is found by its address and placement; no two are of the same.
- *   FRAMES-2  a frame on no placement has neither symbol nor source.
+ *   FRAMES-2  a frame on no placement has no source.
  *
  * Locking: the owner's lock covers xseg_frames_keep() and xseg_frames_note(); reading takes none.  Records
  * end with their memory.
@@ -30,7 +29,6 @@
 
 struct xseg_frames {
     struct xseg_bump *memory;
-    struct xseg_modules *modules;
     struct xseg_handle_table frames;
     struct xseg_handle_table texts; /* names of functions and of files, each once */
 };
@@ -39,10 +37,9 @@ struct xseg_frames {
 struct xseg_frame {
     const void *pc;
     const struct xseg_module_placement *placement; /* NULL: on none */
-    uint64_t symbol_offset;                        /* of the frame; written before `symbol` */
-    atomic_uint_least32_t symbol;
-    uint32_t file, line; /* written before `was_asked` */
-    atomic_bool was_asked;
+    uint64_t symbol_offset;                        /* of the frame from the function */
+    uint32_t symbol, file, line;
+    atomic_bool was_asked; /* written after the source, which does not change then */
 };
 
 /* What is known of a frame.  Texts belong to the table. */
@@ -51,10 +48,10 @@ struct xseg_stack_frame {
     const char *path;       /* of the module; NULL if the frame lies in none */
     const char *build_id;   /* of the module, in hexadecimal digits; NULL if it has none */
     uint64_t offset;        /* of the frame in the module, as tools that read its file count */
+    bool was_asked;         /* the source was looked up; what follows is 0 before */
     const char *symbol;     /* the function; NULL if unknown */
     uint64_t symbol_offset; /* of the frame from the function */
-    bool was_asked;         /* for the source; what follows is 0 before */
-    const char *file;       /* of the source; NULL if unknown */
+    const char *file;       /* NULL if unknown */
     uint32_t line;
 };
 
@@ -73,26 +70,19 @@ static inline uintptr_t xseg_frames_call(const void *pc)
 }
 
 /* Returns: false if the memory has no room */
-bool xseg_frames_init(struct xseg_frames *frames, struct xseg_bump *memory,
-                      struct xseg_modules *modules);
+bool xseg_frames_init(struct xseg_frames *frames, struct xseg_bump *memory);
 
 /* The frame of an address on a placement, NULL: on none.  Returns: NULL if there is none */
 const struct xseg_frame *xseg_frames_find(const struct xseg_frames *frames, const void *pc,
                                           const struct xseg_module_placement *placement);
 
-/*
- * See to it that an address has a frame, with the function that its module exports there.
- *
- * The loader is held, and the placement is loaded: xseg_modules_hold().
- *
- * Returns: false if the memory has no room
- */
+/* Add the frame of an address on a placement, unless there is one.  Returns: false if the memory has no room */
 bool xseg_frames_keep(struct xseg_frames *frames, const void *pc,
                       const struct xseg_module_placement *placement);
 
 /*
- * Note the source of a frame that lies on a placement, and its function if none is known.  The texts
- * are copied; one for which the memory has no room stays unknown.  Nothing is done if that has been noted before.
+ * Record the source of a frame on a placement.  Strings are copied; one for which the memory has no room stays unknown.
+ * Does nothing if a source has been recorded before.
  */
 void xseg_frames_note(struct xseg_frames *frames, const struct xseg_frame *frame,
                       const struct xseg_stack_source *source);

@@ -26,7 +26,6 @@ struct found {
     const char *name;
     uint64_t shape;
     uintptr_t base, start, end;
-    const ElfW(Dyn) * dynamic;
     char build_id[2 * BUILD_ID_BYTES + 1]; /* empty if there is none */
 };
 
@@ -88,8 +87,6 @@ static bool read_module(const struct dl_phdr_info *info, struct found *found)
         if (part->p_type == PT_LOAD) {
             found->start = xseg_min(found->start, start);
             found->end = xseg_max(found->end, start + part->p_memsz);
-        } else if (part->p_type == PT_DYNAMIC && is_in_memory(info, part)) {
-            found->dynamic = at(start);
         } else if (part->p_type == PT_NOTE && found->build_id[0] == '\0' &&
                    is_in_memory(info, part)) {
             read_notes(found, at(start), part->p_filesz, part->p_align);
@@ -197,12 +194,8 @@ static int note_module(struct dl_phdr_info *info, size_t bytes, void *context)
     placement = placement_of(modules, &found);
     if (placement == NULL)
         modules->is_known = false; /* no room: the next look may have some */
-    else {
+    else
         placement->was_seen = true;
-        if (!atomic_load_explicit(&placement->is_loaded, memory_order_relaxed))
-            xseg_symbols_read(&placement->symbols, found.base, found.dynamic, found.start,
-                              found.end);
-    }
     return 0;
 }
 
@@ -307,15 +300,6 @@ const struct xseg_module_placement *xseg_modules_find(const struct xseg_modules 
             high = middle;
     }
     return low > 0 && address < modules->loaded[low - 1]->end ? modules->loaded[low - 1] : NULL;
-}
-
-bool xseg_modules_symbol(struct xseg_modules *modules,
-                         const struct xseg_module_placement *placement, uintptr_t address,
-                         struct xseg_symbol *out)
-{
-    XSEG_ASSERT(atomic_load_explicit(&placement->is_loaded, memory_order_relaxed));
-    return xseg_symbols_find(&placement->symbols, &placement->module->order, modules->memory,
-                             address - placement->base, out);
 }
 
 /* --- The audit. --- */

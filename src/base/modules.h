@@ -16,9 +16,8 @@
  *   MODULES-2  no two modules are of the same path, build id and shape; no two placements are of the
  *              same module and address.
  *
- * Locking: the owner's lock covers every call.  Modules and placements are never moved and never end
- * before their memory; but for `is_loaded` and the order of symbols nothing in them changes, so they
- * may be read without the lock.
+ * Locking: the owner's lock covers every call.  Modules and placements are never moved and are valid as long as their
+ * memory.  Only `is_loaded` changes in them, so they are read without the lock.
  */
 #ifndef XSEG_BASE_MODULES_H
 #define XSEG_BASE_MODULES_H
@@ -29,7 +28,6 @@
 
 #include "src/base/bump.h"
 #include "src/base/check.h"
-#include "src/base/symbols.h"
 
 struct xseg_module {
     struct xseg_module *next;
@@ -37,7 +35,6 @@ struct xseg_module {
     const char *path;     /* absolute where that could be found out */
     const char *build_id; /* in hexadecimal digits; NULL if it has none */
     uint64_t shape;       /* a hash of its segments */
-    struct xseg_symbol_order order;
 };
 
 struct xseg_module_placement {
@@ -45,8 +42,6 @@ struct xseg_module_placement {
     struct xseg_module *module;
     uintptr_t base;       /* what is added to addresses of the file */
     uintptr_t start, end; /* the addresses it takes */
-    struct xseg_symbol_table
-        symbols; /* may be read while the loader is held and the placement is loaded */
     atomic_bool is_loaded;
     bool was_seen; /* by the look that is under way */
 };
@@ -77,12 +72,6 @@ void xseg_modules_hold(struct xseg_modules *modules, void (*run)(void *context),
 /* The loaded placement that takes an address, as of the last look; or NULL. */
 const struct xseg_module_placement *xseg_modules_find(const struct xseg_modules *modules,
                                                       uintptr_t address);
-
-/* The symbol of an address that a loaded placement takes.  Only while the loader is held.  Returns:
- * whether there is one */
-bool xseg_modules_symbol(struct xseg_modules *modules,
-                         const struct xseg_module_placement *placement, uintptr_t address,
-                         struct xseg_symbol *out);
 
 bool xseg_modules_audit(const struct xseg_modules *modules, struct xseg_finding *finding);
 

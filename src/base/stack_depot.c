@@ -40,7 +40,7 @@ bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t most_bytes)
                                    XSEG_STACK_FRAMES_MOST * sizeof(struct xseg_module_placement *));
     xseg_modules_init(&depot->modules, memory);
     if (depot->new_ground == NULL || !xseg_handle_table_init(&depot->stacks, memory) ||
-        !xseg_frames_init(&depot->frames, memory, &depot->modules) ||
+        !xseg_frames_init(&depot->frames, memory) ||
         !xseg_handle_table_init(&depot->grounds, memory)) {
         xseg_bump_fini(memory);
         xseg_fork_fini(&depot->guard);
@@ -361,17 +361,12 @@ static const char *name_of_file(const char *path)
     return slash != NULL ? slash + 1 : path;
 }
 
-/* Print a frame as function+offset where the function is known, else as file+offset; then its source. */
 static void describe_frame(const struct xseg_stack_frame *frame, struct xseg_text *text)
 {
-    if (frame->symbol != NULL)
-        xseg_text_add(text, "%s+%#" PRIx64, frame->symbol, frame->symbol_offset);
-    else if (frame->path != NULL)
+    if (frame->path != NULL)
         xseg_text_add(text, "%s+%#" PRIx64, name_of_file(frame->path), frame->offset);
     else
         xseg_text_add(text, "%p", frame->pc);
-    if (frame->file != NULL)
-        xseg_text_add(text, " (%s:%" PRIu32 ")", name_of_file(frame->file), frame->line);
 }
 
 void xseg_stack_depot_describe(const struct xseg_stack_depot *depot, uint32_t id, unsigned skip,

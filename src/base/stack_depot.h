@@ -2,14 +2,14 @@
 /*
  * The stack depot: each distinct call stack once, under a number, with where its frames lie.
  *
- * A stack that is there already is found without a lock.  A new one is added under a lock, and so are the
- * module and the symbol of each frame that was not seen before: they are known on after the module is
- * unloaded.  Nothing is ever moved or taken out, so what a reader was given stays until the end of the
+ * A stack that is there already is found without a lock.  A new one is added under a lock, and so is the
+ * module of each frame that was not seen before: it is known on after the module is unloaded, so that the frame
+ * can be named later (stack_name.h).  Nothing is ever moved or taken out, so what a reader was given stays until the end of the
  * depot.
  *
  * Terms:
  *   id       the number of a stack: 1, 2, 3 ... in the order in which stacks were added; 0 is no stack
- *   frame    a return address, and the record of where it lies: module, symbol, offsets (frames.h)
+ *   frame    a return address, and the record of where it lies: module and offset (frames.h)
  *   ground   the placements of modules on which the frames of a stack lie (modules.h).  It is gone once one
  *            of them is: the stack stays, but is not found any more, since other code may come to the
  *            same addresses.  If the same module comes to the same place again, the ground is back.
@@ -66,7 +66,8 @@ struct xseg_stack_depot {
     _Atomic(uint32_t *) list[XSEG_STACK_DEPOT_LISTS]; /* handles of stacks, by id */
     atomic_uint_fast32_t count;                       /* of stacks */
     atomic_uint_fast64_t lost;
-    uint64_t changes_seen;                /* of modules.changes, by the grounds */
+    atomic_uint_least32_t named; /* stacks up to this id have been named, see stack_name.h */
+    uint64_t changes_seen;       /* of modules.changes, by the grounds */
     struct xseg_stack_ground *new_ground; /* room for the one of a stack that is being added */
 };
 
@@ -95,8 +96,7 @@ void xseg_stack_depot_fini(struct xseg_stack_depot *depot);
  *
  * Locks: may be called with any lock below DEPOT held, ARENA among them.
  * Threads: any.
- * Cost: some 40 ns for a stack of 32 frames that is there; some microseconds for one that is not, and
- * up to some milliseconds for the first stack through a module of many symbols, which are sorted then.
+ * Cost: some 40 ns for a stack of 32 frames that is there; some microseconds for one that is not.
  *
  * Returns: 0 if the stack has no frames, which is not counted.  0, and it is counted as lost, if it is
  * new and there is no room or no host memory for it, or this is a forked child
@@ -123,12 +123,11 @@ void xseg_stack_depot_note(struct xseg_stack_depot *depot, uint32_t id, uint32_t
                            const struct xseg_stack_source *source);
 
 /*
- * Print frames of a stack: `function+0x12 < caller+0x34 < file.so+0x99`.
+ * Print frames of a stack as module and offset, `liba.so+0x12 < program+0x34`, and as an address where a frame is in no
+ * module.
  *
  * skip: this many of the innermost are left out
  * most: no more are printed
- *
- * Where the source was noted, it follows: `function+0x12 (file.c:34)`.
  *
  * Nothing is printed of an unknown id, or if no frame is left.  Threads: any, no lock.
  */

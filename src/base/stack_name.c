@@ -9,6 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/clock.h"
+
+/* Functions that begin below an address and do not contain it, before the search for one around it ends. */
+#define STEPS_BACK 16u
+
 /* What is used of libdw (elfutils/libdwfl.h), with types of our own. */
 struct session;
 struct module;
@@ -36,9 +41,9 @@ struct xseg_stack_name_calls {
     struct module_line *(*module_getsrc)(struct module *module, uint64_t address);
     const char *(*lineinfo)(struct module_line *line, uint64_t *address, int *number, int *column,
                             uint64_t *time, uint64_t *length);
-    const char *(*module_addrinfo)(struct module *module, uint64_t address, uint64_t *offset,
-                                   Elf64_Sym *symbol, uint32_t *section, void **elf,
-                                   uint64_t *bias);
+    int (*module_getsymtab)(struct module *module);
+    const char *(*module_getsym)(struct module *module, int number, Elf64_Sym *symbol,
+                                 uint32_t *section);
     struct unit *(*module_nextcu)(struct module *module, struct unit *before, uint64_t *bias);
     int (*haspc)(struct unit *unit, uint64_t address);
     struct line *(*getsrc_die)(struct unit *unit, uint64_t address);
@@ -62,7 +67,8 @@ static const struct {
     {"dwfl_module_build_id", PLACE(module_build_id)},
     {"dwfl_module_getsrc", PLACE(module_getsrc)},
     {"dwfl_lineinfo", PLACE(lineinfo)},
-    {"dwfl_module_addrinfo", PLACE(module_addrinfo)},
+    {"dwfl_module_getsymtab", PLACE(module_getsymtab)},
+    {"dwfl_module_getsym", PLACE(module_getsym)},
     {"dwfl_module_nextcu", PLACE(module_nextcu)},
     {"dwarf_haspc", PLACE(haspc)},
     {"dwarf_getsrc_die", PLACE(getsrc_die)},
@@ -70,12 +76,21 @@ static const struct {
     {"dwarf_lineno", PLACE(lineno)},
 };
 
-/* A file that was asked for; the module is NULL if it cannot be read, or is another one by now. */
+/* A function of a file. */
+struct function {
+    uint64_t start, bytes;
+    int number;      /* of its symbol */
+    uint8_t binding; /* STB_LOCAL, STB_GLOBAL or STB_WEAK */
+};
+
+/* A file that was looked for; the module is NULL if the file cannot be read, or is another one by now. */
 struct xseg_stack_name_file {
     struct xseg_stack_name_file *next;
     const char *path; /* the depot's: one of a module */
     struct session *session;
     struct module *module;
+    struct function *functions; /* [function_count], by address */
+    size_t function_count;
 };
 
 /* --- The library. --- */
@@ -139,6 +154,7 @@ void xseg_stack_name_fini(struct xseg_stack_name *name)
 
         if (file->session != NULL)
             name->calls->end(file->session);
+        free(file->functions);
         free(file);
         file = next;
     }
@@ -164,6 +180,49 @@ static bool has_build_id(const struct xseg_stack_name_calls *calls, struct modul
     return count > 0 && build_id[0] == '\0';
 }
 
+static bool is_function(const Elf64_Sym *symbol, const char *name)
+{
+    const unsigned type = ELF64_ST_TYPE(symbol->st_info);
+
+    return name != NULL && name[0] != '\0' && symbol->st_value != 0 &&
+           symbol->st_shndx != SHN_UNDEF && symbol->st_shndx != SHN_ABS &&
+           (type == STT_FUNC || type == STT_GNU_IFUNC ||
+            (type == STT_NOTYPE && symbol->st_size != 0));
+}
+
+/* By address; of several names of one address the last one is used: a global one, and the first of those. */
+static int compare_functions(const void *left, const void *right)
+{
+    const struct function *a = left, *b = right;
+
+    if (a->start != b->start)
+        return a->start < b->start ? -1 : 1;
+    if ((a->binding == STB_GLOBAL) != (b->binding == STB_GLOBAL))
+        return a->binding == STB_GLOBAL ? 1 : -1;
+    return a->number < b->number ? 1 : -1;
+}
+
+/* List the functions in the symbol tables of a file.  libdw would search all symbols for each frame. */
+static void list_functions(const struct xseg_stack_name_calls *calls,
+                           struct xseg_stack_name_file *file)
+{
+    const int count = calls->module_getsymtab(file->module);
+    Elf64_Sym symbol;
+
+    if (count <= 0)
+        return;
+    file->functions = calloc((size_t)count, sizeof(*file->functions));
+    for (int i = 0; file->functions != NULL && i < count; i++) {
+        const char *name = calls->module_getsym(file->module, i, &symbol, NULL);
+
+        if (is_function(&symbol, name))
+            file->functions[file->function_count++] = (struct function){
+                symbol.st_value, symbol.st_size, i, ELF64_ST_BIND(symbol.st_info)};
+    }
+    if (file->functions != NULL)
+        qsort(file->functions, file->function_count, sizeof(*file->functions), compare_functions);
+}
+
 /* Open the file of a frame's module, at address 0, so that addresses are those of the file. */
 static void open_file(const struct xseg_stack_name_calls *calls, struct xseg_stack_name_file *file,
                       const struct xseg_stack_frame *frame)
@@ -180,27 +239,30 @@ static void open_file(const struct xseg_stack_name_calls *calls, struct xseg_sta
     if (calls->report_end(file->session, NULL, NULL) != 0 || module == NULL ||
         calls->module_getelf(module, &bias) == NULL)
         return;
-    if (frame->build_id == NULL || has_build_id(calls, module, frame->build_id))
-        file->module = module;
+    if (frame->build_id != NULL && !has_build_id(calls, module, frame->build_id))
+        return;
+    file->module = module;
+    list_functions(calls, file);
 }
 
 /* The file of a frame's module; NULL if it cannot be read. */
-static struct module *module_of(struct xseg_stack_name *name, const struct xseg_stack_frame *frame)
+static const struct xseg_stack_name_file *file_of(struct xseg_stack_name *name,
+                                                  const struct xseg_stack_frame *frame)
 {
     struct xseg_stack_name_file *file = name->files;
 
     while (file != NULL && file->path != frame->path)
         file = file->next;
-    if (file != NULL)
-        return file->module;
-    file = calloc(1, sizeof(*file));
-    if (file == NULL)
-        return NULL;
-    file->path = frame->path;
-    file->next = name->files;
-    name->files = file;
-    open_file(name->calls, file, frame);
-    return file->module;
+    if (file == NULL) {
+        file = calloc(1, sizeof(*file));
+        if (file == NULL)
+            return NULL;
+        file->path = frame->path;
+        file->next = name->files;
+        name->files = file;
+        open_file(name->calls, file, frame);
+    }
+    return file->module != NULL ? file : NULL;
 }
 
 /* --- Frames. --- */
@@ -221,25 +283,49 @@ static void search_units(const struct xseg_stack_name_calls *calls, struct modul
     (void)calls->lineno(line, number);
 }
 
-static void find_source(const struct xseg_stack_name_calls *calls, struct module *module,
+/* The function that contains an address; one without a size has its first byte. */
+static const struct function *find_function(const struct xseg_stack_name_file *file,
+                                            uint64_t address)
+{
+    size_t low = 0, high = file->function_count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (file->functions[middle].start <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (size_t i = low; i > 0 && low - i < STEPS_BACK; i--) {
+        const struct function *function = &file->functions[i - 1];
+
+        if (function->bytes != 0 ? address - function->start < function->bytes
+                                 : address == function->start)
+            return function;
+    }
+    return NULL;
+}
+
+static void find_source(const struct xseg_stack_name_calls *calls,
+                        const struct xseg_stack_name_file *file,
                         const struct xseg_stack_frame *frame, struct xseg_stack_source *source)
 {
     const uint64_t address = frame->offset - 1; /* of the call */
-    struct module_line *line = calls->module_getsrc(module, address);
-    uint64_t symbol_offset = 0;
+    const struct function *function = find_function(file, address);
+    struct module_line *line = calls->module_getsrc(file->module, address);
     Elf64_Sym symbol;
     int number = 0;
 
     if (line != NULL)
         source->file = calls->lineinfo(line, NULL, &number, NULL, NULL, NULL);
     else
-        search_units(calls, module, address, &source->file, &number);
+        search_units(calls, file->module, address, &source->file, &number);
     source->line = number > 0 ? (uint32_t)number : 0;
-    if (frame->symbol != NULL)
-        return; /* libdw would look at all symbols of the module */
-    source->symbol =
-        calls->module_addrinfo(module, address, &symbol_offset, &symbol, NULL, NULL, NULL);
-    source->symbol_offset = symbol_offset + 1;
+    if (function == NULL)
+        return;
+    source->symbol = calls->module_getsym(file->module, function->number, &symbol, NULL);
+    source->symbol_offset = frame->offset - function->start;
 }
 
 void xseg_stack_name_stack(struct xseg_stack_name *name, uint32_t id)
@@ -248,13 +334,27 @@ void xseg_stack_name_stack(struct xseg_stack_name *name, uint32_t id)
 
     for (uint32_t i = 0; xseg_stack_depot_frame(name->depot, id, i, &frame); i++) {
         struct xseg_stack_source source = {0};
-        struct module *module = NULL;
 
         if (frame.path == NULL || frame.was_asked)
             continue;
-        module = module_of(name, &frame);
-        if (module != NULL)
-            find_source(name->calls, module, &frame, &source);
+        const struct xseg_stack_name_file *file = file_of(name, &frame);
+        if (file != NULL)
+            find_source(name->calls, file, &frame, &source);
         xseg_stack_depot_note(name->depot, id, i, &source);
     }
+}
+
+bool xseg_stack_name_all(struct xseg_stack_depot *depot, uint64_t deadline_ns)
+{
+    const uint32_t count = xseg_stack_depot_count(depot);
+    struct xseg_stack_name name;
+
+    if (!xseg_stack_name_init(&name, depot))
+        return false;
+    uint32_t id = atomic_load_explicit(&depot->named, memory_order_relaxed);
+    while (id < count && (deadline_ns == UINT64_MAX || xseg_clock_system() < deadline_ns))
+        xseg_stack_name_stack(&name, ++id);
+    atomic_store_explicit(&depot->named, id, memory_order_relaxed);
+    xseg_stack_name_fini(&name);
+    return true;
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The source of frames, file and line, as the debug information of their modules has it.
+ * Names of frames: function, file and line, from the symbol tables and the debug information of their modules.
  *
- * libdw finds it.  It is opened at run time and never linked; where it cannot be opened, frames keep
- * the names that the depot has.  Files are read from where modules were loaded from.  Debug
- * information is found in them or in the system's folder for it, by build id; nothing is fetched from
- * a network.  A file that has changed since is not believed, unless it never had a build id.
+ * libdw reads them.  It is opened at run time and never linked; where it cannot be opened, frames are module and
+ * offset.  Files are read from where modules were loaded from, also after the modules were unloaded.  Debug information
+ * is found in them or in the system's folder for it, by build ID; nothing is fetched from a network.  A file with
+ * another build ID is not used.
  *
- * It is for whoever asks for it: reading debug information takes up to seconds and much memory.  What
- * is found is noted in the depot, so each frame is asked for once.
+ * Names are looked up when a snapshot is written and by xseg_history_find_sources(), not when a stack is recorded:
+ * reading debug information takes up to seconds and much host memory.  The result is recorded in the depot, so each frame
+ * is looked up once.
  *
  * Locking: a namer is used by one thread at a time.  No lock of the library may be held.
  */
@@ -50,10 +51,18 @@ void xseg_stack_name_fini(struct xseg_stack_name *name);
  * Note the sources of a stack's frames in its depot, of those for which nobody has asked before.
  * Nothing is done for an unknown id.
  *
- * Cost: for the first frame of a module as long as it takes to open its file, then some microseconds a
- * frame.  The first frame of each unit of compilation reads its table of lines.  A frame for which the
- * depot has no function takes up to some milliseconds in a module of many symbols.
+ * Cost: for the first frame of a module, opening its file and sorting its functions; then some microseconds a frame.  The
+ * first frame of each compilation unit reads its line table.
  */
 void xseg_stack_name_stack(struct xseg_stack_name *name, uint32_t id);
+
+/*
+ * Record the sources of all stacks of a depot for which no call has done that yet.  Threads: any.
+ *
+ * deadline_ns: of CLOCK_MONOTONIC: no stack is begun after it; UINT64_MAX: none
+ *
+ * Returns: false without libdw
+ */
+bool xseg_stack_name_all(struct xseg_stack_depot *depot, uint64_t deadline_ns);
 
 #endif

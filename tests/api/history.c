@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The functions of history.h: walk, copy, clear, stacks, the hook, texts and labels; and the keys, while running. */
 #include "tests/support/recorded.h"
+#include "xseg/snapshot.h"
 
 #include <pthread.h>
 #include <sys/wait.h>
@@ -133,7 +134,7 @@ static void a_visit_of_a_stack_ends(void **state)
 
 /* Of one frame: this file, and a line. */
 struct sources {
-    unsigned count, of_here;
+    unsigned count, of_here, functions;
 };
 
 static bool look_at_source(void *context, const struct xseg_history_frame *frame)
@@ -141,33 +142,47 @@ static bool look_at_source(void *context, const struct xseg_history_frame *frame
     struct sources *sources = context;
 
     sources->count += frame->source != NULL;
+    sources->functions += frame->function != NULL && strcmp(frame->function, "alloc_here") == 0;
     if (frame->source != NULL && strstr(frame->source, "api/history.c") != NULL)
         sources->of_here += frame->line > 0;
     return true;
 }
 
-/* File and line come when they are asked for, and from then on. */
-static void sources_are_found_when_they_are_asked_for(void **state)
+static void find_sources(struct xseg_allocator *allocator, bool by_snapshot)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
     struct sources before = {0}, after = {0};
 
-    (void)state;
     free_here(allocator, alloc_here(allocator, 1000));
     struct recorded recorded = recorded_walk(allocator, 0);
-    const uint32_t stack = recorded.entry[recorded.count - 1].stack;
+    const uint32_t stack = recorded.entry[0].stack;
     free(recorded.entry);
     assert_int_equal(xseg_history_stack(allocator, stack, look_at_source, &before), XSEG_OK);
-    assert_int_equal(before.count, 0);
-    const xseg_status status = xseg_history_find_sources(allocator);
+    assert_int_equal(before.count + before.functions, 0);
+    if (by_snapshot)
+        assert_int_equal(xseg_snapshot(allocator, "/dev/null", NULL), XSEG_OK);
+    const xseg_status status = by_snapshot ? XSEG_OK : xseg_history_find_sources(allocator);
     if (status == XSEG_OK) {
         assert_int_equal(xseg_history_stack(allocator, stack, look_at_source, &after), XSEG_OK);
-        /* The functions around the call, which a compiler may make one of. */
+        if (by_snapshot && after.count == 0)
+            return; /* without libdw */
+        /* The functions around the call, which a compiler may inline. */
         assert_in_range(after.of_here, 1, 4);
+        assert_int_equal(after.functions, 1);
     } else {
         scene_expect_error(status, XSEG_ERR_UNSUPPORTED, "libdw");
     }
-    scene_close(allocator);
+}
+
+/* Functions, files and lines are looked up on request and by a snapshot, and are known from then on. */
+static void sources_are_found_on_request_and_by_snapshots(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+
+        find_sources(allocator, i == 1);
+        scene_close(allocator);
+    }
 }
 
 /* An observer that frees in the middle of a request does not give the request its own stack. */
@@ -1258,7 +1273,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stacks_are_taken_where_the_key_says),
         cmocka_unit_test(a_visit_of_a_stack_ends),
-        cmocka_unit_test(sources_are_found_when_they_are_asked_for),
+        cmocka_unit_test(sources_are_found_on_request_and_by_snapshots),
         cmocka_unit_test(an_observer_leaves_the_stack_of_the_request),
         cmocka_unit_test(what_is_kept_follows_the_keys),
         cmocka_unit_test(keys_change_while_running),

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Records of frames: one for each address and placement, with what was noted of it. */
-#include <link.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,10 +10,9 @@
 
 #include "src/base/frames.h"
 
-/* A module that nobody loaded, at two addresses.  It exports one function, of the addresses 200 to 299. */
+/* A module that is not loaded, at two addresses. */
 struct fixture {
     struct xseg_bump memory;
-    struct xseg_modules modules;
     struct xseg_frames frames;
     struct xseg_module module;
     struct xseg_module_placement placement[2];
@@ -24,21 +22,12 @@ static void begin(struct fixture *f)
 {
     memset(f, 0, sizeof(*f));
     assert_true(xseg_bump_init(&f->memory, 1 << 20));
-    xseg_modules_init(&f->modules, &f->memory);
-    assert_true(xseg_frames_init(&f->frames, &f->memory, &f->modules));
-    static const char names[] = "\0exported";
-    static const ElfW(Sym) symbols[] = {
-        {.st_name = 0},
-        {.st_name = 1, .st_info = STT_FUNC, .st_shndx = 1, .st_value = 200, .st_size = 100},
-    };
-    const struct xseg_symbol_table table = {symbols, 2, names, sizeof(names)};
-
+    assert_true(xseg_frames_init(&f->frames, &f->memory));
     f->module.name = f->module.path = "/lib/made-up.so";
     for (unsigned i = 0; i < 2; i++) {
         f->placement[i].module = &f->module;
         f->placement[i].base = f->placement[i].start = (i + 1) * 65536;
         f->placement[i].end = f->placement[i].start + 65536;
-        f->placement[i].symbols = table;
         f->placement[i].is_loaded = true;
     }
 }
@@ -158,28 +147,6 @@ static void texts_are_kept_once(void **state)
     end(&f);
 }
 
-static void an_exported_name_is_kept(void **state)
-{
-    const struct xseg_stack_source source = {"other", 6, "made-up.c", 17};
-    struct xseg_stack_frame out;
-    struct fixture f;
-
-    (void)state;
-    begin(&f);
-    for (unsigned i = 0; i < 2; i++) {
-        const uintptr_t pc = f.placement[i].base + 250;
-        const struct xseg_frame *frame = keep(&f, pc, &f.placement[i]);
-
-        xseg_frames_note(&f.frames, frame, &source);
-        xseg_frames_read(&f.frames, frame, &out);
-        assert_string_equal(out.symbol, "exported");
-        assert_int_equal(out.symbol_offset, 50);
-        assert_int_equal(out.line, 17);
-    }
-    assert_int_equal(f.frames.texts.used, 2); /* of the function and of the file */
-    end(&f);
-}
-
 /* Functions at the same place of two modules have names of their own. */
 static void names_belong_to_modules(void **state)
 {
@@ -257,7 +224,6 @@ int main(void)
         cmocka_unit_test(what_is_noted_stays),
         cmocka_unit_test(nothing_may_be_noted),
         cmocka_unit_test(texts_are_kept_once),
-        cmocka_unit_test(an_exported_name_is_kept),
         cmocka_unit_test(names_belong_to_modules),
         cmocka_unit_test(without_room_less_is_known),
         cmocka_unit_test(the_audit_names_the_broken_invariant),

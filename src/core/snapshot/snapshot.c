@@ -9,6 +9,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/stack_name.h"
 #include "src/core/arena/origins.h"
 #include "src/core/config/config_print.h"
 #include "src/core/inspect/explain.h"
@@ -147,6 +148,17 @@ static void forget(struct view *view)
     xseg_history_merge_fini(&view->reading.merge);
     free(view->reasons.list);
     xseg_picture_fini(&view->picture);
+}
+
+/* Look up the names of the frames of all stacks, at most for half of the time that is left. */
+static void name_frames(const struct writing *writing)
+{
+    struct xseg_stack_depot *depot = xseg_history_store_depot(&writing->allocator->history);
+    const uint64_t now = xseg_clock_system(), deadline = writing->plan->deadline_ns;
+
+    if (depot != NULL)
+        (void)xseg_stack_name_all(
+            depot, deadline == UINT64_MAX ? UINT64_MAX : now + (xseg_max(deadline, now) - now) / 2);
 }
 
 /* --- What comes before the trace. --- */
@@ -446,8 +458,10 @@ xseg_status xseg_snapshot_write(struct xseg_allocator *allocator,
     xseg_status status = find_devices(writing);
     for (size_t i = 0; status == XSEG_OK && i < writing->count; i++)
         status = look(writing, &writing->views[i]);
-    if (status == XSEG_OK)
+    if (status == XSEG_OK) {
+        name_frames(writing);
         status = write_all(writing, file);
+    }
     *error = writing->output.error;
     xseg_history_labels_end_reading(&allocator->history.labels);
     for (size_t i = 0; i < writing->count; i++)
