@@ -76,7 +76,7 @@ bool xseg_frames_init(struct xseg_frames *frames, struct xseg_bump *memory);
 const struct xseg_frame *xseg_frames_find(const struct xseg_frames *frames, const void *pc,
                                           const struct xseg_module_placement *placement);
 
-/* Add the frame of an address on a placement, unless there is one.  Returns: false if the memory has no room */
+/* Add the frame of an address on a placement, unless there is one.  Returns: false if the memory is full */
 bool xseg_frames_keep(struct xseg_frames *frames, const void *pc,
                       const struct xseg_module_placement *placement);
 

@@ -144,8 +144,8 @@ static void report(struct xseg_history_store *store, const struct xseg_history_h
     free(numbers->number);
 }
 
-/* Claim the hook's `forget`, which one thread calls at a time.  SWEEP does not cover it: `forget` may wait for a lock of
- * the user's that is held by a thread that waits for SWEEP. */
+/* Claim the hook's `forget`, which one thread calls at a time.  SWEEP does not cover it, because `forget` may wait for an
+ * application lock that a thread holds while it waits for SWEEP. */
 static bool claim_forget(struct xseg_history_store *store, const struct xseg_history_hook *hook)
 {
     return hook != NULL && hook->forget != NULL &&

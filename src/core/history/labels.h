@@ -35,13 +35,13 @@
 #define XSEG_HISTORY_LABELS_BYTES ((size_t)16 << 20)
 /* New labels between two sweeps, in addition to as many as the last sweep has kept. */
 #define XSEG_HISTORY_LABELS_FRESH 16384u
-/* The label in place of one for which there is no room: it always has room. */
+/* The label in place of one that does not fit into a full table.  It is added even then. */
 #define XSEG_HISTORY_LABELS_OTHER "(other)"
 
 enum xseg_history_labels_outcome {
     XSEG_HISTORY_LABELS_FOUND,
     XSEG_HISTORY_LABELS_ADDED,
-    XSEG_HISTORY_LABELS_FULL, /* no room: sweep, and add XSEG_HISTORY_LABELS_OTHER if there is still none */
+    XSEG_HISTORY_LABELS_FULL, /* sweep and retry, then add XSEG_HISTORY_LABELS_OTHER */
     XSEG_HISTORY_LABELS_NO_MEMORY
 };
 
@@ -86,7 +86,7 @@ void xseg_history_labels_keep(struct xseg_history_labels *labels, uint32_t label
 
 /* --- A sweep; history_sweep.h makes it. --- */
 
-/* Whether so many labels are new that a sweep is due, and it could drop some. */
+/* Whether a sweep is due because of new labels, and no reader prevents it from dropping labels. */
 bool xseg_history_labels_is_due(const struct xseg_history_labels *labels)
     XSEG_REQUIRES(labels->lock);
 
