@@ -36,19 +36,6 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
 xseg_status xseg_context_try(struct xseg_context *context, struct xseg_leftovers *leftovers,
                              unsigned properties);
 
-/*
- * Try whether a page can be mapped at a second place, where the device may read and not write, while it may write at the
- * first; cuMemGetAccess has to say so.  What has been found out is remembered, and no driver call is made any more.
- *
- * Returns: XSEG_OK; XSEG_ERR_UNSUPPORTED with the driver's reason: it cannot; XSEG_ERR_NO_MEMORY,
- *          XSEG_ERR_NO_ADDRESSES, XSEG_ERR_DRIVER: it was not found out, since a page could not be made or mapped
- *          twice; XSEG_ERR_DEVICE_LOST
- * Cost:    once; one reserve and its end; one create and release; two maps, set-accesses, get-accesses and unmaps
- * Locking: GROWTH is held
- */
-xseg_status xseg_context_try_read_only(struct xseg_context *context,
-                                       struct xseg_leftovers *leftovers);
-
 /* Free memory beside which a want of memory for `bytes` is not believed: a driver may keep some for itself. */
 static inline uint64_t xseg_context_plenty(const struct xseg_context *context, uint64_t bytes)
 {

@@ -53,9 +53,6 @@ enum xseg_page_property {
 /* How many other devices may use the mapped memory of one. */
 #define XSEG_PEERS_MAX 63u
 
-/* What a trial has shown: whether memory that stands at two places may be written at one, and only read at the other. */
-enum xseg_read_only { XSEG_READ_ONLY_UNTRIED, XSEG_READ_ONLY_WORKS, XSEG_READ_ONLY_REFUSED };
-
 /* A device in use.  Filled by xseg_context_open() (context.h). */
 struct xseg_context {
     struct xseg_driver *driver;
@@ -82,9 +79,6 @@ struct xseg_context {
     /* The slow-path flags: a call looks at them before it takes a short way without the driver.  They hold the loss
      * of the device, and the number of pending uses and blocks, which the layer above counts here (pending.h). */
     atomic_uint_fast64_t slow_path;
-    /* The verdict of xseg_context_try_read_only(), and the reason of a refusal.  Guarded by GROWTH. */
-    enum xseg_read_only read_only;
-    char why_not_read_only[256];
 };
 
 /* The bit of slow_path that says that the device is lost; the bits below hold the number. */
@@ -180,15 +174,6 @@ xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, ui
 /* Let the device and its peers read and write a mapped range. */
 xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
-/* Let them read it, and not write; where its memory is mapped elsewhere, rights stay.  A driver may refuse that, so
- * xseg_context_try_read_only() tries it. */
-xseg_status xseg_driver_set_access_read_only(struct xseg_context *context, uint64_t address,
-                                             uint64_t bytes);
-
-/* Whether the device may read at a mapped address and not write, as the driver says. */
-xseg_status xseg_driver_is_read_only(struct xseg_context *context, uint64_t address,
-                                     bool *read_only);
-
 /* Whether network cards may reach the memory at a mapped address, as the driver says. */
 xseg_status xseg_driver_is_reachable(struct xseg_context *context, uint64_t address,
                                      bool *reachable);
@@ -217,10 +202,6 @@ xseg_status xseg_driver_disable_peer(struct xseg_context *owner, struct xseg_con
  * stay. */
 xseg_status xseg_driver_set_peer_access(struct xseg_context *owner, int peer, uint64_t address,
                                         uint64_t bytes, bool is_allowed);
-
-/* Let a peer read a range that the owner may only read, too. */
-xseg_status xseg_driver_set_peer_access_read_only(struct xseg_context *owner, int peer,
-                                                  uint64_t address, uint64_t bytes);
 
 /* --- Sharing. --- */
 

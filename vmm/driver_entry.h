@@ -44,7 +44,6 @@
     X(MemMap, 10020)                                          \
     X(MemUnmap, 10020)                                        \
     X(MemSetAccess, 10020)                                    \
-    X(MemGetAccess, 10020)                                    \
     X(PointerGetAttributes, 7000)                             \
     X(MemGetHandleForAddressRange, 11070)                     \
     X(MemExportToShareableHandle, 10020)                      \

@@ -188,41 +188,15 @@ xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, ui
     INSIDE(context, MemUnmap, XSEG_ERR_DRIVER, bytes, address, bytes);
 }
 
-/* Give the device and its peers the same right. */
-static xseg_status set_rights(struct xseg_context *context, uint64_t address, uint64_t bytes,
-                              CUmemAccess_flags flags)
+xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes)
 {
     CUmemAccessDesc access[1 + XSEG_PEERS_MAX];
 
-    access[0] = xseg_driver_right(context->device, flags);
+    access[0] = xseg_driver_right(context->device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     for (unsigned i = 0; i < context->peers; i++)
-        access[1 + i] = xseg_driver_right(context->peer[i], flags);
+        access[1 + i] = xseg_driver_right(context->peer[i], CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     return STATUS_ON(context, MemSetAccess, XSEG_ERR_NO_MEMORY, bytes, address, bytes, access,
                      1 + context->peers);
-}
-
-xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes)
-{
-    return set_rights(context, address, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-}
-
-xseg_status xseg_driver_set_access_read_only(struct xseg_context *context, uint64_t address,
-                                             uint64_t bytes)
-{
-    return set_rights(context, address, bytes, CU_MEM_ACCESS_FLAGS_PROT_READ);
-}
-
-xseg_status xseg_driver_is_read_only(struct xseg_context *context, uint64_t address,
-                                     bool *read_only)
-{
-    const CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = context->device};
-    unsigned long long flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    const xseg_status status =
-        STATUS_ON(context, MemGetAccess, XSEG_ERR_DRIVER, 0, &flags, &location, address);
-
-    if (status == XSEG_OK)
-        *read_only = flags == CU_MEM_ACCESS_FLAGS_PROT_READ;
-    return status;
 }
 
 /* CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, which older headers do not have. */

@@ -52,24 +52,11 @@ xseg_status xseg_driver_disable_peer(struct xseg_context *owner, struct xseg_con
     INSIDE_RELAXED(peer, CtxDisablePeerAccess, XSEG_ERR_DRIVER, 0, owner->primary);
 }
 
-static xseg_status set_right(struct xseg_context *owner, int peer, uint64_t address, uint64_t bytes,
-                             CUmemAccess_flags flags)
-{
-    const CUmemAccessDesc access = xseg_driver_right(peer, flags);
-
-    return STATUS_ON(owner, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, &access, 1);
-}
-
 xseg_status xseg_driver_set_peer_access(struct xseg_context *owner, int peer, uint64_t address,
                                         uint64_t bytes, bool is_allowed)
 {
-    return set_right(owner, peer, address, bytes,
-                     is_allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                : CU_MEM_ACCESS_FLAGS_PROT_NONE);
-}
+    const CUmemAccessDesc access = xseg_driver_right(
+        peer, is_allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE);
 
-xseg_status xseg_driver_set_peer_access_read_only(struct xseg_context *owner, int peer,
-                                                  uint64_t address, uint64_t bytes)
-{
-    return set_right(owner, peer, address, bytes, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    return STATUS_ON(owner, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, &access, 1);
 }

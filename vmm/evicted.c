@@ -258,22 +258,6 @@ xseg_status xseg_evicted_join(struct xseg_segment *segment, uint32_t guest, uint
     return XSEG_OK;
 }
 
-static bool is_coming_reader(const struct xseg_segment *segment, uint32_t page)
-{
-    return is_coming(segment, page) && xseg_segment_reads(segment, page) &&
-           !xseg_segment_is_guest(segment, page);
-}
-
-xseg_status xseg_evicted_protect(struct xseg_segment *segment)
-{
-    xseg_status status = XSEG_OK;
-
-    for (uint32_t at = 0, count;
-         status == XSEG_OK && (count = next_run(segment, is_coming_reader, &at)) != 0; at += count)
-        status = xseg_segment_set_rights(segment, at, count, true);
-    return status;
-}
-
 void xseg_evicted_arrive(struct xseg_segment *segment)
 {
     const uint64_t generation = ++segment->pages->generation;

@@ -65,15 +65,6 @@ xseg_status xseg_evicted_enter(struct xseg_segment *segment);
  */
 xseg_status xseg_evicted_join(struct xseg_segment *segment, uint32_t guest, uint64_t handle);
 
-/*
- * Take the right to write pages on their way back away where the device is only to read them, once they have their
- * contents.
- *
- * Returns: XSEG_OK; or the driver's error
- * Cost:    one set-access a run of such pages
- */
-xseg_status xseg_evicted_protect(struct xseg_segment *segment);
-
 /* Make pages that are mapped on their way back usable: they are MAPPED again. */
 void xseg_evicted_arrive(struct xseg_segment *segment);
 

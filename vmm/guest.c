@@ -23,8 +23,7 @@ static void clear(struct xseg_segment *segment, uint32_t granule)
     segment->role[granule] = 0;
 }
 
-static xseg_status map_one(struct xseg_segment *segment, uint32_t granule, uint64_t handle,
-                           bool reads)
+static xseg_status map_one(struct xseg_segment *segment, uint32_t granule, uint64_t handle)
 {
     XSEG_ASSERT(segment->state[granule] == XSEG_PAGE_HOLE && handle != 0);
     const xseg_status status = xseg_driver_map(
@@ -34,7 +33,7 @@ static xseg_status map_one(struct xseg_segment *segment, uint32_t granule, uint6
         return status;
     segment->handle[granule] = handle;
     segment->length[granule] = 1;
-    segment->role[granule] = (uint8_t)(XSEG_PAGE_GUEST | (reads ? XSEG_PAGE_READS : 0));
+    segment->role[granule] = XSEG_PAGE_GUEST;
     segment->state[granule] = XSEG_PAGE_STUCK;
     return XSEG_OK;
 }
@@ -50,7 +49,7 @@ static void withdraw(struct xseg_segment *segment, uint32_t first, uint32_t coun
 }
 
 xseg_status xseg_guest_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                           struct xseg_segment *from, uint32_t at, bool reads)
+                           struct xseg_segment *from, uint32_t at)
 {
     xseg_status status = XSEG_OK;
     uint32_t mapped = 0;
@@ -62,8 +61,7 @@ xseg_status xseg_guest_map(struct xseg_segment *segment, uint32_t first, uint32_
     if (!has_table(segment) || !has_table(from))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the guests of a segment");
     for (; mapped < count && status == XSEG_OK; mapped += status == XSEG_OK)
-        status = map_one(segment, first + mapped, from->handle[at + mapped],
-                         reads || xseg_segment_reads(from, at + mapped));
+        status = map_one(segment, first + mapped, from->handle[at + mapped]);
     if (status == XSEG_OK)
         status = xseg_segment_access(segment, first, count);
     if (status != XSEG_OK) {

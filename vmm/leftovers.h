@@ -25,7 +25,7 @@ enum xseg_leftover_kind {
     XSEG_LEFTOVER_ALLOCATION,
     XSEG_LEFTOVER_RANGE,
     XSEG_LEFTOVER_HOST,   /* pinned host memory */
-    XSEG_LEFTOVER_MAPPING /* of memory of another process, or of a page of zeros */
+    XSEG_LEFTOVER_MAPPING /* of memory of another process */
 };
 
 /* How many mappings of a page there may be. */

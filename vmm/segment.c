@@ -9,7 +9,6 @@
 #include "src/base/error.h"
 #include "src/base/zeroed.h"
 #include "vmm/segment_page.h"
-#include "vmm/zeros.h"
 
 /* Alignment of every block, and so of every segment. */
 #define ALIGNMENT 512u
@@ -42,7 +41,6 @@ static void lay_tables(struct xseg_segment *segment, void *memory, uint32_t gran
 
 static void free_tables(struct xseg_segment *segment)
 {
-    xseg_zeros_abandon(segment);
     free(segment->pins);
     free(segment->exports);
     xseg_zeroed_give(segment->role, segment->granules * sizeof(*segment->role));

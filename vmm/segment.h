@@ -54,8 +54,7 @@
 
 /* What a page is where it is mapped; flags. */
 enum xseg_page_role {
-    XSEG_PAGE_GUEST = 1, /* its memory belongs to another place */
-    XSEG_PAGE_READS = 2  /* the device may read it there, and not write */
+    XSEG_PAGE_GUEST = 1 /* its memory belongs to another place */
 };
 
 enum xseg_page_state {
@@ -71,8 +70,6 @@ enum xseg_page_state {
 /* Bytes of the tables of a granule, which are one piece of host memory: a segment that could hold the whole
  * device touches little of it. */
 #define XSEG_SEGMENT_TABLES_BYTES (3 * sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint8_t))
-
-struct xseg_zeros;
 
 struct xseg_segment {
     struct xseg_context *context;
@@ -107,9 +104,8 @@ struct xseg_segment {
     uint8_t *shown;    /* behind `exports`: whether the page that starts there was ever exported */
     /* [granules]: enum xseg_page_role of the page that starts there; NULL before the first guest.  As `pins`. */
     _Atomic(uint8_t *) role;
-    uint64_t guests;          /* bytes of guests that are mapped */
-    struct xseg_zeros *zeros; /* the page that is mapped at holes (zeros.h); NULL: none */
-    uint64_t let_go;          /* how often pins or exports were taken back */
+    uint64_t guests; /* bytes of guests that are mapped */
+    uint64_t let_go; /* how often pins or exports were taken back */
 };
 
 static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment)
@@ -250,12 +246,6 @@ static inline bool xseg_segment_is_evicted(const struct xseg_segment *segment, u
 static inline bool xseg_segment_is_guest(const struct xseg_segment *segment, uint32_t page)
 {
     return segment->role != NULL && (segment->role[page] & XSEG_PAGE_GUEST) != 0;
-}
-
-/* Whether the device may only read the page that starts at a granule. */
-static inline bool xseg_segment_reads(const struct xseg_segment *segment, uint32_t page)
-{
-    return segment->role != NULL && (segment->role[page] & XSEG_PAGE_READS) != 0;
 }
 
 static inline bool xseg_segment_has(const struct xseg_segment *segment,

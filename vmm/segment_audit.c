@@ -3,7 +3,6 @@
 #include <inttypes.h>
 
 #include "vmm/segment_page.h"
-#include "vmm/zeros.h"
 
 static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding *finding)
 {
@@ -59,9 +58,6 @@ bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding 
         backed += segment->state[at] == XSEG_PAGE_MAPPED ? segment->granule_bytes : 0;
         stuck += stuck_bytes(segment, at);
         guests += mapped_guest(segment, at);
-        XSEG_HOLDS(finding, "ZEROS-1",
-                   !xseg_zeros_is_covered(segment, at) || segment->state[at] == XSEG_PAGE_HOLE,
-                   "granule %" PRIu32 " has zeros in state %d", at, segment->state[at]);
     }
     XSEG_HOLDS(finding, "SEG-2", mapped == backed && segment->stuck == stuck,
                "mapped says %" PRIu64 ", pages %" PRIu64 "; stuck says %" PRIu64 ", pages %" PRIu64,

@@ -81,12 +81,7 @@ bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_fin
 /* Unmap one page, as xseg_leftovers_unmap() does. */
 xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page, bool *is_known);
 
-/* Let the device read the pages of a run, or read and write, in one call where the driver accepts that. */
-xseg_status xseg_segment_set_rights(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                                    bool reads);
-
-/* Give the device its rights on the pages of a run: in one call for each part with the same, where the driver accepts
- * that. */
+/* Let the device read and write the pages of a run: in one call where the driver accepts that. */
 xseg_status xseg_segment_access(struct xseg_segment *segment, uint32_t first, uint32_t count);
 
 #endif

@@ -52,14 +52,9 @@ struct xseg_range_options {
     /* Of a pool of its own, as in struct xseg_pool_options; with `pool` that pool says so, and these must be unset. */
     bool exportable, rdma;
     const char *name;
-    bool read_only_shares; /* the device can only read what xseg_range_share() maps in the range */
-    /* A page of zeros is mapped at every granule without memory, so that a stray read there is no fault.  It can only be
-     * read if the device has such rights; else stray reads see a stray write.  The page is allocated memory of the pool,
-     * and stays over a pause. */
-    bool zero_page;
 };
 /* clang-format off */
-#define XSEG_RANGE_OPTIONS_INIT {sizeof(struct xseg_range_options), NULL, 0, 0, false, false, NULL, false, false}
+#define XSEG_RANGE_OPTIONS_INIT {sizeof(struct xseg_range_options), NULL, 0, 0, false, false, NULL}
 /* clang-format on */
 
 /**
@@ -74,16 +69,9 @@ struct xseg_range_options {
  *          XSEG_ERR_ARGUMENT      a size that is no multiple, a pool of another device, with memory functions of its
  *                                 own, or that nobody holds; options that contradict each other
  *          XSEG_ERR_NO_ADDRESSES  the driver has none, or the 32 TiB are used up
- *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  with zero_page, for the page; nothing is taken from elsewhere for it.  The
- *                                 former also with read_only_shares, for the first such range of a device
- *          XSEG_ERR_BUSY          with zero_page, in a capture
- *          XSEG_ERR_UNSUPPORTED   the device has no virtual memory management, or refuses exportable memory, or, with
- *                                 read_only_shares, memory that can be written at one place and only read at another
+ *          XSEG_ERR_UNSUPPORTED   the device has no virtual memory management, or rejects exportable memory
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- * Cost:    one cuMemAddressReserve; of a pool that is exportable, what xseg_pool_create() costs; with read_only_shares,
- *          once a device, a page that is made, mapped at two places and given back; with zero_page, that, one page
- *          that is made and filled, which is waited for, one map a granule of the range, and two set-accesses
- *          (one a granule where the driver wants that)
+ * Cost:    one cuMemAddressReserve; of a pool that is exportable, what xseg_pool_create() costs
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device,
                                                        uint64_t bytes,
@@ -112,8 +100,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_release(struct xseg_range *range)
  * an event, for the one that they leave with.  The others get pages: prepared ones of the range, idle ones of its kind
  * (size, exportable, rdma) from the page cache, then new ones.  Where the driver or a limit refuses, idle pages of other
  * ranges and pools are taken; last, idle memory of other kinds goes back to the driver, which makes pages of it.
- * New memory contains anything; what is taken back is as it was.  A page that has other places, too, or can only be read
- * there (xseg_range_share()), is not taken back: the granule gets one of its own, for which the call waits until the
+ * New memory contains anything; what is taken back is as it was.  A page that has other places, too
+ * (xseg_range_share()), is not taken back: the granule gets one of its own, for which the call waits until the
  * stream has passed that it leaves with.
  *
  * All or nothing: with several at once on one device, each is served or refused as a whole.
@@ -128,14 +116,13 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_release(struct xseg_range *range)
  *          XSEG_ERR_ARGUMENT   not whole granules of the range; a granule is committed already
  *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  as for an allocation; the text says where the memory is
  *          XSEG_ERR_PAUSED     its pool is paused
- *          XSEG_ERR_BUSY       another call works on a granule; in a capture, a granule leaves with another stream, or
- *                              has the page of zeros; one
+ *          XSEG_ERR_BUSY       another call works on a granule; in a capture, a granule leaves with another stream; one
  *                              leaves with a page that is shared, in a capture or because it is held, pinned,
  *                              exported or needed by a paused pool
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    none if all granules leave with this stream.  Else an event query for each stream that memory leaves with; one map
  *          a page, one create for each that is not idle, one set-access a contiguous run (one a page where the
- *          driver wants that), with the peers that are allowed; with zero_page, one unmap a run before; when memory is
+ *          driver wants that), with the peers that are allowed; when memory is
  *          short, as an allocation
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_commit(struct xseg_range *range, uint64_t offset,
@@ -153,8 +140,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_commit(struct xseg_range *range, 
  *          XSEG_ERR_ARGUMENT  not whole granules of the range; a granule is not committed
  *          XSEG_ERR_PAUSED, XSEG_ERR_BUSY, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    one event record.  Later, at a look: an event query for each stream; one unmap a contiguous run; one release a
- *          page that is not kept; with zero_page, one map a granule and one set-access a run behind the unmap, between
- *          which a read there is a fault
+ *          page that is not kept
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_decommit(struct xseg_range *range, uint64_t offset,
                                                         uint64_t bytes, xseg_stream stream);
@@ -217,9 +203,6 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_let_go(struct xseg_range *range, 
  *
  * Pausing a pool takes the mappings of its ranges only: a page that a range of another pool has, too, stays with it, and
  * is mapped again by the resume, with what was written there meanwhile.
- *
- * With read_only_shares of `range`, and from granules that can only be read, the device and its peers can read the new
- * places and not write; that stays when other places of the page go.
  *
  * What is written at one place is seen at another by work that is ordered behind it; a kernel that uses both must make
  * its accesses ordered (docs/ranges.md).

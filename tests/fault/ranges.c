@@ -32,8 +32,7 @@ static struct {
     struct xseg_range *range[RANGES];
     uint64_t tag[RANGES][GRANULES];  /* of what is committed; 0: nothing is */
     uint64_t left[RANGES][GRANULES]; /* of what was decommitted last */
-    bool reads[RANGES][GRANULES];    /* the device is to read it, and not to write */
-    bool only_reads[RANGES], paused[RANGES];
+    bool paused[RANGES];
     uint64_t tags;
     struct xseg_pool *pool; /* of ranges that are reserved; NULL: each has its own */
     struct xseg_checkpoint *checkpoint;
@@ -65,7 +64,7 @@ static void expect_granule(unsigned range, unsigned at)
     if (cuMemGetAccess(&flags, &device, address) != 0 &&
         cuMemGetAccess(&flags, &device, address) != 0)
         assert_int_equal(cuMemGetAccess(&flags, &device, address), 0);
-    assert_int_equal(flags, wanted.reads[range][at] ? 1 : 3);
+    assert_int_equal(flags, 3);
     assert_int_equal(*word_of(range, at), wanted.tag[range][at]);
 }
 
@@ -101,8 +100,7 @@ static void expect_ranges(const struct stage *stage)
         assert_int_equal(info.committed_bytes, live * PAGE);
         if (!wanted.paused[range])
             assert_int_equal(info.mapped_bytes, info.committed_bytes + info.leaving_bytes);
-        assert_true(info.physical_bytes <=
-                    info.mapped_bytes + wanted.range[range]->body->elastic.zeros);
+        assert_true(info.physical_bytes <= info.mapped_bytes);
         own += info.physical_bytes;
         stuck += stuck_guests(range);
     }
@@ -178,7 +176,6 @@ static void reserve_by(struct stage *stage, unsigned range,
         status = xseg_range_reserve(stage->allocator, 0, GRANULES * PAGE, options, &made);
         if (status == XSEG_OK)
             wanted.range[range] = made;
-        wanted.only_reads[range] = options->read_only_shares;
     } while (again(stage, &before, status));
 }
 
@@ -227,8 +224,6 @@ static void decommit(struct stage *stage, unsigned range, unsigned first, unsign
         status = xseg_range_decommit(wanted.range[range], first * PAGE, count * PAGE, stream);
         if (status == XSEG_OK)
             memset(&wanted.tag[range][first], 0, count * sizeof(wanted.tag[range][0]));
-        if (status == XSEG_OK)
-            memset(&wanted.reads[range][first], 0, count * sizeof(wanted.reads[range][0]));
     } while (again(stage, &before, status));
 }
 
@@ -245,9 +240,6 @@ static void share(struct stage *stage, unsigned range, unsigned first, unsigned 
         if (status == XSEG_OK) {
             memcpy(&wanted.tag[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
             memcpy(&wanted.left[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
-            for (unsigned i = 0; i < count; i++)
-                wanted.reads[range][first + i] =
-                    wanted.only_reads[range] || wanted.reads[from][at + i];
         }
     } while (again(stage, &before, status));
 }
@@ -480,17 +472,15 @@ static void shared(struct stage *stage)
     armed_end();
 }
 
-/* Places that can only be read, in a range of a pool of its own.  Both pools are paused, the one that has the pages last;
- * then the places that can be written have gone, and the others are paused alone. */
+/* Aliases in a range of a pool of its own.  Both pools are paused, the one that has the pages last; then the first mappings
+ * have been removed, and the others are paused alone. */
 static void paused(struct stage *stage)
 {
     struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
 
-    options.read_only_shares = true;
     begin(stage, NULL);
     reserve(stage, 0, 0);
     commit(stage, 0, 0, 3, NULL);
-    /* A device whose trial fails has no such ranges. */
     reserve_by(stage, 1, &options);
     armed_begin();
     commit(stage, 1, 0, 1, NULL);
@@ -510,32 +500,6 @@ static void paused(struct stage *stage)
     release(stage, 1);
     decommit(stage, 0, 8, 1, NULL);
     release(stage, 0);
-    armed_end();
-}
-
-/* A page of zeros, which is mapped again where memory goes. */
-static void with_zeros(struct stage *stage)
-{
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
-
-    options.zero_page = true;
-    begin(stage, NULL);
-    reserve_by(stage, 0, &options);
-    release(stage, 0);
-    reserve(stage, 1, 0);
-    commit(stage, 1, 0, 2, NULL);
-    armed_begin();
-    reserve_by(stage, 0, &options);
-    commit(stage, 0, 1, 3, NULL);
-    share(stage, 0, 6, 2, 1, 0);
-    decommit(stage, 0, 1, 2, NULL);
-    decommit(stage, 0, 6, 2, NULL);
-    commit(stage, 0, 0, 2, NULL);
-    decommit(stage, 0, 0, 2, NULL);
-    decommit(stage, 0, 3, 1, NULL);
-    release(stage, 0);
-    decommit(stage, 1, 0, 2, NULL);
-    release(stage, 1);
     armed_end();
 }
 
@@ -650,7 +614,6 @@ static const struct armed_scenario scenarios[] = {
     {"with idle pages", with_idle_pages, 3, 3},
     {"shared", shared, 4, 4},
     {"paused", paused, 4, 4},
-    {"with zeros", with_zeros, 4, 3},
     {"held", held, 3, 3},
     {"running short", running_short, 4, 4},
     {"restored", restored, 4, 4},

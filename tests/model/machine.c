@@ -110,17 +110,6 @@ static xseg_event record(xseg_stream stream)
     return event;
 }
 
-xseg_event machine_work_reading(xseg_stream stream, const void *ptr, size_t bytes)
-{
-    const struct visit visit = come();
-
-    assert_int_equal(xseg_sim_launch_reading(stream, UINT64_MAX, (uint64_t)(uintptr_t)ptr, bytes),
-                     XSEG_OK);
-    const xseg_event event = record(stream);
-    go(visit);
-    return event;
-}
-
 xseg_event machine_work(xseg_stream stream, const void *ptr, size_t bytes)
 {
     const struct visit visit = come();

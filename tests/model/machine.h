@@ -29,9 +29,6 @@ int machine_current(void);
 xseg_stream machine_stream(bool blocking);
 void machine_stream_destroy(xseg_stream stream);
 
-/* Open-ended work that only reads a place, with an event behind it. */
-xseg_event machine_work_reading(xseg_stream stream, const void *ptr, size_t bytes);
-
 /* Open-ended work on a place, or on none for NULL, with an event behind it. */
 xseg_event machine_work(xseg_stream stream, const void *ptr, size_t bytes);
 void machine_wait(xseg_event event);

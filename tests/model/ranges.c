@@ -4,7 +4,7 @@
  * it leaves with and behind which work.
  *
  * Five ranges of one device, in three pools: three share one, one has longer pages, one has pages that can be exported and
- * a limit, one can only read what is shared onto it, one has a page of zeros.  Commits, decommits, shares, holds, pages
+ * a limit.  Commits, decommits, shares, holds, pages
  * made ahead, quotas, checkpoints, times of captures, pauses of the pools; blocks beside them, on a device of little
  * memory.  All work is open-ended and says which granules it touches, so that the strict simulator ends the process if a
  * page goes beneath it.  After each step each granule is what the arrays say, each page is counted where they say, and
@@ -50,7 +50,6 @@ struct granule {
     enum xseg_elastic_use use;
     unsigned page, batch; /* NONE: none */
     unsigned holds;
-    bool reads;        /* the device can only read it */
     struct point user; /* the last pieces of work that touch it */
 };
 
@@ -69,13 +68,12 @@ struct batch {
 struct kind {
     uint64_t page_bytes, limit;
     unsigned pool; /* of the pools that are named; NONE: one of its own */
-    bool exportable, reads, zeros;
+    bool exportable;
 };
 
 static const struct kind kinds[RANGES] = {
-    {2 * MIB, 0, 0, false, false, false},       {2 * MIB, 0, 0, false, true, false},
-    {4 * MIB, 0, 0, false, false, false},       {2 * MIB, 0, NONE, false, false, true},
-    {2 * MIB, 24 * MIB, 1, true, false, false},
+    {2 * MIB, 0, 0, false},    {2 * MIB, 0, 0, false},       {4 * MIB, 0, 0, false},
+    {2 * MIB, 0, NONE, false}, {2 * MIB, 24 * MIB, 1, true},
 };
 
 static struct world {
@@ -238,7 +236,6 @@ static void forget_place(unsigned place)
             (page->places - index) * sizeof(page->place[0]));
     page->owner -= page->owner > index || page->owner == page->places;
     world.granule[place].page = NONE;
-    world.granule[place].reads = false;
 }
 
 /* --- Batches. --- */
@@ -433,12 +430,6 @@ static struct xseg_statistics stats_of(struct xseg_pool *pool)
     return stats;
 }
 
-/* Bytes of the page of zeros. */
-static uint64_t zeros_of(unsigned range)
-{
-    return kinds[range].zeros ? kinds[range].page_bytes : 0;
-}
-
 static void check_range(unsigned range)
 {
     const struct xseg_range_info info = info_of(range);
@@ -448,8 +439,7 @@ static void check_range(unsigned range)
     assert_int_equal(info.committed_bytes, live);
     assert_int_equal(info.leaving_bytes, leaving);
     assert_int_equal(info.mapped_bytes, world.is_paused[range] ? 0 : live + leaving);
-    assert_int_equal(info.physical_bytes,
-                     (world.is_paused[range] ? 0 : own_of(range, false)) + zeros_of(range));
+    assert_int_equal(info.physical_bytes, (world.is_paused[range] ? 0 : own_of(range, false)));
     assert_int_equal(info.quota_bytes, world.quota[range]);
     assert_int_equal(info.retaken, world.retaken[range]);
 }
@@ -457,20 +447,19 @@ static void check_range(unsigned range)
 static void check_pool(struct xseg_pool *pool)
 {
     const struct xseg_statistics stats = stats_of(pool);
-    uint64_t own = 0, live = 0, zeros = 0;
+    uint64_t own = 0, live = 0;
     bool is_paused = false;
 
     for (unsigned range = 0; range < RANGES; range++)
         if (world.range[range]->body->pool == pool) {
             own += own_of(range, false);
             live += own_of(range, true);
-            zeros += zeros_of(range);
             is_paused = world.is_paused[range];
         }
-    assert_int_equal(stats.reserved_bytes[0].current, (is_paused ? 0 : own) + zeros);
-    assert_int_equal(stats.active_bytes[0].current, own + zeros);
-    assert_int_equal(stats.allocated_bytes[0].current, live + zeros);
-    assert_int_equal(stats.physical_bytes, (is_paused ? 0 : own) + zeros);
+    assert_int_equal(stats.reserved_bytes[0].current, is_paused ? 0 : own);
+    assert_int_equal(stats.active_bytes[0].current, own);
+    assert_int_equal(stats.allocated_bytes[0].current, live);
+    assert_int_equal(stats.physical_bytes, is_paused ? 0 : own);
 }
 
 static uint64_t *word_of(unsigned place, unsigned which)
@@ -490,8 +479,6 @@ static void check_granule(unsigned place)
     if (granule->use != elastic->use[place % GRANULES])
         fail_msg("granule %u of range %u is in use %d, for %d", place % GRANULES, place / GRANULES,
                  elastic->use[place % GRANULES], granule->use);
-    for (unsigned which = 0; world.has_bytes && kinds[place / GRANULES].zeros && which < 3; which++)
-        assert_true(granule->page != NONE || *word_of(place, which) == 0);
     if (granule->page == NONE)
         return;
     if ((owner_of(page_at(place)) != place) != is_guest(place))
@@ -502,9 +489,6 @@ static void check_granule(unsigned place)
         (!is_live(owner_of(page_at(place))) || !runs(owner_of(page_at(place)))))
         fail_msg("granule %u of range %u serves, and its owner does not", place % GRANULES,
                  place / GRANULES);
-    assert_int_equal(granule->reads,
-                     xseg_segment_reads(&world.range[place / GRANULES]->body->extent->segment,
-                                        place % GRANULES));
     for (unsigned which = 0; world.has_bytes && runs(place) && which < 3; which++)
         if (*word_of(place, which) != page_at(place)->tag)
             fail_msg("granule %u of range %u contains something else", place % GRANULES,
@@ -570,17 +554,13 @@ static void check(bool audits)
 /* Queue work on granules, if there is room for it. */
 static void launch(unsigned stream, unsigned range, unsigned first, unsigned count)
 {
-    bool reads = false;
-
     if (world.behind[stream].of[stream] - world.over.of[stream] >= WORK - 1 ||
         world.is_paused[range])
         return;
-    for (unsigned at = first; at < first + count; at++)
-        reads = reads || granule_of(range, at)->reads;
     const uint64_t number = ++world.behind[stream].of[stream];
-    world.event[stream][number % WORK] = (reads ? machine_work_reading : machine_work)(
-        world.stream[stream], word_of(range * GRANULES + first, 0),
-        count * kinds[range].page_bytes);
+    world.event[stream][number % WORK] =
+        machine_work(world.stream[stream], word_of(range * GRANULES + first, 0),
+                     count * kinds[range].page_bytes);
     for (unsigned at = first; at < first + count; at++)
         granule_of(range, at)->user.of[stream] = number;
 }
@@ -747,16 +727,13 @@ static void step_commit(void)
     for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++) {
         const struct granule *granule = &world.granule[place];
         const bool leaves = granule->use == XSEG_ELASTIC_LEAVING;
-        const bool is_other = leaves && (page_at(place)->places > 1 || granule->reads);
+        const bool is_other = leaves && (page_at(place)->places > 1);
 
-        must_fail = must_fail || (world.marks > 0 && !leaves && kinds[range].zeros);
-        may_fail = may_fail || (world.marks > 0 && !leaves && kinds[range].zeros);
         empty += !leaves || is_other;
         others += is_other;
         /* It may keep its page, or lose the place that it shares it with meanwhile. */
         may_fail = may_fail || is_other;
-        must_fail =
-            must_fail || (is_other && (world.marks > 0 || granule->reads) && granule->holds > 0);
+        must_fail = must_fail || (is_other && world.marks > 0 && granule->holds > 0);
         is_free = is_free && leaves && !is_other && world.batch[granule->batch].stream == stream;
         must_fail = must_fail || (world.marks > 0 && leaves && must_wait(granule->batch, stream));
         may_fail = may_fail || (world.marks > 0 && leaves && may_wait(granule->batch, stream));
@@ -814,7 +791,7 @@ static void step_commit(void)
                     empty - xseg_min(empty, was.prepared_bytes / was.page_bytes));
     for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++)
         if (world.granule[place].use == XSEG_ELASTIC_LEAVING) {
-            assert_true(page_at(place)->places == 1 && !world.granule[place].reads);
+            assert_true(page_at(place)->places == 1);
             retake(place, stream);
         } else {
             have_page(place);
@@ -949,9 +926,7 @@ static void step_share(void)
     const xseg_status status =
         xseg_range_share(world.range[range], offset_of(range, first),
                          count * kinds[from].page_bytes, world.range[from], offset_of(from, at));
-    assert_int_equal(status, !fits || empty == 0                     ? XSEG_ERR_ARGUMENT
-                             : world.marks > 0 && kinds[range].zeros ? XSEG_ERR_BUSY
-                                                                     : XSEG_OK);
+    assert_int_equal(status, !fits || empty == 0 ? XSEG_ERR_ARGUMENT : XSEG_OK);
     assert_int_equal(xseg_sim_used(0), used);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     for (unsigned i = 0; status == XSEG_OK && i < count; i++) {
@@ -959,7 +934,6 @@ static void step_share(void)
 
         granule->page = granule_of(from, at + i)->page;
         granule->use = XSEG_ELASTIC_LIVE;
-        granule->reads = kinds[range].reads || granule_of(from, at + i)->reads;
         memset(&granule->user, 0, sizeof(granule->user));
         struct page *page = &world.page[granule->page];
         memmove(&page->place[page->owner + 1], &page->place[page->owner],
@@ -1311,7 +1285,7 @@ static bool has_unknown_work(unsigned range)
 static void write_elsewhere(void)
 {
     for (unsigned place = 0; world.has_bytes && place < PLACES; place++) {
-        if (!is_live(place) || !runs(place) || world.granule[place].reads || !is_needed(place))
+        if (!is_live(place) || !runs(place) || !is_needed(place))
             continue;
         page_at(place)->tag = ++world.tag;
         tally.split++;
@@ -1427,8 +1401,6 @@ static void reserve(unsigned range)
     options.page_bytes = kind->page_bytes;
     options.limit_bytes = kind->limit;
     options.pool = kind->pool == NONE ? NULL : world.pool[kind->pool];
-    options.read_only_shares = kind->reads;
-    options.zero_page = kind->zeros;
     assert_int_equal(xseg_range_reserve(world.allocator, 0, GRANULES * kind->page_bytes, &options,
                                         &world.range[range]),
                      XSEG_OK);
@@ -1451,7 +1423,7 @@ static void step_again(void)
         assert_int_equal(status, XSEG_ERR_PAUSED);
         return;
     }
-    if (live != 0 || is_held || (leaving + zeros_of(range) != 0 && world.marks > 0)) {
+    if (live != 0 || is_held || (leaving != 0 && world.marks > 0)) {
         assert_int_equal(status, XSEG_ERR_BUSY);
         return;
     }

@@ -136,20 +136,6 @@ class Ranges(Case):
         self.assertEqual((self.read(10 * PAGE, 8), machine.simulator.xseg_sim_used(0)), (b"a prefix", PAGE))
         one.decommit(10 * PAGE, PAGE)
 
-    def test_a_range_can_share_for_reading_and_have_zeros(self):
-        one = self.range
-        one.commit(0, PAGE)
-        self.fill(0, b"a prefix")
-        with self.allocator.range(4 * PAGE, read_only_shares=True, zero_page=True) as other:
-            self.assertEqual(other.info().physical_bytes, PAGE)
-            self.assertEqual(self.read_at(other.address + PAGE, 8), bytes(8))
-            other.share(PAGE, PAGE, one)
-            self.assertEqual(self.read_at(other.address + PAGE, 8), b"a prefix")
-            self.assertEqual((self.right(one.address), self.right(other.address + PAGE), self.right(other.address)), (3, 1, 1))
-            other.decommit(PAGE, PAGE)
-            self.assertEqual(self.read_at(other.address + PAGE, 8), bytes(8))
-        one.decommit(0, PAGE)
-
     def test_a_range_belongs_to_a_pool(self):
         with self.allocator.pool(name="cache") as pool, self.allocator.range(8 * PAGE, pool=pool, page_bytes=4 * MIB) as one:
             self.assertIs(one.pool, pool)

@@ -311,8 +311,7 @@ static void *prepare(void *self)
         else
             (void)is_done(shared, xseg_range_quota(range, below(worker, 4) * PAGE));
         expect(xseg_range_info(range, &info) == XSEG_OK);
-        /* With the page of zeros. */
-        expect(info.committed_bytes <= info.bytes && info.physical_bytes <= info.bytes + PAGE);
+        expect(info.committed_bytes <= info.bytes && info.physical_bytes <= info.bytes);
         (void)sched_yield();
     }
     return NULL;
@@ -332,8 +331,6 @@ static void reserve_all(struct shared *shared, struct xseg_pool *pool)
     shared->origin = (uintptr_t)info.base;
     for (unsigned i = 0; i < WORKERS; i++) {
         options.pool = i % 2 == 0 ? pool : NULL;
-        options.read_only_shares = i >= 2;
-        options.zero_page = i == 1;
         assert_int_equal(
             xseg_range_reserve(shared->allocator, 0, GRANULES * PAGE, &options, &shared->range[i]),
             XSEG_OK);

@@ -28,14 +28,13 @@ static inline unsigned right_at(const void *address, int device)
 }
 
 /* Two devices of 1 GiB whose memory has contents. */
-static inline struct xseg_allocator *open_devices(const char *config, bool without_read_only)
+static inline struct xseg_allocator *open_devices(const char *config)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
     settings.devices = 2;
     settings.memory_bytes = GIB;
     settings.real_bytes = true;
-    settings.without_read_only = without_read_only;
     return scene_open_with_clock(&settings, config);
 }
 

@@ -515,7 +515,7 @@ static void a_page_at_two_places_goes_once(void **state)
     (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
-    assert_int_equal(xseg_guest_map(&f.segment, 10, 3, &f.segment, 0, false), XSEG_OK);
+    assert_int_equal(xseg_guest_map(&f.segment, 10, 3, &f.segment, 0), XSEG_OK);
     assert_int_equal(mapped(&f), 6 * PAGE);
     assert_int_equal(f.segment.guests, 3 * PAGE);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
@@ -545,7 +545,7 @@ static void guests_undo_themselves_at_every_failure(void **state)
         next.nth = n - 5;
         if (twice)
             assert_int_equal(xseg_sim_fault_set(1, &next), XSEG_OK);
-        const xseg_status status = xseg_guest_map(&f.segment, 10, 3, &f.segment, 0, false);
+        const xseg_status status = xseg_guest_map(&f.segment, 10, 3, &f.segment, 0);
         assert_int_equal(mapped(&f), (status == XSEG_OK ? 6 : 3) * PAGE);
         assert_int_equal(status == XSEG_OK, n > (twice ? 10 : 3));
         assert_int_equal(xseg_sim_fail(NULL, 0, 999), XSEG_OK);

@@ -55,7 +55,6 @@ struct xseg_elastic {
     uint64_t own;             /* bytes of pages that are counted here */
     uint64_t coming;          /* bytes that a commit is getting */
     uint64_t quota, promised; /* see xseg_elastic_set_own() */
-    uint64_t zeros;           /* bytes of the page beneath the holes, which counts as in use */
     uint64_t let_go;          /* how often holds were taken back */
 };
 

@@ -77,9 +77,8 @@ static bool tally_elastic(const struct xseg_extent *extent, struct tally *tally,
                "live says %" PRIu32 ", there are %" PRIu64 "; leaving %" PRIu32 ", %" PRIu64
                "; own %" PRIu64 ", %" PRIu64,
                elastic->live, live, elastic->leaving, leaving, elastic->own, own);
-    tally->active_bytes += own + elastic->zeros;
-    tally->live_bytes += elastic->zeros;
-    tally->mapped += own + elastic->zeros;
+    tally->active_bytes += own;
+    tally->mapped += own;
     return true;
 }
 

@@ -75,7 +75,7 @@ struct xseg_device {
     struct xseg_budget_device *budget;
     /* Stream that waits for users' events; NULL until needed; guarded by GROWTH. */
     xseg_stream side;
-    /* Stream that copies contents of paused pools, and fills pages of zeros; NULL until needed; guarded by GROWTH. */
+    /* Stream that copies contents of paused pools; NULL until needed; guarded by GROWTH. */
     xseg_stream copier;
     struct xseg_totals totals;
     struct xseg_pool pool; /* the default pool */

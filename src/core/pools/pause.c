@@ -253,10 +253,8 @@ static void drop_segment(struct move *move, struct xseg_segment *segment)
 /* Map a segment again whose pages still have their memory. */
 static void return_segment(struct move *move, struct xseg_segment *segment)
 {
-    xseg_status status = xseg_evicted_enter(segment);
+    const xseg_status status = xseg_evicted_enter(segment);
 
-    if (status == XSEG_OK)
-        status = xseg_evicted_protect(segment);
     if (status == XSEG_OK)
         xseg_evicted_arrive(segment);
     else if (move->status == XSEG_OK)
@@ -380,12 +378,6 @@ static void rejoin_segment(struct move *move, struct xseg_segment *segment)
         move->status = xseg_places_rejoin(XSEG_CONTAINER(segment, struct xseg_extent, segment));
 }
 
-static void protect_segment(struct move *move, struct xseg_segment *segment)
-{
-    if (move->status == XSEG_OK)
-        move->status = xseg_evicted_protect(segment);
-}
-
 static void withdraw_segment(struct move *move, struct xseg_segment *segment)
 {
     (void)move;
@@ -461,7 +453,6 @@ static xseg_status come_back(struct move *move) XSEG_UNCHECKED
         (void)copy_all(move, load_segment);
         xseg_lock_take(&device->growth_lock);
     }
-    visit_segments(move, protect_segment);
     return move->status;
 }
 

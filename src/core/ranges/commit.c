@@ -18,12 +18,10 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/ranges/parting.h"
-#include "src/core/ranges/zero_page.h"
 #include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/places.h"
 #include "src/core/reclaim/trim.h"
-#include "vmm/zeros.h"
 
 /* A commit under way. */
 struct commit {
@@ -73,7 +71,6 @@ static void unclaim(const struct commit *commit)
 {
     FOR_PARTS(empty, &commit->run, false)
     {
-        xseg_zeros_cover(&empty.extent->segment, empty.first, empty.count);
         xseg_range_set_use(&empty, XSEG_ELASTIC_EMPTY);
     }
     FOR_PARTS(part, &commit->run, true)
@@ -426,7 +423,7 @@ static void describe(struct commit *commit)
     };
 }
 
-/* Unmap zeros, and guests that are stuck, where pages of the range's own are to be. */
+/* Unmap aliases that are stuck where pages of the range's own are to be. */
 static xseg_status clear_way(const struct commit *commit)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
@@ -438,7 +435,7 @@ static xseg_status clear_way(const struct commit *commit)
     for (uint32_t at = first; status != XSEG_OK && at < end; at++)
         if (segment->state[at] == XSEG_PAGE_STUCK && xseg_segment_is_guest(segment, at))
             return status;
-    return xseg_zero_page_uncover(&commit->run);
+    return XSEG_OK;
 }
 
 /* Commit the granules, which have been checked.  GROWTH is held. */

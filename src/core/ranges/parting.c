@@ -13,8 +13,7 @@ static bool find(const struct xseg_range_run *run, uint32_t *at)
     const uint32_t *batch = run->extent->elastic->batch;
 
     for (; *at < run->first + run->count; ++*at)
-        if (batch[*at] != 0 && (xseg_elastic_is_shared(run->extent->elastic, *at) ||
-                                xseg_segment_reads(&run->extent->segment, *at)))
+        if (batch[*at] != 0 && xseg_elastic_is_shared(run->extent->elastic, *at))
             return true;
     return false;
 }

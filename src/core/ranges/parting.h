@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Parting: granules that leave with a page which is not taken back, since it has other places, or can only be read there.
+ * Parting: granules that leave with a page which is not taken back, since it has other places.
  * A commit gives such a granule a page of its own, once the old one has gone from it.
  *
  * Locking: GROWTH is held, and may be let go while observers are told.

@@ -11,7 +11,6 @@
 #include "src/core/grow/extents.h"
 #include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
-#include "src/core/ranges/zero_page.h"
 #include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/places.h"
 #include "src/core/reclaim/trim_steps.h"
@@ -120,9 +119,9 @@ static xseg_status get_arena(struct xseg_pool *pool, struct xseg_arena **out)
     return status == XSEG_OK ? xseg_pool_arena(pool, stream, false, out) : status;
 }
 
-/* Reserve the addresses of a body, with a page of zeros if so wanted.  GROWTH is held. */
+/* Reserve the addresses of a body.  GROWTH is held. */
 static xseg_status reserve(struct xseg_range_body *body, struct xseg_arena *arena, uint64_t bytes,
-                           uint64_t page, bool with_zeros)
+                           uint64_t page)
 {
     const struct xseg_segment_extent wanted = {
         .bytes = bytes,
@@ -135,15 +134,8 @@ static xseg_status reserve(struct xseg_range_body *body, struct xseg_arena *aren
 
     if (status == XSEG_OK && xseg_context_is_lost(&arena->device->context))
         status = xseg_driver_fail_lost(&arena->device->context);
-    if (status == XSEG_OK && body->reads)
-        status = xseg_context_try_read_only(&arena->device->context, &arena->device->leftovers);
     if (status == XSEG_OK)
         status = xseg_extents_reserve_elastic(arena, &wanted, &body->elastic, &body->extent);
-    if (status != XSEG_OK || !with_zeros)
-        return status;
-    status = xseg_zero_page_open(body);
-    if (status != XSEG_OK)
-        xseg_trim_end_elastic(body->extent);
     return status;
 }
 
@@ -191,9 +183,8 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
     body->pool = pool;
     body->range = range;
     body->limit = options->limit_bytes == 0 ? UINT64_MAX : options->limit_bytes;
-    body->reads = options->read_only_shares;
     xseg_lock_take(&device->growth_lock);
-    status = reserve(body, arena, bytes, page, options->zero_page);
+    status = reserve(body, arena, bytes, page);
     if (status == XSEG_OK) {
         range->device = device;
         range->body = body;
@@ -312,8 +303,7 @@ xseg_status xseg_ranges_tell(struct xseg_range *range, struct xseg_range_info *o
         .committed_bytes = elastic->live * segment->granule_bytes,
         .leaving_bytes = elastic->leaving * segment->granule_bytes,
         .mapped_bytes = atomic_load_explicit(&segment->mapped, memory_order_relaxed),
-        .physical_bytes =
-            (body->pool->body->state == XSEG_POOL_PAUSED ? 0 : elastic->own) + elastic->zeros,
+        .physical_bytes = body->pool->body->state == XSEG_POOL_PAUSED ? 0 : elastic->own,
         .prepared_bytes = xseg_pages_of_kind(&device->pages, prepared),
         .retaken = body->retaken,
     };
@@ -367,11 +357,11 @@ static xseg_status check_end(const struct xseg_range_body *body)
     if (body->extent->registered != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "addresses of the range are registered: xseg_unregister() them first");
-    if (elastic->leaving + elastic->zeros != 0 && xseg_pending_captures(device->pending))
+    if (elastic->leaving != 0 && xseg_pending_captures(device->pending))
         return xseg_fail(XSEG_ERR_BUSY,
                          "a capture is under way on device %d, and %" PRIu64
                          " bytes of the range still leave: release it afterwards",
-                         device->context.ordinal, elastic->leaving * page + elastic->zeros);
+                         device->context.ordinal, elastic->leaving * page);
     return is_claimed_somewhere(body)
                ? xseg_fail(XSEG_ERR_BUSY, "another call works on the range: release it afterwards")
                : XSEG_OK;
@@ -396,7 +386,6 @@ static void end(struct xseg_range_body *body)
     body->elastic.quota = 0;
     xseg_elastic_set_own(&body->elastic, 0, 0, &device->promised);
     release_prepared(body);
-    xseg_zero_page_close(body);
     xseg_trim_end_elastic(body->extent);
     body->range->body = NULL;
     xseg_list_remove(&body->link);

@@ -31,7 +31,6 @@ struct xseg_range_body {
     uint64_t limit;        /* bytes of `elastic.own`; UINT64_MAX: none */
     uint64_t retaken;      /* granules taken back */
     struct xseg_range_streams streams;
-    bool reads; /* what is shared onto its granules can only be read there */
 };
 
 /* The ranges of a device. */

@@ -6,11 +6,9 @@
 
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
-#include "src/core/ranges/zero_page.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/places.h"
 #include "vmm/guest.h"
-#include "vmm/zeros.h"
 
 /* What two ranges must have in common. */
 static xseg_status check_pair(const struct xseg_range_run *to, const struct xseg_range_run *from)
@@ -48,14 +46,9 @@ static xseg_status map(const struct xseg_range_run *to, const struct xseg_range_
     if (segment->stuck != 0 || segment->role != NULL)
         status = xseg_segment_unstick_run(segment, to->first, to->count);
     if (status == XSEG_OK)
-        status = xseg_zero_page_uncover(to);
-    if (status == XSEG_OK)
-        status = xseg_guest_map(segment, to->first, to->count, &from->extent->segment, from->first,
-                                to->body->reads);
-    if (status != XSEG_OK) {
-        xseg_zeros_cover(segment, to->first, to->count);
+        status = xseg_guest_map(segment, to->first, to->count, &from->extent->segment, from->first);
+    if (status != XSEG_OK)
         return status;
-    }
     for (uint32_t i = 0; i < to->count; i++)
         xseg_places_add(to->extent, to->first + i, from->extent, from->first + i);
     /* The places are live before others see them, so that no other call works on them while observers are told. */

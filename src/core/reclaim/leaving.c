@@ -13,7 +13,6 @@
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/places.h"
 #include "src/core/reclaim/trim_steps.h"
-#include "vmm/zeros.h"
 
 struct xseg_leaving_batch {
     struct xseg_list link; /* among all */
@@ -464,7 +463,6 @@ static bool take(struct run run, bool keep)
     const uint64_t left = xseg_places_own(run.extent, rest.first, rest.count);
     if (done != 0) {
         xseg_places_forget(run.extent, gone.first, gone.count);
-        xseg_zeros_cover(segment, gone.first, gone.count);
         settle(&gone, own - left);
     }
     if (rest.count == 0)

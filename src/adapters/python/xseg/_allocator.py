@@ -166,18 +166,15 @@ class Allocator(_library.Owner):
         return Pool(self, out.value or 0, device)
 
     def range(self, size: int, device: int = 0, *, pool: Optional[Pool] = None, page_bytes: int = 0, limit_bytes: int = 0,
-              exportable: bool = False, rdma: bool = False, name: Optional[str] = None, read_only_shares: bool = False,
-              zero_page: bool = False) -> Range:
+              exportable: bool = False, rdma: bool = False, name: Optional[str] = None) -> Range:
         """Reserve addresses beneath which memory comes and goes by the page; nothing is committed.
 
         The arguments are the members of struct xseg_range_options: `page_bytes` 0 is 2 MiB, of which `size` is a multiple;
         `limit_bytes` 0 no limit.  Without `pool` the range has one of its own, of which `exportable`, `rdma` and `name` say
-        what kind.  With `read_only_shares` what is shared onto the range can only be read there; with `zero_page` a granule
-        without memory reads as zeros.
+        what kind.
         """
         return reserve(self._ranges, self, size, device, pool, page_bytes=page_bytes, limit_bytes=limit_bytes,
-                       exportable=exportable, rdma=rdma, name=_bytes(name), read_only_shares=read_only_shares,
-                       zero_page=zero_page)
+                       exportable=exportable, rdma=rdma, name=_bytes(name))
 
     def register(self, address: int, size: int, enter: Enter, leave: Leave, *, pin: bool = False) -> Registration:
         """Register memory elsewhere, and follow it: see xseg_register().

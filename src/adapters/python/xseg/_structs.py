@@ -374,8 +374,6 @@ class xseg_range_options(Structure):
         ("exportable", c_bool),
         ("rdma", c_bool),
         ("name", c_char_p),
-        ("read_only_shares", c_bool),
-        ("zero_page", c_bool),
     ]
 
 
