@@ -41,15 +41,11 @@ static void lay_tables(struct xseg_segment *segment, void *memory, uint32_t gran
 
 static void free_tables(struct xseg_segment *segment)
 {
-    free(segment->pins);
-    free(segment->exports);
+    xseg_segment_free_retains(segment);
     xseg_zeroed_give(segment->role, segment->granules * sizeof(*segment->role));
     xseg_zeroed_give(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES);
     segment->since = &segment->since_whole;
     segment->generation = &segment->generation_whole;
-    segment->pins = NULL;
-    segment->exports = NULL;
-    segment->shown = NULL;
     segment->role = NULL;
     segment->handle = NULL;
     segment->length = NULL;
@@ -551,8 +547,8 @@ void xseg_segment_shorten(struct xseg_segment *segment, uint64_t bytes)
     const uint64_t used = xseg_round_up(bytes, segment->page_bytes);
     struct xseg_segment was;
 
-    if (used >= segment->bytes || segment->stuck != 0 || segment->pins != NULL ||
-        segment->exports != NULL)
+    if (used >= segment->bytes || segment->stuck != 0 ||
+        xseg_segment_retains_host_bytes(segment) != 0)
         return;
     void *memory = xseg_zeroed_take(used / segment->granule_bytes * XSEG_SEGMENT_TABLES_BYTES);
     if (memory == NULL)
@@ -568,9 +564,6 @@ void xseg_segment_shorten(struct xseg_segment *segment, uint64_t bytes)
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
 {
     return xseg_zeroed_resident(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES) +
-           segment->granules *
-               ((segment->pins != NULL ? sizeof(*segment->pins) : 0) +
-                (segment->exports != NULL ? sizeof(*segment->exports) + sizeof(*segment->shown)
-                                          : 0)) +
+           xseg_segment_retains_host_bytes(segment) +
            xseg_zeroed_resident(segment->role, segment->granules * sizeof(*segment->role));
 }

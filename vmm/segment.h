@@ -25,8 +25,8 @@
  * the states on its way back (evicted.h).
  *
  * Each granule has a generation: a number that is drawn anew whenever the granule gets other memory, or
- * loses its memory.  A page that is *held*, because it is pinned or exported, is neither unmapped nor evicted;
- * callers that take pages away must check that.  A page that has ever been exported may still be mapped
+ * loses its memory.  A page that is *retained* is neither unmapped nor evicted; callers that unmap pages must check
+ * that.  A page that has ever been exported may still be mapped
  * elsewhere, so after an unmap it goes back to the driver and is never kept as idle.
  *
  * Every operation is a transaction: after a failure the segment is as it was, stuck pages aside.
@@ -37,9 +37,8 @@
  *          counts as stuck.
  *   SEG-3  reserved_bytes is at least the bytes of all granules.
  *   SEG-4  a page has its length at its first granule and 0 at the others, and one state.
- *   SEG-5  pinned granules are mapped, and `pinned` counts them.
- *   SEG-6  exported granules are mapped, and `exported` counts them; they are whole pages of an exportable
- *          segment.
+ *   SEG-5  retained granules are mapped, and counted for each retainer.
+ *   SEG-6  exported granules are whole pages of an exportable segment.
  *   SEG-7  a guest has length 1, is mapped, stuck or evicted; `guests` is the bytes of those that are mapped.
  *
  * Locking: GROWTH of the device; `mapped` may be read without it.
@@ -65,6 +64,21 @@ enum xseg_page_state {
     XSEG_PAGE_AWAY_MAPPED, /* mapped on its way back, with its memory of before */
     XSEG_PAGE_FRESH,       /* has new memory, not mapped */
     XSEG_PAGE_FRESH_MAPPED /* mapped on its way back, with new memory */
+};
+
+/* Who retains pages. */
+enum xseg_retainer {
+    XSEG_RETAIN_PIN,          /* xseg_pin() */
+    XSEG_RETAIN_REGISTRATION, /* a pinned descriptor, or a registration */
+    XSEG_RETAIN_EXPORT,
+    XSEG_RETAINERS
+};
+
+/* References of one retainer.  Each retainer has its own counts, so that none releases a reference of another one. */
+struct xseg_retains {
+    /* [granules], or one of a classic segment; NULL before the first reference.  The pointer may be read without the lock. */
+    _Atomic(uint32_t *) count;
+    uint32_t granules; /* with a count that is not 0 */
 };
 
 /* Bytes of the tables of a granule, which are one piece of host memory: a segment that could hold the whole
@@ -94,18 +108,14 @@ struct xseg_segment {
     uint64_t since_whole;             /* where `since` of a classic segment points */
     atomic_uint_fast64_t *generation; /* [granules], or one; may be read without the lock */
     atomic_uint_fast64_t generation_whole;
-    /* [granules], or one: how often each is pinned; NULL before the first pin.  The pointer may be read without the
-     * lock. */
-    _Atomic(uint32_t *) pins;
-    uint32_t pinned; /* how many granules are pinned */
-    /* [granules]: how often each is exported; as `pins`. */
-    _Atomic(uint32_t *) exports;
-    uint32_t exported; /* how many granules are exported */
-    uint8_t *shown;    /* behind `exports`: whether the page that starts there was ever exported */
-    /* [granules]: enum xseg_page_role of the page that starts there; NULL before the first guest.  As `pins`. */
+    struct xseg_retains retains[XSEG_RETAINERS];
+    uint8_t *
+        shown; /* [granules]: whether the page that starts there was ever exported; NULL: none was */
+    /* [granules]: enum xseg_page_role of the page that starts there; NULL before the first guest.  The pointer may be
+     * read without the lock. */
     _Atomic(uint8_t *) role;
     uint64_t guests; /* bytes of guests that are mapped */
-    uint64_t let_go; /* how often pins or exports were taken back */
+    uint64_t let_go; /* how often references were released */
 };
 
 static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment)
@@ -263,19 +273,22 @@ static inline uint64_t xseg_segment_number(const struct xseg_segment *segment)
 /* The latest generation of the bytes [begin, end) of the segment. */
 uint64_t xseg_segment_generation(const struct xseg_segment *segment, uint64_t begin, uint64_t end);
 
-/* --- Pins and exports, which hold pages. --- */
+/* --- Retain counts: a retained page is neither unmapped, nor evicted, nor given to another segment. --- */
 
 /*
- * Pin the granules of the bytes [begin, end), all of which are mapped.
+ * Retain the granules of the bytes [begin, end), all of which are mapped.
  *
- * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, XSEG_ERR_BUSY (pinned too often), and nothing has changed
+ * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, XSEG_ERR_BUSY (a count is at its maximum), and nothing has changed
  */
-xseg_status xseg_segment_pin(struct xseg_segment *segment, uint64_t begin, uint64_t end);
+xseg_status xseg_segment_retain(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
+                                uint64_t end);
 
-/* Take a pin back.  False if one of the granules is not pinned: then nothing has changed. */
-bool xseg_segment_unpin(struct xseg_segment *segment, uint64_t begin, uint64_t end);
+/* Release one reference to each of these granules.  False if the retainer has none to one of them: then nothing has changed. */
+bool xseg_segment_release(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
+                          uint64_t end);
 
-/* Whether one of `count` granules is pinned; the granule of a classic segment is 0. */
+/* Whether one of `count` granules is retained by a pin, a pinned descriptor or a registration; the granule of a classic
+ * segment is 0. */
 bool xseg_segment_is_pinned(const struct xseg_segment *segment, uint32_t first, uint32_t count);
 
 /* Find the pages that the bytes [begin, end) lie on, all of which are mapped: sets *first to their first granule, and
@@ -298,7 +311,11 @@ bool xseg_segment_is_exported(const struct xseg_segment *segment, uint32_t first
 /* Whether any page of the segment is held. */
 static inline bool xseg_segment_holds(const struct xseg_segment *segment)
 {
-    return (segment->pinned | segment->exported) != 0;
+    uint32_t granules = 0;
+
+    for (int by = 0; by < XSEG_RETAINERS; by++)
+        granules |= segment->retains[by].granules;
+    return granules != 0;
 }
 
 /* Whether one of `count` granules is held. */

@@ -75,6 +75,10 @@ static inline bool xseg_segment_forget_shown(struct xseg_segment *segment, uint3
     return was_shown;
 }
 
+/* Host bytes of the retain counts of a segment, and their end. */
+size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment);
+void xseg_segment_free_retains(struct xseg_segment *segment);
+
 /* Check the invariants SEG-5 and SEG-6. */
 bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_finding *finding);
 

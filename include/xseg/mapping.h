@@ -43,7 +43,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_pin(struct xseg_allocator *allocator, c
                                              size_t bytes);
 
 /**
- * Take a pin back, once for each xseg_pin() with the same arguments.  The block may be gone.
+ * Take a pin back, once for each xseg_pin() with the same arguments.  The block may be gone.  Pins of descriptors and of
+ * registrations are counted separately: xseg_unpin() does not release them.
  *
  * Returns: XSEG_OK
  *          XSEG_ERR_ARGUMENT  a page of the part is not pinned; nothing has changed

@@ -177,7 +177,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_quota(struct xseg_range *range, u
  * Let granules keep their page over a decommit, since a graph that was captured uses their addresses.  Counts: as often as
  * xseg_range_let_go().  They need not be committed, and may be paused.
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_BUSY (held as often as can be); XSEG_ERR_FORKED
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_BUSY (another call works on a granule, or the hold count of a granule is at
+ *          its maximum); XSEG_ERR_FORKED
  * Cost:    no driver call
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_hold(struct xseg_range *range, uint64_t offset,
@@ -188,8 +189,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_hold(struct xseg_range *range, ui
  *
  * @param stream  one that the graph was launched on; others have been made to be waited for by it
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (also of granules that are not held), XSEG_ERR_BUSY (in a capture, a granule
- *          leaves with another stream that has not passed), XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER,
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (also of granules that are not held), XSEG_ERR_BUSY (another call works on a
+ *          granule, or, in a capture, a granule leaves with another stream that has not passed), XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER,
  *          XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    one event record, if a granule leaves
  */

@@ -56,7 +56,9 @@ struct xseg_dmabuf {
  *                                descriptors; or it gives them for one page at a time: xseg_dmabuf_each() does
  *          XSEG_ERR_PAUSED       the pool is paused: there is no memory
  *          XSEG_ERR_ARGUMENT     NULL, 0 bytes, or the range ends outside its segment
- *          XSEG_ERR_DRIVER (see `ulimit -n`), XSEG_ERR_HOST_MEMORY, XSEG_ERR_BUSY (pinned 2^32 - 1 times already),
+ *          XSEG_ERR_BUSY         with XSEG_DMABUF_PIN: another call maps or unmaps memory of the range; or the range is
+ *                                pinned 2^32 - 1 times already
+ *          XSEG_ERR_DRIVER (see `ulimit -n`), XSEG_ERR_HOST_MEMORY,
  *          XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  *          On an error nothing has changed, and no descriptor is left open.
  * Threads: any; waits for growths and trims of the device
@@ -80,7 +82,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_dmabuf_each(
     bool (*visit)(void *context, const struct xseg_dmabuf *dmabuf), void *context);
 
 /**
- * Close a descriptor of one of the functions above, and take its pin back.
+ * Close a descriptor of one of the functions above, and release its pin.  If a descriptor was closed by close(), its pin is
+ * released when its number is that of another pinned descriptor.
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (no descriptor of this allocator that pins), XSEG_ERR_FORKED
  * Threads: any; waits for growths and trims of the device

@@ -338,12 +338,12 @@ static void the_audit_names_the_broken_invariant(void **state)
     assert_false(xseg_segment_audit(&f.segment, &finding));
     assert_string_equal(finding.tag, "SEG-3");
     f.segment.reserved_bytes += XSEG_GIB;
-    assert_int_equal(xseg_segment_pin(&f.segment, 0, 1), XSEG_OK);
-    f.segment.pinned++;
+    assert_int_equal(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 0, 1), XSEG_OK);
+    f.segment.retains[XSEG_RETAIN_PIN].granules++;
     assert_false(xseg_segment_audit(&f.segment, &finding));
     assert_string_equal(finding.tag, "SEG-5");
-    f.segment.pinned--;
-    assert_true(xseg_segment_unpin(&f.segment, 0, 1));
+    f.segment.retains[XSEG_RETAIN_PIN].granules--;
+    assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 0, 1));
     tear_down(&f);
 }
 
@@ -357,9 +357,10 @@ static void pinned_pages_are_not_loose(void **state)
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 8, false), XSEG_OK);
     assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 8);
-    assert_false(xseg_segment_unpin(&f.segment, 0, 1));
-    assert_int_equal(xseg_segment_pin(&f.segment, 3 * PAGE - 1, 3 * PAGE + 1), XSEG_OK);
-    assert_int_equal(xseg_segment_pin(&f.segment, 3 * PAGE, 4 * PAGE), XSEG_OK);
+    assert_false(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 0, 1));
+    assert_int_equal(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE - 1, 3 * PAGE + 1),
+                     XSEG_OK);
+    assert_int_equal(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE, 4 * PAGE), XSEG_OK);
     assert_int_equal(xseg_segment_all_held(&f.segment).pinned, 2 * PAGE);
     assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 2);
     first += 2;
@@ -367,16 +368,18 @@ static void pinned_pages_are_not_loose(void **state)
     assert_int_equal(first, 4);
     first += 4;
     assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 0);
-    assert_false(xseg_segment_unpin(&f.segment, PAGE, 4 * PAGE)); /* the second is not pinned */
-    assert_true(xseg_segment_unpin(&f.segment, 3 * PAGE - 1, 3 * PAGE + 1));
+    assert_false(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, PAGE,
+                                      4 * PAGE)); /* the second is not pinned */
+    assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE - 1, 3 * PAGE + 1));
     assert_false(xseg_segment_is_pinned(&f.segment, 2, 1));
     assert_true(xseg_segment_is_pinned(&f.segment, 3, 1));
-    assert_true(xseg_segment_unpin(&f.segment, 3 * PAGE, 4 * PAGE));
-    f.segment.pins[5] = UINT32_MAX;
-    f.segment.pinned = 1;
-    scene_expect_error(xseg_segment_pin(&f.segment, 4 * PAGE, 6 * PAGE), XSEG_ERR_BUSY, "as often");
-    assert_int_equal(f.segment.pins[4], 0);
-    f.segment.pins[5] = f.segment.pinned = 0;
+    assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE, 4 * PAGE));
+    f.segment.retains[XSEG_RETAIN_PIN].count[5] = UINT32_MAX;
+    f.segment.retains[XSEG_RETAIN_PIN].granules = 1;
+    scene_expect_error(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 4 * PAGE, 6 * PAGE),
+                       XSEG_ERR_BUSY, "maximum");
+    assert_int_equal(f.segment.retains[XSEG_RETAIN_PIN].count[4], 0);
+    f.segment.retains[XSEG_RETAIN_PIN].count[5] = f.segment.retains[XSEG_RETAIN_PIN].granules = 0;
     tear_down(&f);
 }
 
@@ -398,33 +401,36 @@ static void exported_pages_are_held_and_not_kept(void **state)
     assert_int_equal(first, FULL);
     assert_int_equal(xseg_segment_export(&f.segment, FULL, 2 * FULL), XSEG_OK);
     assert_int_equal(xseg_segment_export(&f.segment, FULL, FULL), XSEG_OK);
-    assert_int_equal(xseg_segment_pin(&f.segment, 9 * PAGE, 9 * PAGE + 1), XSEG_OK);
+    assert_int_equal(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 9 * PAGE, 9 * PAGE + 1),
+                     XSEG_OK);
     assert_int_equal(xseg_segment_all_held(&f.segment).exported, FULL * PAGE);
     assert_int_equal(xseg_segment_all_held(&f.segment).pinned, FULL * PAGE);
-    assert_true(xseg_segment_unpin(&f.segment, 9 * PAGE, 9 * PAGE + 1));
+    assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 9 * PAGE, 9 * PAGE + 1));
     assert_int_equal(xseg_segment_all_held(&f.segment).exported, 2 * FULL * PAGE);
     first = 0;
     assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 4 * FULL), FULL);
     first = FULL;
     assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 4 * FULL), FULL);
     assert_int_equal(first, 3 * FULL);
-    assert_false(xseg_segment_unpin(&f.segment, 4 * PAGE, 5 * PAGE)); /* it is not a pin */
+    assert_false(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 4 * PAGE,
+                                      5 * PAGE)); /* it is not a pin */
     assert_true(xseg_segment_audit(&f.segment, &finding));
     xseg_segment_unexport(&f.segment, FULL, FULL);
     assert_true(xseg_segment_is_exported(&f.segment, FULL, 1));
     xseg_segment_unexport(&f.segment, FULL, 2 * FULL);
     assert_false(xseg_segment_is_held(&f.segment, 0, 4 * FULL));
 
-    f.segment.exported++;
+    f.segment.retains[XSEG_RETAIN_EXPORT].granules++;
+    assert_false(xseg_segment_audit(&f.segment, &finding));
+    assert_string_equal(finding.tag, "SEG-5");
+    f.segment.retains[XSEG_RETAIN_EXPORT].granules--;
+    f.segment.retains[XSEG_RETAIN_EXPORT].count[0] = UINT32_MAX;
+    f.segment.retains[XSEG_RETAIN_EXPORT].granules = 1;
+    scene_expect_error(xseg_segment_export(&f.segment, 0, FULL), XSEG_ERR_BUSY, "maximum");
     assert_false(xseg_segment_audit(&f.segment, &finding));
     assert_string_equal(finding.tag, "SEG-6");
-    f.segment.exported--;
-    f.segment.exports[0] = UINT32_MAX;
-    f.segment.exported = 1;
-    scene_expect_error(xseg_segment_export(&f.segment, 0, FULL), XSEG_ERR_BUSY, "as often");
-    assert_false(xseg_segment_audit(&f.segment, &finding));
-    assert_string_equal(finding.tag, "SEG-6");
-    f.segment.exports[0] = f.segment.exported = 0;
+    f.segment.retains[XSEG_RETAIN_EXPORT].count[0] =
+        f.segment.retains[XSEG_RETAIN_EXPORT].granules = 0;
 
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 4 * FULL, true, &done), XSEG_OK);
     assert_int_equal(xseg_pages_bytes(&f.pages), 2 * FULL * PAGE);

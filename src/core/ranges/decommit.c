@@ -83,10 +83,14 @@ xseg_status xseg_decommit_hold(struct xseg_range *range, uint64_t offset, uint64
 
     xseg_lock_take(&device->growth_lock);
     xseg_status status = xseg_range_find(range, offset, bytes, &run);
+    if (status == XSEG_OK)
+        status = xseg_range_check_claims(&run);
     for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
         if (run.body->elastic.holds[at] == UINT32_MAX)
-            status =
-                xseg_fail(XSEG_ERR_BUSY, "a granule is held as often as it can be: let go of it");
+            status = xseg_fail(XSEG_ERR_BUSY,
+                               "xseg_range_hold: the hold count of a granule is at its maximum, "
+                               "%" PRIu32 "; release a hold with xseg_range_let_go()",
+                               UINT32_MAX);
     for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
         run.body->elastic.holds[at]++;
     xseg_lock_give(&device->growth_lock);
@@ -117,8 +121,10 @@ static xseg_status leave_again(const struct xseg_range_run *run, struct xseg_kno
 static xseg_status let_go(const struct xseg_range_run *run, struct xseg_known_stream *stream)
 {
     uint32_t *holds = run->extent->elastic->holds;
-    xseg_status status = XSEG_OK;
+    xseg_status status = xseg_range_check_claims(run);
 
+    if (status != XSEG_OK)
+        return status;
     for (uint32_t at = run->first; at < run->first + run->count; at++)
         if (holds[at] == 0)
             return xseg_fail(XSEG_ERR_ARGUMENT,

@@ -266,6 +266,16 @@ bool xseg_range_is_all(const struct xseg_range_run *run, enum xseg_elastic_use u
     return true;
 }
 
+xseg_status xseg_range_check_claims(const struct xseg_range_run *run)
+{
+    const uint8_t *use = run->extent->elastic->use;
+
+    for (uint32_t at = run->first; at < run->first + run->count; at++)
+        if (use[at] == XSEG_ELASTIC_CLAIMED)
+            return xseg_range_fail_use(run, at, "");
+    return XSEG_OK;
+}
+
 void xseg_range_set_use(const struct xseg_range_run *run, enum xseg_elastic_use use)
 {
     struct xseg_arena *arena = run->extent->arena;

@@ -81,6 +81,9 @@ xseg_status xseg_range_fail_use(const struct xseg_range_run *run, uint32_t granu
 bool xseg_range_is_all(const struct xseg_range_run *run, enum xseg_elastic_use use,
                        uint32_t *first);
 
+/* Fail with XSEG_ERR_BUSY if a granule of a run is claimed. */
+xseg_status xseg_range_check_claims(const struct xseg_range_run *run);
+
 /* Set what a run of granules is used for.  Takes ARENA. */
 void xseg_range_set_use(const struct xseg_range_run *run, enum xseg_elastic_use use);
 

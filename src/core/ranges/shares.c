@@ -51,12 +51,13 @@ static xseg_status map(const struct xseg_range_run *to, const struct xseg_range_
         return status;
     for (uint32_t i = 0; i < to->count; i++)
         xseg_places_add(to->extent, to->first + i, from->extent, from->first + i);
-    /* The places are live before others see them, so that no other call works on them while observers are told. */
+    /* Observers run while the granules are claimed, so that no other call reaches them. */
     xseg_arena_lock(arena);
-    memset(&to->extent->elastic->use[to->first], XSEG_ELASTIC_LIVE, to->count);
+    memset(&to->extent->elastic->use[to->first], XSEG_ELASTIC_CLAIMED, to->count);
     to->extent->elastic->live += to->count;
     xseg_arena_unlock(arena);
     xseg_notice_come(to->extent, xseg_range_base(to), xseg_range_bytes(to));
+    xseg_range_set_use(to, XSEG_ELASTIC_LIVE);
     return XSEG_OK;
 }
 

@@ -197,6 +197,30 @@ static xseg_status fail_nowhere(uint64_t address)
     return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is not memory of this allocator", address);
 }
 
+bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, uint64_t end)
+{
+    struct xseg_arena *arena = extent->arena;
+    bool found = false;
+
+    xseg_arena_lock(arena);
+    for (uint64_t at = begin; at < end && !found;) {
+        const struct xseg_part part = xseg_walk_at(extent, at);
+
+        found = part.state == XSEG_BLOCK_BUSY;
+        at = xseg_part_end(&part);
+    }
+    xseg_arena_unlock(arena);
+    return found;
+}
+
+xseg_status xseg_mapping_fail_claimed(const char *call, uint64_t address)
+{
+    return xseg_fail(XSEG_ERR_BUSY,
+                     "%s: memory is being mapped or unmapped by another call, %#" PRIx64
+                     "; call again after that call has returned",
+                     call, address);
+}
+
 /* Whether [address, address + bytes) is part of a live block. */
 static xseg_status check_block(const struct xseg_extent *extent, uint64_t address, uint64_t bytes)
 {
@@ -205,6 +229,8 @@ static xseg_status check_block(const struct xseg_extent *extent, uint64_t addres
     xseg_arena_lock(arena);
     const struct xseg_part part = xseg_walk_at(extent, address);
     xseg_arena_unlock(arena);
+    if (part.state == XSEG_BLOCK_BUSY)
+        return xseg_mapping_fail_claimed("xseg_pin", address);
     if (part.state != XSEG_BLOCK_LIVE)
         return xseg_fail(XSEG_ERR_NOT_LIVE,
                          "%#" PRIx64 " lies in no live block: pin memory before it is freed",
@@ -225,7 +251,9 @@ static xseg_status pin(struct xseg_extent *extent, uint64_t address, uint64_t by
 
     if (status == XSEG_OK)
         status = check_block(extent, address, bytes);
-    return status == XSEG_OK ? xseg_segment_pin(&extent->segment, begins, begins + bytes) : status;
+    return status == XSEG_OK
+               ? xseg_segment_retain(&extent->segment, XSEG_RETAIN_PIN, begins, begins + bytes)
+               : status;
 }
 
 xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address,
@@ -253,7 +281,7 @@ xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t addres
     XSEG_ASSERT(begins < segment->bytes && xseg_lock_is_held(XSEG_RANK_GROWTH));
     const bool is_inside = bytes <= segment->bytes - begins;
     if (is_inside)
-        was_pinned = xseg_segment_unpin(segment, begins, begins + bytes);
+        was_pinned = xseg_segment_release(segment, XSEG_RETAIN_PIN, begins, begins + bytes);
     xseg_lock_give(&extent->arena->device->growth_lock);
     if (!is_inside)
         return xseg_fail(XSEG_ERR_ARGUMENT,

@@ -43,7 +43,12 @@ static struct xseg_elastic_place *links_of(const struct xseg_extent *extent, uin
 
 static bool is_live(const struct place *place)
 {
-    return place->extent->elastic->use[place->granule] == XSEG_ELASTIC_LIVE;
+    const struct xseg_elastic *elastic = place->extent->elastic;
+
+    /* A new alias is claimed while observers run, and live afterwards. */
+    return elastic->use[place->granule] == XSEG_ELASTIC_LIVE ||
+           (elastic->use[place->granule] == XSEG_ELASTIC_CLAIMED &&
+            elastic->batch[place->granule] == 0);
 }
 
 static bool runs(const struct place *place)

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "src/base/align.h"
@@ -11,13 +12,12 @@
 #include "src/core/pools/share.h"
 #include "src/core/reclaim/mapping.h"
 
-/* A descriptor that pins its range. */
-struct pinned {
-    struct xseg_list link;
+/* A descriptor that retains its pages, so that the segment exists as long as the descriptor. */
+struct xseg_dmabuf_pin {
     struct xseg_device *device;
     struct xseg_segment *segment;
-    uint64_t begin, end; /* offsets in the segment */
-    int fd;
+    uint64_t begin, end;           /* offsets in the segment */
+    struct xseg_dmabuf_pin *stale; /* a pin to be released after this one */
 };
 
 /* What is asked for, once its extent is known. */
@@ -26,6 +26,7 @@ struct wanted {
     struct xseg_extent *extent;
     uint64_t begin, end; /* addresses */
     unsigned flags;
+    struct xseg_dmabuf_pin *stale; /* pins of descriptors that were closed by close() */
 };
 
 /* --- Checking. --- */
@@ -65,6 +66,9 @@ static xseg_status check(const struct wanted *wanted)
                          " on do not end in one segment, which ends at %#" PRIx64
                          ": ask for each by itself",
                          wanted->end - wanted->begin, wanted->begin, ends);
+    if ((wanted->flags & XSEG_DMABUF_PIN) != 0 &&
+        xseg_mapping_is_claimed(wanted->extent, wanted->begin, wanted->end))
+        return xseg_mapping_fail_claimed("xseg_dmabuf", wanted->begin);
     if (first_hole(wanted) != wanted->end)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "no memory lies at %#" PRIx64, first_hole(wanted));
     if (xseg_segment_is_expandable(segment) && !xseg_segment_has(segment, XSEG_PAGE_RDMA))
@@ -80,33 +84,84 @@ static xseg_status check(const struct wanted *wanted)
 
 /* --- One descriptor. --- */
 
-/* Remember that a descriptor pins its range.  False without host memory, or if the range cannot be pinned. */
-static xseg_status pin(const struct wanted *wanted, uint64_t begin, uint64_t end, int fd)
+/* Make room for the pin of a descriptor; false without host memory. */
+static bool has_room(struct xseg_registrations *all, int fd)
+{
+    const size_t wanted = (size_t)fd + 1;
+
+    if (wanted <= all->pin_capacity)
+        return true;
+    const size_t capacity = xseg_max(wanted, 2 * all->pin_capacity);
+    struct xseg_dmabuf_pin **pin = realloc(all->pin, capacity * sizeof(struct xseg_dmabuf_pin *));
+    if (pin == NULL)
+        return false;
+    memset(pin + all->pin_capacity, 0,
+           (capacity - all->pin_capacity) * sizeof(struct xseg_dmabuf_pin *));
+    all->pin = pin;
+    all->pin_capacity = capacity;
+    return true;
+}
+
+/* Record a pin by its descriptor.  If the table has a pin of the same number, that descriptor was closed by close(): its
+ * pin is to be released. */
+static bool record(struct wanted *wanted, struct xseg_dmabuf_pin *pin, int fd)
+{
+    struct xseg_registrations *all = wanted->all;
+
+    xseg_lock_take(&all->desk.lock);
+    const bool done = has_room(all, fd);
+    if (done && all->pin[fd] != NULL) {
+        all->pin[fd]->stale = wanted->stale;
+        wanted->stale = all->pin[fd];
+    }
+    if (done)
+        all->pin[fd] = pin;
+    xseg_lock_give(&all->desk.lock);
+    return done;
+}
+
+/* Retain the pages of a descriptor. */
+static xseg_status pin(struct wanted *wanted, uint64_t begin, uint64_t end, int fd)
 {
     struct xseg_segment *segment = &wanted->extent->segment;
-    struct pinned *pinned = malloc(sizeof(*pinned));
+    struct xseg_dmabuf_pin *pin = malloc(sizeof(*pin));
 
-    if (pinned == NULL)
+    if (pin == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pin");
-    *pinned = (struct pinned){.device = wanted->extent->arena->device,
-                              .segment = segment,
-                              .begin = begin - segment->base,
-                              .end = end - segment->base,
-                              .fd = fd};
-    const xseg_status status = xseg_segment_pin(segment, pinned->begin, pinned->end);
-    if (status != XSEG_OK) {
-        free(pinned);
-        return status;
+    *pin = (struct xseg_dmabuf_pin){.device = wanted->extent->arena->device,
+                                    .segment = segment,
+                                    .begin = begin - segment->base,
+                                    .end = end - segment->base};
+    xseg_status status =
+        xseg_segment_retain(segment, XSEG_RETAIN_REGISTRATION, pin->begin, pin->end);
+    if (status == XSEG_OK && !record(wanted, pin, fd)) {
+        (void)xseg_segment_release(segment, XSEG_RETAIN_REGISTRATION, pin->begin, pin->end);
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of pins");
     }
-    xseg_lock_take(&wanted->all->desk.lock);
-    xseg_list_insert(&wanted->all->dmabufs, &pinned->link);
-    xseg_lock_give(&wanted->all->desk.lock);
-    return XSEG_OK;
+    if (status != XSEG_OK)
+        free(pin);
+    return status;
+}
+
+/* Release a pin that is in no table any more, and those after it.  No lock is held. */
+static void unpin(struct xseg_dmabuf_pin *pin)
+{
+    struct xseg_dmabuf_pin *next;
+
+    for (; pin != NULL; pin = next) {
+        next = pin->stale;
+        xseg_lock_take(&pin->device->growth_lock);
+        const bool done =
+            xseg_segment_release(pin->segment, XSEG_RETAIN_REGISTRATION, pin->begin, pin->end);
+        xseg_lock_give(&pin->device->growth_lock);
+        XSEG_ASSERT(done);
+        (void)done;
+        free(pin);
+    }
 }
 
 /* Get a descriptor for the bytes [begin, end), which is widened to whole pages of the host. */
-static xseg_status get(const struct wanted *wanted, uint64_t begin, uint64_t end,
-                       struct xseg_dmabuf *out)
+static xseg_status get(struct wanted *wanted, uint64_t begin, uint64_t end, struct xseg_dmabuf *out)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     const uint64_t from = xseg_round_down(begin, page), to = xseg_round_up(end, page);
@@ -157,7 +212,7 @@ static size_t count_pages(const struct wanted *wanted)
 }
 
 /* Get a descriptor for the whole range; or, where the driver refuses that, one for each page. */
-static xseg_status get_all(const struct wanted *wanted, bool one, struct xseg_dmabuf_list *out)
+static xseg_status get_all(struct wanted *wanted, bool one, struct xseg_dmabuf_list *out)
 {
     const size_t pages = count_pages(wanted);
     xseg_status status = get(wanted, wanted->begin, wanted->end, &out->dmabuf[0]);
@@ -198,6 +253,7 @@ xseg_status xseg_dmabuf_get(struct xseg_registrations *all, uint64_t address, ui
                      : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for descriptors");
     }
     xseg_lock_give(&wanted.extent->arena->device->growth_lock);
+    unpin(wanted.stale);
     if (status == XSEG_OK)
         return XSEG_OK;
     xseg_fail_keep(&kept);
@@ -210,41 +266,25 @@ xseg_status xseg_dmabuf_get(struct xseg_registrations *all, uint64_t address, ui
 
 /* --- Closing. --- */
 
-static struct pinned *take_pinned(struct xseg_registrations *all, int fd)
-{
-    struct pinned *found = NULL;
-
-    xseg_lock_take(&all->desk.lock);
-    XSEG_LIST_FOR(node, &all->dmabufs)
-    {
-        struct pinned *pinned = XSEG_CONTAINER(node, struct pinned, link);
-
-        if (found == NULL && pinned->fd == fd)
-            found = pinned;
-    }
-    if (found != NULL)
-        xseg_list_remove(&found->link);
-    xseg_lock_give(&all->desk.lock);
-    return found;
-}
-
 xseg_status xseg_dmabuf_put(struct xseg_registrations *all, int fd)
 {
-    struct pinned *pinned = take_pinned(all, fd);
+    struct xseg_dmabuf_pin *found = NULL;
 
-    if (pinned == NULL)
+    xseg_lock_take(&all->desk.lock);
+    if (fd >= 0 && (size_t)fd < all->pin_capacity) {
+        found = all->pin[fd];
+        all->pin[fd] = NULL;
+    }
+    xseg_lock_give(&all->desk.lock);
+    if (found == NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "%d is no descriptor of xseg_dmabuf() with XSEG_DMABUF_PIN", fd);
+                         "xseg_dmabuf_close: not a descriptor of xseg_dmabuf() with "
+                         "XSEG_DMABUF_PIN, %d; close other descriptors with close()",
+                         fd);
+    found->stale = NULL;
     (void)close(fd);
-    xseg_lock_take(&pinned->device->growth_lock);
-    const bool done = xseg_segment_unpin(pinned->segment, pinned->begin, pinned->end);
-    xseg_lock_give(&pinned->device->growth_lock);
-    free(pinned);
-    return done ? XSEG_OK
-                : xseg_fail(XSEG_ERR_ARGUMENT,
-                            "the pages of descriptor %d are not pinned any more: xseg_unpin() was "
-                            "called once too often",
-                            fd);
+    unpin(found);
+    return XSEG_OK;
 }
 
 void xseg_dmabuf_put_all(struct xseg_registrations *all, const struct xseg_dmabuf *dmabuf,

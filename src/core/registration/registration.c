@@ -6,8 +6,8 @@
 
 #include "src/base/align.h"
 #include "src/base/error.h"
-#include "src/core/cache/walk.h"
 #include "src/core/device/pool.h"
+#include "src/core/reclaim/mapping.h"
 
 struct xseg_registration_run {
     struct xseg_list link;
@@ -116,7 +116,8 @@ static xseg_status pin(const struct xseg_registration *registration,
     struct xseg_segment *segment = &registration->extent->segment;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    return xseg_segment_pin(segment, run->begin - segment->base, run->end - segment->base);
+    return xseg_segment_retain(segment, XSEG_RETAIN_REGISTRATION, run->begin - segment->base,
+                               run->end - segment->base);
 }
 
 static void unpin(const struct xseg_registration *registration,
@@ -125,8 +126,8 @@ static void unpin(const struct xseg_registration *registration,
     struct xseg_segment *segment = &registration->extent->segment;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    const bool done =
-        xseg_segment_unpin(segment, run->begin - segment->base, run->end - segment->base);
+    const bool done = xseg_segment_release(segment, XSEG_RETAIN_REGISTRATION,
+                                           run->begin - segment->base, run->end - segment->base);
     XSEG_ASSERT(done);
     (void)done;
 }
@@ -292,23 +293,6 @@ static bool add_run(struct xseg_registration *made, uint64_t *at)
     return run != NULL;
 }
 
-/* Whether another thread takes or brings memory of the range at this moment. */
-static bool is_changing(const struct xseg_registration *made)
-{
-    struct xseg_arena *arena = made->extent->arena;
-    bool found = false;
-
-    xseg_arena_lock(arena);
-    for (uint64_t at = made->begin; at < made->end && !found;) {
-        const struct xseg_part part = xseg_walk_at(made->extent, at);
-
-        found = part.state == XSEG_BLOCK_BUSY;
-        at = xseg_part_end(&part);
-    }
-    xseg_arena_unlock(arena);
-    return found;
-}
-
 static xseg_status check(const struct xseg_registration *made)
 {
     const struct xseg_segment *segment = &made->extent->segment;
@@ -323,11 +307,8 @@ static xseg_status check(const struct xseg_registration *made)
                          " on do not end in one segment, which ends at %#" PRIx64
                          ": register each by itself",
                          bytes, made->begin, ends);
-    if (is_changing(made))
-        return xseg_fail(XSEG_ERR_BUSY,
-                         "another thread takes or brings memory of the %" PRIu64
-                         " bytes from %#" PRIx64 " on: register again when it is done",
-                         bytes, made->begin);
+    if (xseg_mapping_is_claimed(made->extent, made->begin, made->end))
+        return xseg_mapping_fail_claimed("xseg_register", made->begin);
     return XSEG_OK;
 }
 

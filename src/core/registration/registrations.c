@@ -341,13 +341,15 @@ void xseg_registrations_init(struct xseg_registrations *all, struct xseg_allocat
     all->allocator = allocator;
     xseg_lock_init(&all->desk.lock, XSEG_RANK_REGISTRATIONS);
     (void)pthread_cond_init(&all->desk.changed, NULL);
-    xseg_list_init(&all->dmabufs);
 }
 
 void xseg_registrations_fini(struct xseg_registrations *all)
 {
     XSEG_ASSERT(all->count == 0);
     free(all->range);
+    for (size_t fd = 0; fd < all->pin_capacity; fd++)
+        free(all->pin[fd]);
+    free(all->pin);
     (void)pthread_cond_destroy(&all->desk.changed);
     xseg_lock_fini(&all->desk.lock);
 }

@@ -26,7 +26,9 @@ struct xseg_registrations {
     uint64_t last_id;
     atomic_uint_fast64_t changes; /* registrations that began or ended */
     atomic_bool observes;         /* the observer was added; read without the lock as well */
-    struct xseg_list dmabufs;     /* descriptors that pin; see dmabuf.h */
+    struct xseg_dmabuf_pin *
+        *pin; /* [pin_capacity]: by descriptor; NULL: the descriptor has no pin */
+    size_t pin_capacity;
 };
 
 void xseg_registrations_init(struct xseg_registrations *all, struct xseg_allocator *allocator);

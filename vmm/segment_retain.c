@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT */
+/* The functions of segment.h for generations and retain counts. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/base/align.h"
+#include "src/base/error.h"
+#include "vmm/segment_page.h"
+
+/* A run of granules; a classic segment has one granule. */
+struct run {
+    uint32_t first, end;
+};
+
+static struct run run_of(const struct xseg_segment *segment, uint64_t begin, uint64_t end)
+{
+    if (!xseg_segment_is_expandable(segment))
+        return (struct run){0, 1};
+    return (struct run){
+        (uint32_t)(begin / segment->granule_bytes),
+        (uint32_t)(xseg_round_up(end, segment->granule_bytes) / segment->granule_bytes)};
+}
+
+static uint32_t unit_count(const struct xseg_segment *segment)
+{
+    return segment->granules == 0 ? 1 : segment->granules;
+}
+
+uint64_t xseg_segment_generation(const struct xseg_segment *segment, uint64_t begin, uint64_t end)
+{
+    const struct run run = run_of(segment, begin, end);
+    uint64_t latest = 0;
+
+    for (uint32_t at = run.first; at < run.end; at++) {
+        const uint64_t generation =
+            atomic_load_explicit(&segment->generation[at], memory_order_relaxed);
+
+        latest = xseg_max(latest, generation);
+    }
+    return latest;
+}
+
+/* --- Retain counts. --- */
+
+static xseg_status retain(struct xseg_segment *segment, enum xseg_retainer by, struct run run)
+{
+    struct xseg_retains *retains = &segment->retains[by];
+
+    if (retains->count == NULL)
+        retains->count = calloc(unit_count(segment), sizeof(uint32_t));
+    if (retains->count == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the retain counts of a segment");
+    for (uint32_t at = run.first; at < run.end; at++)
+        if (retains->count[at] == UINT32_MAX)
+            return xseg_fail(XSEG_ERR_BUSY,
+                             "the retain count of a page is at its maximum, %" PRIu32
+                             "; release a pin, a descriptor or an export of it",
+                             UINT32_MAX);
+    for (uint32_t at = run.first; at < run.end; at++)
+        retains->granules += retains->count[at]++ == 0;
+    return XSEG_OK;
+}
+
+static void release(struct xseg_segment *segment, enum xseg_retainer by, struct run run)
+{
+    struct xseg_retains *retains = &segment->retains[by];
+
+    for (uint32_t at = run.first; at < run.end; at++) {
+        XSEG_ASSERT(retains->count[at] != 0);
+        retains->granules -= --retains->count[at] == 0;
+    }
+    segment->let_go++;
+}
+
+xseg_status xseg_segment_retain(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
+                                uint64_t end)
+{
+    return retain(segment, by, run_of(segment, begin, end));
+}
+
+bool xseg_segment_release(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
+                          uint64_t end)
+{
+    const struct xseg_retains *retains = &segment->retains[by];
+    const struct run run = run_of(segment, begin, end);
+
+    for (uint32_t at = run.first; at < run.end; at++)
+        if (retains->count == NULL || retains->count[at] == 0)
+            return false;
+    release(segment, by, run);
+    return true;
+}
+
+static bool is_retained_by(const struct xseg_segment *segment, enum xseg_retainer by,
+                           uint32_t first, uint32_t count)
+{
+    const struct xseg_retains *retains = &segment->retains[by];
+
+    for (uint32_t at = first; retains->granules != 0 && at < first + count; at++)
+        if (retains->count[at] != 0)
+            return true;
+    return false;
+}
+
+bool xseg_segment_is_pinned(const struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    return is_retained_by(segment, XSEG_RETAIN_PIN, first, count) ||
+           is_retained_by(segment, XSEG_RETAIN_REGISTRATION, first, count);
+}
+
+bool xseg_segment_is_exported(const struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    return is_retained_by(segment, XSEG_RETAIN_EXPORT, first, count);
+}
+
+bool xseg_segment_is_held(const struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    return xseg_segment_is_pinned(segment, first, count) ||
+           xseg_segment_is_exported(segment, first, count);
+}
+
+/* --- Exports. --- */
+
+uint32_t xseg_segment_pages_under(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
+                                  uint32_t *first)
+{
+    const struct run run = run_of(segment, begin, end);
+
+    *first = run.first;
+    while (segment->length[*first] == 0)
+        --*first;
+    return xseg_segment_page_end(segment, run.end) - *first;
+}
+
+xseg_status xseg_segment_export(struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    XSEG_ASSERT(xseg_segment_has(segment, XSEG_PAGE_EXPORTABLE) && segment->length[first] != 0);
+    if (segment->shown == NULL)
+        segment->shown = calloc(segment->granules, sizeof(uint8_t));
+    if (segment->shown == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the exports of a segment");
+    const xseg_status status =
+        retain(segment, XSEG_RETAIN_EXPORT, (struct run){first, first + count});
+    for (uint32_t at = first; status == XSEG_OK && at < first + count; at++)
+        segment->shown[at] = segment->length[at] != 0;
+    return status;
+}
+
+void xseg_segment_unexport(struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    release(segment, XSEG_RETAIN_EXPORT, (struct run){first, first + count});
+}
+
+/* --- Runs and sums. --- */
+
+struct xseg_segment_held xseg_segment_held(const struct xseg_segment *segment, uint32_t first,
+                                           uint32_t count)
+{
+    struct xseg_segment_held held = {0, 0};
+
+    if (!xseg_segment_holds(segment))
+        return held;
+    if (!xseg_segment_is_expandable(segment)) {
+        held.pinned = segment->bytes;
+        return held;
+    }
+    for (uint32_t at = first; at < first + count; at++) {
+        const uint32_t length = segment->length[at];
+
+        if (length == 0)
+            continue;
+        if (xseg_segment_is_pinned(segment, at, length))
+            held.pinned += length * segment->granule_bytes;
+        else if (xseg_segment_is_exported(segment, at, length))
+            held.exported += length * segment->granule_bytes;
+    }
+    return held;
+}
+
+struct xseg_segment_held xseg_segment_all_held(const struct xseg_segment *segment)
+{
+    return xseg_segment_held(segment, 0, segment->granules);
+}
+
+uint32_t xseg_segment_loose_pages(const struct xseg_segment *segment, uint32_t *first, uint32_t end)
+{
+    uint32_t at = *first;
+
+    if (!xseg_segment_holds(segment))
+        return end - at;
+    while (at < end && xseg_segment_is_held(segment, at, segment->length[at]))
+        at += segment->length[at];
+    *first = at;
+    while (at < end && !xseg_segment_is_held(segment, at, segment->length[at]))
+        at += segment->length[at];
+    return at - *first;
+}
+
+size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment)
+{
+    size_t bytes = segment->shown == NULL ? 0 : segment->granules * sizeof(*segment->shown);
+
+    for (int by = 0; by < XSEG_RETAINERS; by++)
+        if (segment->retains[by].count != NULL)
+            bytes += unit_count(segment) * sizeof(uint32_t);
+    return bytes;
+}
+
+void xseg_segment_free_retains(struct xseg_segment *segment)
+{
+    for (int by = 0; by < XSEG_RETAINERS; by++) {
+        free(segment->retains[by].count);
+        segment->retains[by].count = NULL;
+    }
+    free(segment->shown);
+    segment->shown = NULL;
+}
+
+/* --- The audit. --- */
+
+static bool audit_counts(const struct xseg_segment *segment, enum xseg_retainer by,
+                         struct xseg_finding *finding)
+{
+    const struct xseg_retains *retains = &segment->retains[by];
+    uint32_t granules = 0;
+
+    for (uint32_t at = 0; retains->count != NULL && at < segment->granules; at++) {
+        granules += retains->count[at] != 0;
+        XSEG_HOLDS(finding, "SEG-5", retains->count[at] == 0 || xseg_segment_is_mapped(segment, at),
+                   "granule %" PRIu32 " is retained, in state %d", at, segment->state[at]);
+    }
+    XSEG_HOLDS(finding, "SEG-5", segment->granules == 0 || granules == retains->granules,
+               "retained granules: counter %" PRIu32 ", table %" PRIu32, retains->granules,
+               granules);
+    return true;
+}
+
+static bool audit_exports(const struct xseg_segment *segment, struct xseg_finding *finding)
+{
+    const uint32_t *exports = segment->retains[XSEG_RETAIN_EXPORT].count;
+    uint32_t page = 0;
+
+    for (uint32_t at = 0; exports != NULL && at < segment->granules; at++) {
+        page = segment->length[at] != 0 ? at : page;
+        XSEG_HOLDS(finding, "SEG-6",
+                   exports[at] == 0 || (xseg_segment_has(segment, XSEG_PAGE_EXPORTABLE) &&
+                                        exports[page] == exports[at] && segment->shown[page] != 0),
+                   "granule %" PRIu32 " is exported, in state %d", at, segment->state[at]);
+    }
+    return true;
+}
+
+bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_finding *finding)
+{
+    for (int by = 0; by < XSEG_RETAINERS; by++)
+        if (!audit_counts(segment, (enum xseg_retainer)by, finding))
+            return false;
+    return audit_exports(segment, finding);
+}
