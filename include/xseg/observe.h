@@ -86,8 +86,9 @@ struct xseg_observer {
     /*
      * Memory is about to go from beneath some addresses: trimmed, moved to another stream or pool,
      * or its pool is paused.  No work is queued on it.  Let go of what is registered there; it goes
-     * when all observers have returned.  Should it stay after all, since the driver refuses or a
-     * capture has begun meanwhile, `came` says so, with the same generation.
+     * when all observers have returned.  Should it stay after all, since the driver refuses, a
+     * capture has begun meanwhile, or a callback of a registration runs for it in another thread,
+     * `came` says so, with the same generation.
      */
     void (*leaving)(void *context, const struct xseg_mapping *mapping);
     /* Addresses have memory, and nobody has been given any of it; or a pool was resumed. */
@@ -119,7 +120,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_observe(struct xseg_allocator *allocato
  * End an observation.  Once this has returned, none of the observer's functions runs or is called.
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (there is no such observer), XSEG_ERR_BUSY (called from within
- *          the observer itself, which would wait for its own end), XSEG_ERR_FORKED
+ *          the observer itself, or from within another callback while the observer runs), XSEG_ERR_FORKED
  * Threads: any; waits until other threads have left the observer's functions
  * Cost:    no driver call.
  */

@@ -122,9 +122,10 @@ struct xseg_registrar {
 /**
  * Register a range of addresses: from now on `enter` and `leave` follow its memory.
  *
- * Neither is called with a lock of the library held; they may call the library, but for functions of this header about
- * the same registration.  Both are called in the thread whose call caused it, for one registration by one thread at a
- * time.
+ * Neither is called with a lock of the library held, and no callback waits for another one.  They may call the library; a
+ * call that names memory which is being mapped or unmapped is XSEG_ERR_BUSY.  Both are called in the thread whose call
+ * caused it, at most once at a time for a run; several threads may be in the functions of a registration for different
+ * runs.  Memory of a run for which a function is called at that moment is not unmapped by other threads, which try later.
  *
  * Ranges may overlap: each registration has its own calls.  The same range with the same registrar once more is
  * the same registration, counted: it has the same id, and nothing is called.  A registration holds the addresses of its
@@ -140,12 +141,13 @@ struct xseg_registrar {
  *          XSEG_ERR_PAUSED       the pool is paused: register when it was resumed
  *          XSEG_ERR_UNSUPPORTED  `enter` refused a run; what had entered has left
  *          XSEG_ERR_ARGUMENT     NULL, 0 bytes, or the range ends outside its segment, where other pools are
- *          XSEG_ERR_BUSY         another thread takes or brings memory of the range, which is not all in live blocks: try
- *                                again; also pinned 2^32 - 1 times already
+ *          XSEG_ERR_BUSY         another call maps or unmaps memory of the range, or adds or removes the same
+ *                                registration: try again; also pinned 2^32 - 1 times already
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
  *          On an error nothing is registered.
- * Threads: any; waits for growths and trims of the device.  Meanwhile no memory of the range goes
- * Cost:    no driver call.
+ * Threads: any; waits for growths and trims of the device.  Until `enter` has been called for all runs, no memory of the
+ *          range is unmapped
+ * Cost:    no driver call; O(log n) in the number of other registrations
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_register(struct xseg_allocator *allocator,
                                                   const void *address, size_t bytes,
@@ -159,9 +161,10 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_register(struct xseg_allocator *allocat
  * xseg_close() is XSEG_ERR_BUSY as long as there is a registration.
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (there is no such registration), XSEG_ERR_BUSY (called from within one of its
- *          functions, which would wait for its own end), XSEG_ERR_FORKED
+ *          functions, or from within another callback while a thread is in one of its functions, or before
+ *          xseg_register() has returned), XSEG_ERR_FORKED
  * Threads: any; waits until other threads have left the registration's functions
- * Cost:    no driver call.
+ * Cost:    no driver call; O(log n) in the number of other registrations
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_unregister(struct xseg_allocator *allocator, uint64_t id);
 

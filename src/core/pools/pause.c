@@ -311,7 +311,11 @@ static xseg_status pause(struct move *move, enum xseg_keep keep, const char *pat
         return status;
     if (keep != XSEG_KEEP_NOTHING || xseg_notice_is_wanted(device)) {
         move->is_told = true;
-        xseg_notice_pool(move->pool, true);
+        if (!xseg_notice_pool(move->pool, true))
+            return xseg_fail(XSEG_ERR_BUSY,
+                             "xseg_pool_pause: a registration callback runs in another thread for "
+                             "memory of pool %s; pause the pool again",
+                             xseg_pool_label(move->pool));
         xseg_lock_give(&device->growth_lock);
         status = save(move, keep, path);
         xseg_lock_take(&device->growth_lock);
@@ -336,7 +340,7 @@ static xseg_status pause_pool(struct xseg_pool *pool, enum xseg_keep keep, const
         status = pause(&move, keep, path);
         if (pool->body->state == XSEG_POOL_MOVES) {
             if (move.is_told)
-                xseg_notice_pool(pool, false);
+                (void)xseg_notice_pool(pool, false);
             settle(&move, XSEG_POOL_RUNS);
             xseg_forget_contents(move.contents);
         }
@@ -469,7 +473,7 @@ static xseg_status resume(struct move *move)
         visit_segments(move, arrive_segment);
         move->pool->body->contents = NULL;
         xseg_forget_contents(move->contents);
-        xseg_notice_pool(move->pool, false);
+        (void)xseg_notice_pool(move->pool, false);
         settle(move, XSEG_POOL_RUNS);
         return XSEG_OK;
     }

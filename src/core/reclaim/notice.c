@@ -11,6 +11,14 @@ bool xseg_notice_is_wanted(const struct xseg_device *device)
     return atomic_load_explicit(&device->allocator->observers.noticing, memory_order_relaxed) != 0;
 }
 
+/* Whether a callback of the notification that this thread delivers keeps the memory. */
+static _Thread_local bool keeps;
+
+void xseg_notice_keep(void)
+{
+    keeps = true;
+}
+
 /* Give GROWTH while observers are called, with let_go(), and take it again, with take_again(). */
 static void let_go(struct xseg_device *device, struct xseg_fail_kept *kept) XSEG_UNCHECKED
 {
@@ -23,6 +31,24 @@ static void take_again(struct xseg_device *device, const struct xseg_fail_kept *
 {
     xseg_lock_take(&device->growth_lock);
     xseg_fail_restore(kept);
+}
+
+/* Begin a notification that memory is about to be unmapped; a callback may deliver another one. */
+static bool begin_leaving(void)
+{
+    const bool outer = keeps;
+
+    keeps = false;
+    return outer;
+}
+
+/* Returns: whether no callback keeps the memory */
+static bool end_leaving(bool outer)
+{
+    const bool may_go = !keeps;
+
+    keeps = outer;
+    return may_go;
 }
 
 /* Tell observers of the mapped granules [at, end) of an extent.  No lock is held. */
@@ -67,10 +93,11 @@ bool xseg_notice_leave(struct xseg_device *device, const struct xseg_block *clai
     XSEG_ASSERT(claimed == NULL || claimed->state == XSEG_BLOCK_BUSY);
     if (claimed == NULL || !xseg_notice_is_wanted(device))
         return true;
+    const bool outer = begin_leaving();
     let_go(device, &kept);
     tell_chain(claimed, XSEG_OBSERVERS_LEAVING);
     take_again(device, &kept);
-    if (!xseg_pending_captures(device->pending))
+    if (end_leaving(outer) && !xseg_pending_captures(device->pending))
         return true;
     let_go(device, &kept);
     tell_chain(claimed, XSEG_OBSERVERS_CAME);
@@ -86,10 +113,11 @@ bool xseg_notice_leave_bytes(const struct xseg_extent *extent, uint64_t base, ui
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && bytes > 0);
     if (!xseg_notice_is_wanted(device))
         return true;
+    const bool outer = begin_leaving();
     let_go(device, &kept);
     tell_bytes(extent, base, bytes, XSEG_OBSERVERS_LEAVING);
     take_again(device, &kept);
-    if (!xseg_pending_captures(device->pending))
+    if (end_leaving(outer) && !xseg_pending_captures(device->pending))
         return true;
     xseg_notice_come(extent, base, bytes);
     return false;
@@ -108,7 +136,7 @@ void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t 
     take_again(device, &kept);
 }
 
-void xseg_notice_pool(struct xseg_pool *pool, bool leaves)
+bool xseg_notice_pool(struct xseg_pool *pool, bool leaves)
 {
     struct xseg_device *device = pool->body->device;
     struct xseg_fail_kept kept;
@@ -116,7 +144,8 @@ void xseg_notice_pool(struct xseg_pool *pool, bool leaves)
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && pool->body->state == XSEG_POOL_MOVES);
     if (!xseg_notice_is_wanted(device))
-        return;
+        return true;
+    const bool outer = begin_leaving();
     let_go(device, &kept);
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire))
         XSEG_LIST_FOR(node, &arena->extents)
@@ -127,4 +156,5 @@ void xseg_notice_pool(struct xseg_pool *pool, bool leaves)
                  leaves ? XSEG_OBSERVERS_LEAVING : XSEG_OBSERVERS_CAME);
         }
     take_again(device, &kept);
+    return end_leaving(outer);
 }

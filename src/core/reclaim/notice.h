@@ -9,7 +9,8 @@
  *
  * An observer may call the library, so no lock is held while it runs: GROWTH is given and taken again.  The
  * memory in question is busy, or in a pool that moves, so no other thread changes it.  Everything else may
- * be different afterwards, and a capture may have begun, during which no memory goes.
+ * be different afterwards, and a capture may have begun, during which no memory goes.  Memory also stays if another
+ * thread is in a callback about it: no callback waits for another one.
  *
  * Without an observer, each of these functions is one load.
  *
@@ -38,7 +39,12 @@ bool xseg_notice_leave_bytes(const struct xseg_extent *extent, uint64_t base, ui
  * were about to go. */
 void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t bytes);
 
-/* Tell observers that all memory of a pool that moves is about to go, or has come. */
-void xseg_notice_pool(struct xseg_pool *pool, bool leaves);
+/* Tell observers that all memory of a pool that moves is about to be unmapped, or was mapped.  Returns false if memory that is
+ * about to be unmapped has to stay. */
+bool xseg_notice_pool(struct xseg_pool *pool, bool leaves);
+
+/* In a callback that is told of memory that is about to be unmapped: keep it, since another thread registers it or
+ * deregisters it at this moment. */
+void xseg_notice_keep(void);
 
 #endif

@@ -8,23 +8,31 @@
 #include "src/base/error.h"
 #include "src/core/device/pool.h"
 #include "src/core/reclaim/mapping.h"
+#include "src/core/stats/observers.h"
 
 struct xseg_registration_run {
-    struct xseg_list link;
-    uint64_t begin, end;
-    void *handle; /* the user's */
+    struct xseg_interval range; /* among the runs of the registration */
+    void *handle;               /* the user's */
+    bool is_busy;               /* a callback runs for it, or is about to */
+    bool is_owned;              /* busy until the registration has started, or because it ends */
+    bool has_entered;           /* counted in `bytes` */
 };
 
-/* The registrations that this thread works at, the innermost first. */
-struct visit {
-    const struct xseg_registration *registration;
-    const struct visit *outer;
-};
-static _Thread_local const struct visit *here;
-
-static struct xseg_registration_run *run_of(struct xseg_list *node)
+static struct xseg_registration_run *run_of(struct xseg_interval *node)
 {
-    return XSEG_CONTAINER(node, struct xseg_registration_run, link);
+    return node == NULL ? NULL : XSEG_CONTAINER(node, struct xseg_registration_run, range);
+}
+
+static struct xseg_registration_run *first_over(const struct xseg_registration *registration,
+                                                uint64_t begin, uint64_t end)
+{
+    return run_of(xseg_intervals_first(&registration->runs, begin, end));
+}
+
+static struct xseg_registration_run *next_over(const struct xseg_registration *registration,
+                                               uint64_t begin, uint64_t end, uint64_t after)
+{
+    return run_of(xseg_intervals_next(&registration->runs, begin, end, after, 0));
 }
 
 struct xseg_registration *xseg_registration_make(const struct xseg_registration *like)
@@ -34,90 +42,95 @@ struct xseg_registration *xseg_registration_make(const struct xseg_registration 
     if (made == NULL)
         return NULL;
     *made = *like;
-    xseg_list_init(&made->runs);
+    made->runs.root = NULL;
+    made->references = 1;
     return made;
+}
+
+static void remove_run(struct xseg_registration *registration, struct xseg_registration_run *run)
+{
+    xseg_intervals_remove(&registration->runs, &run->range);
+    free(run);
 }
 
 void xseg_registration_free(struct xseg_registration *registration)
 {
-    XSEG_LIST_FOR_SAFE(node, &registration->runs)
-    {
-        free(run_of(node));
-    }
+    while (registration->runs.root != NULL)
+        remove_run(registration, run_of(registration->runs.root));
     free(registration);
 }
 
-/* --- Working at a registration. --- */
-
-bool xseg_registration_is_here(const struct xseg_registration *registration)
+void xseg_registration_release(struct xseg_registration_desk *desk,
+                               struct xseg_registration *registration)
 {
-    const struct visit *visit = here;
-
-    while (visit != NULL && visit->registration != registration)
-        visit = visit->outer;
-    return visit != NULL;
+    XSEG_ASSERT(registration->references > 0);
+    if (--registration->references == 0)
+        xseg_registration_free(registration);
+    else if (registration->ends)
+        (void)pthread_cond_broadcast(&desk->changed);
 }
 
-void xseg_registration_begin(struct xseg_registration_desk *desk,
-                             struct xseg_registration *registration)
+/* Add a busy run; NULL without host memory. */
+static struct xseg_registration_run *add_busy(struct xseg_registration *registration,
+                                              uint64_t begin, uint64_t end)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_REGISTRATIONS));
-    registration->users++;
-    if (xseg_registration_is_here(registration))
-        return;
-    while (registration->is_worked)
-        (void)pthread_cond_wait(&desk->changed, &desk->lock.os);
-    registration->is_worked = true;
+    struct xseg_registration_run *run = calloc(1, sizeof(*run));
+
+    XSEG_ASSERT(begin < end);
+    if (run == NULL)
+        return NULL;
+    run->range.begin = begin;
+    run->range.end = end;
+    run->is_busy = true;
+    xseg_intervals_insert(&registration->runs, &run->range);
+    return run;
 }
 
-void xseg_registration_stop(struct xseg_registration_desk *desk,
-                            struct xseg_registration *registration)
-{
-    XSEG_ASSERT(registration->users > 0 && registration->is_worked);
-    registration->users--;
-    if (xseg_registration_is_here(registration))
-        return;
-    registration->is_worked = false;
-    (void)pthread_cond_broadcast(&desk->changed);
-}
+/* --- Callbacks. --- */
 
-/* Call a function of the user's about a run; the lock is let go meanwhile.  Returns the answer of `enter`. */
+/* Run a callback for a busy run; the lock is released meanwhile.  Returns the result of `enter`. */
 static bool call(struct xseg_registration_desk *desk, struct xseg_registration *registration,
                  struct xseg_registration_run *run, bool enters) XSEG_REQUIRES(desk->lock)
 {
-    const struct visit visit = {registration, here};
+    struct xseg_callback callback;
     struct xseg_registered told = {
         .struct_bytes = sizeof(told),
         .device = registration->device->context.ordinal,
-        .base = (void *)(uintptr_t)run->begin, /* NOLINT(performance-no-int-to-ptr) */
-        .bytes = run->end - run->begin,
+        .base = (void *)(uintptr_t)run->range.begin, /* NOLINT(performance-no-int-to-ptr) */
+        .bytes = run->range.end - run->range.begin,
         .handle = run->handle,
     };
     bool answer = true;
 
+    XSEG_ASSERT(run->is_busy);
+    registration->references++;
+    if (!enters && run->has_entered)
+        registration->bytes -= told.bytes;
     xseg_lock_give(&desk->lock);
     XSEG_ASSERT(!xseg_lock_is_any_held());
-    here = &visit;
+    xseg_callback_begin(&callback, registration);
     if (enters)
         answer = registration->calls.enter(registration->calls.context, &told);
     else
         registration->calls.leave(registration->calls.context, &told);
-    here = visit.outer;
+    xseg_callback_end(&callback);
     xseg_lock_take(&desk->lock);
     run->handle = told.handle;
+    run->has_entered = enters && answer;
+    if (run->has_entered)
+        registration->bytes += told.bytes;
     return answer;
 }
 
 /* --- Pins. --- */
 
-static xseg_status pin(const struct xseg_registration *registration,
-                       const struct xseg_registration_run *run)
+static xseg_status pin(const struct xseg_registration *registration, uint64_t begin, uint64_t end)
 {
     struct xseg_segment *segment = &registration->extent->segment;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    return xseg_segment_retain(segment, XSEG_RETAIN_REGISTRATION, run->begin - segment->base,
-                               run->end - segment->base);
+    return xseg_segment_retain(segment, XSEG_RETAIN_REGISTRATION, begin - segment->base,
+                               end - segment->base);
 }
 
 static void unpin(const struct xseg_registration *registration,
@@ -126,151 +139,160 @@ static void unpin(const struct xseg_registration *registration,
     struct xseg_segment *segment = &registration->extent->segment;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    const bool done = xseg_segment_release(segment, XSEG_RETAIN_REGISTRATION,
-                                           run->begin - segment->base, run->end - segment->base);
+    const bool done =
+        xseg_segment_release(segment, XSEG_RETAIN_REGISTRATION, run->range.begin - segment->base,
+                             run->range.end - segment->base);
     XSEG_ASSERT(done);
     (void)done;
 }
 
-/* Take GROWTH in place of the registrations' lock, which is inside of it; and back. */
-static void take_growth(struct xseg_registration_desk *desk,
-                        const struct xseg_registration *registration) XSEG_UNCHECKED
+/* Pin or unpin a busy run, if the registration pins.  GROWTH is outside of the registrations' lock, which is released. */
+static bool change_pin(struct xseg_registration_desk *desk,
+                       const struct xseg_registration *registration,
+                       const struct xseg_registration_run *run, bool pins) XSEG_UNCHECKED
 {
+    bool done = true;
+
+    if (!registration->calls.pin)
+        return true;
     xseg_lock_give(&desk->lock);
     xseg_lock_take(&registration->device->growth_lock);
-}
-
-static void give_growth(struct xseg_registration_desk *desk,
-                        const struct xseg_registration *registration) XSEG_UNCHECKED
-{
+    if (pins)
+        done = pin(registration, run->range.begin, run->range.end) == XSEG_OK;
+    else
+        unpin(registration, run);
     xseg_lock_give(&registration->device->growth_lock);
     xseg_lock_take(&desk->lock);
+    return done;
 }
 
 void xseg_registration_unpin(struct xseg_registration *made)
 {
-    XSEG_LIST_FOR(node, &made->runs)
-    {
-        unpin(made, run_of(node));
-    }
+    struct xseg_registration_run *run = first_over(made, 0, UINT64_MAX);
+
+    for (; made->calls.pin && run != NULL; run = next_over(made, 0, UINT64_MAX, run->range.begin))
+        unpin(made, run);
 }
 
-/* --- Memory that comes and goes. --- */
+/* --- Memory that is mapped or unmapped. --- */
 
-static struct xseg_registration_run *make_run(uint64_t begin, uint64_t end)
+/* Call `leave` for a busy run that has entered, and remove the run. */
+static void leave_run(struct xseg_registration_desk *desk, struct xseg_registration *registration,
+                      struct xseg_registration_run *run) XSEG_REQUIRES(desk->lock)
 {
-    struct xseg_registration_run *run = malloc(sizeof(*run));
-
-    XSEG_ASSERT(begin < end);
-    if (run != NULL) {
-        *run = (struct xseg_registration_run){.begin = begin, .end = end};
-        xseg_list_init(&run->link);
-    }
-    return run;
+    (void)call(desk, registration, run, false);
+    (void)change_pin(desk, registration, run, false);
+    remove_run(registration, run);
+    xseg_registration_release(desk, registration);
 }
 
-/* Pin a run that enters.  What stays of a run is pinned only while the pool runs: else all of it is about to go. */
-static bool pin_for(struct xseg_registration_desk *desk,
-                    const struct xseg_registration *registration,
-                    const struct xseg_registration_run *run, bool is_new) XSEG_REQUIRES(desk->lock)
+/* Call `enter` for a busy run.  If it is rejected, or cannot be pinned, the run is removed; so it is if the registration ends
+ * meanwhile. */
+static void enter_run(struct xseg_registration_desk *desk, struct xseg_registration *registration,
+                      struct xseg_registration_run *run) XSEG_REQUIRES(desk->lock)
 {
-    take_growth(desk, registration);
-    const bool done =
-        (is_new || xseg_pool_check_running(registration->extent->arena->pool) == XSEG_OK) &&
-        pin(registration, run) == XSEG_OK;
-    give_growth(desk, registration);
-    return done;
-}
-
-/*
- * Let a run enter.  Without host memory, or where its pages cannot be pinned, it does not.
- *
- * is_new: nobody has been given the memory, so it cannot go meanwhile; else it is pinned for that time
- */
-static void enter(struct xseg_registration_desk *desk, struct xseg_registration *registration,
-                  uint64_t begin, uint64_t end, bool is_new) XSEG_REQUIRES(desk->lock)
-{
-    const bool pins = registration->calls.pin || !is_new;
-    struct xseg_registration_run *run = begin < end ? make_run(begin, end) : NULL;
-
-    if (run == NULL)
-        return;
-    if (pins && !pin_for(desk, registration, run, is_new)) {
-        free(run);
-        return;
+    registration->references++;
+    if (!change_pin(desk, registration, run, true)) {
+        remove_run(registration, run);
+    } else {
+        if (!call(desk, registration, run, true)) {
+            (void)change_pin(desk, registration, run, false);
+            remove_run(registration, run);
+        } else if (registration->ends) {
+            leave_run(desk, registration, run);
+        } else {
+            run->is_busy = false;
+        }
+        xseg_registration_release(desk, registration);
     }
-    const bool has_entered = call(desk, registration, run, true);
-    if (has_entered)
-        xseg_list_insert(&registration->runs, &run->link);
-    if (pins && !(has_entered && registration->calls.pin)) {
-        take_growth(desk, registration);
-        unpin(registration, run);
-        give_growth(desk, registration);
-    }
-    if (!has_entered)
-        free(run);
+    xseg_registration_release(desk, registration);
 }
 
 void xseg_registration_enter(struct xseg_registration_desk *desk,
                              struct xseg_registration *registration, uint64_t begin, uint64_t end)
 {
-    if (!registration->ends && !registration->is_over)
-        enter(desk, registration, xseg_max(registration->begin, begin),
-              xseg_min(registration->end, end), true);
-}
+    const uint64_t last = xseg_min(registration->range.end, end);
 
-/* The first run with some of the bytes [begin, end); NULL: none. */
-static struct xseg_registration_run *run_over(const struct xseg_registration *registration,
-                                              uint64_t begin, uint64_t end)
-{
-    XSEG_LIST_FOR(node, &registration->runs)
-    {
-        struct xseg_registration_run *run = run_of(node);
+    for (uint64_t at = xseg_max(registration->range.begin, begin), next; at < last; at = next) {
+        const struct xseg_registration_run *over = first_over(registration, at, last);
+        const uint64_t to = over == NULL ? last : xseg_max(at, over->range.begin);
 
-        if (run->begin < end && run->end > begin)
-            return run;
+        next = over == NULL ? last : over->range.end;
+        if (registration->ends || registration->is_over)
+            return;
+        struct xseg_registration_run *run = at < to ? add_busy(registration, at, to) : NULL;
+        if (run != NULL)
+            enter_run(desk, registration, run);
     }
-    return NULL;
 }
 
-void xseg_registration_leave(struct xseg_registration_desk *desk,
+/* Remove a part of a run whose `leave` has been called, and let what remains of the run enter, unless the pool does not run:
+ * then all of the run is about to be unmapped. */
+static void divide(struct xseg_registration_desk *desk, struct xseg_registration *registration,
+                   struct xseg_registration_run *run, uint64_t begin, uint64_t end)
+    XSEG_REQUIRES(desk->lock)
+{
+    const uint64_t from = run->range.begin, to = run->range.end;
+    struct xseg_registration_run *left = NULL, *right = NULL;
+
+    const bool stays =
+        registration->extent->arena->pool->body->state == XSEG_POOL_RUNS && !registration->ends;
+    remove_run(registration, run);
+    if (stays && from < begin)
+        left = add_busy(registration, from, begin);
+    if (stays && end < to)
+        right = add_busy(registration, end, to);
+    if (left != NULL)
+        enter_run(desk, registration, left);
+    if (right != NULL)
+        enter_run(desk, registration, right);
+}
+
+bool xseg_registration_leave(struct xseg_registration_desk *desk,
                              struct xseg_registration *registration, uint64_t begin, uint64_t end)
 {
     struct xseg_registration_run *run;
 
-    while ((run = run_over(registration, begin, end)) != NULL) {
-        xseg_list_remove(&run->link);
+    while ((run = first_over(registration, begin, end)) != NULL) {
+        if (run->is_busy)
+            return false;
+        run->is_busy = true;
         (void)call(desk, registration, run, false);
-        enter(desk, registration, run->begin, xseg_min(run->end, begin), false);
-        enter(desk, registration, xseg_max(run->begin, end), run->end, false);
-        free(run);
+        (void)change_pin(desk, registration, run, false);
+        divide(desk, registration, run, begin, end);
+        xseg_registration_release(desk, registration);
     }
+    return true;
 }
 
 void xseg_registration_leave_all(struct xseg_registration_desk *desk,
                                  struct xseg_registration *registration)
 {
-    while (!xseg_list_is_empty(&registration->runs)) {
-        struct xseg_registration_run *run = run_of(registration->runs.next);
+    struct xseg_registration_run *run;
+    uint64_t after = 0;
 
-        xseg_list_remove(&run->link);
-        (void)call(desk, registration, run, false);
-        if (registration->calls.pin) {
-            take_growth(desk, registration);
-            unpin(registration, run);
-            give_growth(desk, registration);
-        }
-        free(run);
+    XSEG_ASSERT(registration->ends);
+    /* All runs are busy from here on, so that no other thread calls `leave`. */
+    for (run = first_over(registration, 0, UINT64_MAX); run != NULL;
+         run = next_over(registration, 0, UINT64_MAX, run->range.begin)) {
+        run->is_owned = run->is_owned || !run->is_busy;
+        run->is_busy = true;
+    }
+    for (run = first_over(registration, 0, UINT64_MAX); run != NULL;
+         run = next_over(registration, 0, UINT64_MAX, after)) {
+        after = run->range.begin;
+        if (run->is_owned)
+            leave_run(desk, registration, run);
     }
 }
 
-/* --- The runs of a range at first. --- */
+/* --- The first runs. --- */
 
 /* Add the next run of mapped memory of a range, from *at on, which moves behind the run.  False without host memory. */
 static bool add_run(struct xseg_registration *made, uint64_t *at)
 {
     const struct xseg_segment *segment = &made->extent->segment;
-    uint64_t begin = *at, end = made->end;
+    uint64_t begin = *at, end = made->range.end;
 
     if (xseg_segment_is_expandable(segment)) {
         const uint64_t granule = segment->granule_bytes;
@@ -284,48 +306,50 @@ static bool add_run(struct xseg_registration *made, uint64_t *at)
             first++;
         end = xseg_min(end, segment->base + first * granule);
     }
-    *at = begin < end ? end : made->end;
+    *at = begin < end ? end : made->range.end;
     if (begin >= end)
         return true;
-    struct xseg_registration_run *run = make_run(begin, end);
+    struct xseg_registration_run *run = add_busy(made, begin, end);
     if (run != NULL)
-        xseg_list_insert(&made->runs, &run->link);
+        run->is_owned = true;
     return run != NULL;
 }
 
 static xseg_status check(const struct xseg_registration *made)
 {
     const struct xseg_segment *segment = &made->extent->segment;
-    const uint64_t ends = segment->base + segment->bytes, bytes = made->end - made->begin;
+    const uint64_t ends = segment->base + segment->bytes,
+                   bytes = made->range.end - made->range.begin;
     const xseg_status status = xseg_pool_check_running(made->extent->arena->pool);
 
     if (status != XSEG_OK)
         return status;
-    if (made->end > ends)
+    if (made->range.end > ends)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "the %" PRIu64 " bytes from %#" PRIx64
                          " on do not end in one segment, which ends at %#" PRIx64
                          ": register each by itself",
-                         bytes, made->begin, ends);
-    if (xseg_mapping_is_claimed(made->extent, made->begin, made->end))
-        return xseg_mapping_fail_claimed("xseg_register", made->begin);
+                         bytes, made->range.begin, ends);
+    if (xseg_mapping_is_claimed(made->extent, made->range.begin, made->range.end))
+        return xseg_mapping_fail_claimed("xseg_register", made->range.begin);
     return XSEG_OK;
 }
 
 /* Pin all runs, or none. */
 static xseg_status pin_all(struct xseg_registration *made)
 {
-    XSEG_LIST_FOR(node, &made->runs)
-    {
-        const xseg_status status = pin(made, run_of(node));
+    struct xseg_registration_run *run = first_over(made, 0, UINT64_MAX), *done;
+    xseg_status status = XSEG_OK;
 
-        if (status == XSEG_OK)
-            continue;
-        while ((node = node->prev) != &made->runs)
-            unpin(made, run_of(node));
-        return status;
+    for (; made->calls.pin && run != NULL; run = next_over(made, 0, UINT64_MAX, run->range.begin)) {
+        status = pin(made, run->range.begin, run->range.end);
+        if (status != XSEG_OK)
+            break;
     }
-    return XSEG_OK;
+    for (done = first_over(made, 0, UINT64_MAX); status != XSEG_OK && done != run;
+         done = next_over(made, 0, UINT64_MAX, done->range.begin))
+        unpin(made, done);
+    return status;
 }
 
 xseg_status xseg_registration_find(struct xseg_registration *made)
@@ -335,60 +359,54 @@ xseg_status xseg_registration_find(struct xseg_registration *made)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (status != XSEG_OK)
         return status;
-    for (uint64_t at = made->begin; at < made->end;)
+    for (uint64_t at = made->range.begin; at < made->range.end;)
         if (!add_run(made, &at))
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a registration");
-    if (xseg_list_is_empty(&made->runs))
+    if (made->runs.root == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE,
                          "no memory lies in the %" PRIu64 " bytes from %#" PRIx64 " on",
-                         made->end - made->begin, made->begin);
+                         made->range.end - made->range.begin, made->range.begin);
     return pin_all(made);
 }
 
 uint64_t xseg_registration_enter_all(struct xseg_registration_desk *desk,
                                      struct xseg_registration *made)
 {
-    struct xseg_list found = made->runs;
-    uint64_t refused = 0;
+    struct xseg_registration_run *run;
+    uint64_t after = 0, refused = 0;
 
-    /* The list moves as a whole: what has not entered is no run. */
-    found.next->prev = found.prev->next = &found;
-    xseg_list_init(&made->runs);
-    while (!xseg_list_is_empty(&found)) {
-        struct xseg_registration_run *run = run_of(found.next);
-
-        xseg_list_remove(&run->link);
+    /* Other threads may add runs meanwhile, of memory that is mapped after the search. */
+    for (run = first_over(made, 0, UINT64_MAX); run != NULL;
+         run = next_over(made, 0, UINT64_MAX, after)) {
+        after = run->range.begin;
+        if (!run->is_owned)
+            continue;
         const bool has_entered = refused == 0 && call(desk, made, run, true);
+        if (refused == 0)
+            xseg_registration_release(desk, made);
         if (has_entered)
-            xseg_list_insert(&made->runs, &run->link);
-        else if (refused == 0)
-            refused = run->begin;
-        if (!has_entered || !made->calls.pin) {
-            take_growth(desk, made);
-            unpin(made, run);
-            give_growth(desk, made);
-        }
-        if (!has_entered)
-            free(run);
+            continue;
+        refused = refused == 0 ? run->range.begin : refused;
+        (void)change_pin(desk, made, run, false);
+        remove_run(made, run);
     }
-    if (refused != 0)
-        xseg_registration_leave_all(desk, made);
+    for (run = first_over(made, 0, UINT64_MAX); refused == 0 && run != NULL;
+         run = next_over(made, 0, UINT64_MAX, run->range.begin))
+        if (run->is_owned)
+            run->is_busy = run->is_owned = false;
     return refused;
 }
 
-/* --- Questions. --- */
+/* --- Queries. --- */
 
 uint64_t xseg_registration_over(const struct xseg_registration *registration, uint64_t begin,
                                 uint64_t end)
 {
     uint64_t bytes = 0;
 
-    XSEG_LIST_FOR(node, &registration->runs)
-    {
-        const struct xseg_registration_run *run = run_of(node);
-
-        if (run->begin < end && run->end > begin)
-            bytes += xseg_min(run->end, end) - xseg_max(run->begin, begin);
-    }
+    for (const struct xseg_registration_run *run = first_over(registration, begin, end);
+         run != NULL; run = next_over(registration, begin, end, run->range.begin))
+        if (run->has_entered)
+            bytes += xseg_min(run->range.end, end) - xseg_max(run->range.begin, begin);
     return bytes;
 }

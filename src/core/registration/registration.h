@@ -1,69 +1,69 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A registration: a range of addresses whose memory a user registers elsewhere, as xseg/registration.h says.
+ * A registration: a range of addresses that a user registers elsewhere, as xseg/registration.h describes.
  *
  *     range        |<------------------------------------------->|
  *     memory   [ pages ............ ][ hole ][ pages ][ pages ..............
  *     runs         |<-- run ------->|        |<-- run ---------->|
  *
- * A *run* has entered and not left: the user's `enter` was called for it.  Where a part of a run goes, the run leaves, and
- * what stays of it enters again.
+ * A *run* is memory for which `enter` was called and `leave` was not.  Where a part of a run is unmapped, `leave` is called
+ * for the run, and `enter` for what remains of it.
  *
- * A thread *works* at a registration while it calls the user's functions; other threads that have news for it wait.
- * A call from within these functions that moves memory brings news to the thread that works already: the runs are as they
- * should be at each call, so it works on at once.  Pages of a run that is entering cannot go in such a call: they are
- * pinned meanwhile, or nobody has been given them yet.
+ * Callbacks of one registration may run in several threads at once, for different runs.  A run is *busy* while a callback
+ * runs for it.  Memory of a busy run is not unmapped: a thread that is about to unmap it does not wait for the callback, but
+ * keeps the memory (xseg_notice_keep()).  So no callback waits for another one.
+ *
+ * A registration has a reference for its owner and one for each thread in a callback; the last release frees it.
  *
  * Invariants:
- *   REGISTRATION-1  memory of a run is mapped.
- *   REGISTRATION-2  runs of a registration do not overlap, and lie in its range.
+ *   REGISTRATION-1  memory of a run that is not busy is mapped.
+ *   REGISTRATION-2  runs of a registration do not overlap, and are inside its range.
  *
- * Locking: REGISTRATIONS, the lock of the table, guards it; let go of while a function of the user's is called.
+ * Locking: REGISTRATIONS; released while a callback runs.
  */
 #ifndef XSEG_CORE_REGISTRATION_H
 #define XSEG_CORE_REGISTRATION_H
 
+#include "src/base/intervals.h"
 #include "src/core/device/device.h"
 #include "xseg/registration.h"
 
-/* The lock of all registrations of an allocator, and where threads wait for each other. */
+/* The lock of all registrations of an allocator. */
 struct xseg_registration_desk {
-    struct xseg_lock lock;  /* REGISTRATIONS */
-    pthread_cond_t changed; /* signalled when a thread has worked at a registration */
+    struct xseg_lock lock; /* REGISTRATIONS */
+    pthread_cond_t
+        changed; /* signalled when a callback of a registration that is being removed has returned */
 };
 
 struct xseg_registration {
-    uint64_t id;
-    uint64_t begin, end;
+    struct xseg_interval range; /* among all registrations; `order` is the ID */
     struct xseg_registrar calls;
     struct xseg_extent *extent;
     struct xseg_device *device;
-    struct xseg_pool *pool; /* as users see it */
-    uint64_t times;         /* registered so often */
-    struct xseg_list runs;  /* struct xseg_registration_run */
-    unsigned users;         /* threads that work at it, or wait for that */
-    bool is_worked;         /* a thread works at it */
-    bool ends;              /* it is being removed */
-    bool is_over;           /* its classic segment has gone, and the addresses with that */
+    struct xseg_pool *pool;     /* as users see it */
+    uint64_t times;             /* calls of xseg_register() that it stands for */
+    struct xseg_intervals runs; /* struct xseg_registration_run */
+    uint64_t bytes;             /* of runs that have entered */
+    unsigned references;
+    bool is_starting;                    /* the first runs are entering */
+    bool ends;                           /* it is being removed */
+    bool is_over;                        /* its classic segment, and so its addresses, are freed */
+    struct xseg_registration *same_hash; /* the next registration in a list of the table */
+    struct xseg_registration *same_id;
 };
 
-/* Make a registration like another one, but without runs; NULL without host memory. */
+/* Create a registration like another one, but without runs, with one reference; NULL without host memory. */
 struct xseg_registration *xseg_registration_make(const struct xseg_registration *like);
 
+/* Release a reference. */
+void xseg_registration_release(struct xseg_registration_desk *desk,
+                               struct xseg_registration *registration) XSEG_REQUIRES(desk->lock);
+
+/* Free a registration that no other thread has seen. */
 void xseg_registration_free(struct xseg_registration *registration);
 
-/* Whether the calling thread works at a registration. */
-bool xseg_registration_is_here(const struct xseg_registration *registration);
-
-/* Begin to work at a registration, once no other thread does, and stop.  A thread that works at it already goes on at
- * once. */
-void xseg_registration_begin(struct xseg_registration_desk *desk,
-                             struct xseg_registration *registration) XSEG_REQUIRES(desk->lock);
-void xseg_registration_stop(struct xseg_registration_desk *desk,
-                            struct xseg_registration *registration) XSEG_REQUIRES(desk->lock);
-
 /*
- * Find the runs of a range that nobody works at yet, and pin them.  GROWTH is held.
+ * Find the runs of a new registration, which are busy, and pin them if it pins.  GROWTH is held.
  *
  * Returns: XSEG_OK; XSEG_ERR_NOT_LIVE, XSEG_ERR_PAUSED, XSEG_ERR_ARGUMENT, XSEG_ERR_BUSY,
  *          XSEG_ERR_HOST_MEMORY, as xseg_register(), and nothing is pinned
@@ -73,22 +73,23 @@ xseg_status xseg_registration_find(struct xseg_registration *made);
 /* Take the pins of xseg_registration_find() back.  GROWTH is held. */
 void xseg_registration_unpin(struct xseg_registration *made);
 
-/* Let the runs enter that xseg_registration_find() has found, and unpin those that are not to be pinned.  When one is
- * refused, those that have entered leave.  Returns the address of a refused run; 0: none is. */
+/* Call `enter` for the runs that xseg_registration_find() has found; no other thread takes them meanwhile.  Returns the address
+ * of the first run that is rejected, after which no other one enters; 0: none is. */
 uint64_t xseg_registration_enter_all(struct xseg_registration_desk *desk,
                                      struct xseg_registration *made) XSEG_REQUIRES(desk->lock);
 
-/* Memory has come beneath the bytes [begin, end) of a range, which nobody has been given. */
+/* The bytes [begin, end), which are claimed, have been mapped: those that are in no run enter. */
 void xseg_registration_enter(struct xseg_registration_desk *desk,
                              struct xseg_registration *registration, uint64_t begin, uint64_t end)
     XSEG_REQUIRES(desk->lock);
 
-/* Memory of the bytes [begin, end) is about to go: the runs with some of it leave. */
-void xseg_registration_leave(struct xseg_registration_desk *desk,
+/* The bytes [begin, end), which are claimed, are about to be unmapped: the runs that overlap them leave.  Returns false if one
+ * of these runs is busy: the memory must stay. */
+bool xseg_registration_leave(struct xseg_registration_desk *desk,
                              struct xseg_registration *registration, uint64_t begin, uint64_t end)
     XSEG_REQUIRES(desk->lock);
 
-/* All runs leave, and are unpinned. */
+/* End a registration that `ends`: runs leave, and are unpinned.  A run that another thread lets enter leaves in that thread. */
 void xseg_registration_leave_all(struct xseg_registration_desk *desk,
                                  struct xseg_registration *registration) XSEG_REQUIRES(desk->lock);
 

@@ -8,127 +8,193 @@
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/reclaim/mapping.h"
+#include "src/core/reclaim/notice.h"
 
 /* --- The table. --- */
 
-static size_t place_of(const struct xseg_registrations *all, uint64_t id)
+static struct xseg_registration *registration_of(struct xseg_interval *node)
 {
-    size_t at = 0;
+    return node == NULL ? NULL : XSEG_CONTAINER(node, struct xseg_registration, range);
+}
+
+/* Whether two registrations are the same one: of one range, with the same callbacks. */
+static bool is_same(const struct xseg_registration *a, const struct xseg_registration *b)
+{
+    return a->range.begin == b->range.begin && a->range.end == b->range.end &&
+           a->calls.context == b->calls.context && a->calls.enter == b->calls.enter &&
+           a->calls.leave == b->calls.leave && a->calls.pin == b->calls.pin;
+}
+
+static size_t hash_of(const struct xseg_registrations *all, const struct xseg_registration *one)
+{
+    const uint64_t key =
+        one->range.begin ^ (one->range.end << 1) ^ ((uint64_t)(uintptr_t)one->calls.context << 2);
+
+    return (size_t)(key * 0x9e3779b97f4a7c15u >> 32) & (all->buckets - 1);
+}
+
+static struct xseg_registration **id_list(const struct xseg_registrations *all, uint64_t id)
+{
+    return &all->by_id[id & (all->buckets - 1)];
+}
+
+static void add_to_lists(struct xseg_registrations *all, struct xseg_registration *one)
+{
+    struct xseg_registration **same = &all->by_hash[hash_of(all, one)],
+                             **id = id_list(all, one->range.order);
+
+    one->same_hash = *same;
+    one->same_id = *id;
+    *same = *id = one;
+}
+
+static void remove_from_lists(struct xseg_registrations *all, const struct xseg_registration *one)
+{
+    struct xseg_registration **same = &all->by_hash[hash_of(all, one)],
+                             **id = id_list(all, one->range.order);
+
+    while (*same != one)
+        same = &(*same)->same_hash;
+    while (*id != one)
+        id = &(*id)->same_id;
+    *same = one->same_hash;
+    *id = one->same_id;
+}
+
+/* Have at least as many buckets as registrations; false without host memory. */
+static bool has_room(struct xseg_registrations *all)
+{
+    const size_t buckets = all->buckets == 0 ? 64 : 2 * all->buckets;
+    struct xseg_registration **more;
+
+    if (all->count < all->buckets)
+        return true;
+    more = calloc(2 * buckets, sizeof(struct xseg_registration *));
+    if (more == NULL)
+        return false;
+    free(all->by_hash);
+    all->by_hash = more;
+    all->by_id = more + buckets;
+    all->buckets = buckets;
+    for (struct xseg_interval *node = xseg_intervals_first(&all->ranges, 0, UINT64_MAX);
+         node != NULL;
+         node = xseg_intervals_next(&all->ranges, 0, UINT64_MAX, node->begin, node->order))
+        add_to_lists(all, registration_of(node));
+    return true;
+}
+
+static struct xseg_registration *find_id(const struct xseg_registrations *all, uint64_t id)
+{
+    struct xseg_registration *found = all->count == 0 ? NULL : *id_list(all, id);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_REGISTRATIONS));
-    while (at < all->count && all->range[at].registration->id != id)
-        at++;
-    return at;
+    while (found != NULL && found->range.order != id)
+        found = found->same_id;
+    return found;
 }
 
-/* The first registration behind an id whose range has some of the bytes [begin, end); NULL: none. */
-static struct xseg_registration *next_over(const struct xseg_registrations *all, uint64_t id,
-                                           uint64_t begin, uint64_t end)
+static struct xseg_registration *find_same(const struct xseg_registrations *all,
+                                           const struct xseg_registration *wanted)
 {
+    struct xseg_registration *found = all->count == 0 ? NULL : all->by_hash[hash_of(all, wanted)];
+
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_REGISTRATIONS));
-    for (size_t at = 0; at < all->count; at++) {
-        const struct xseg_registration_range *range = &all->range[at];
-
-        if (range->begin < end && range->end > begin && range->registration->id > id)
-            return range->registration;
-    }
-    return NULL;
+    while (found != NULL && (found->is_over || !is_same(found, wanted)))
+        found = found->same_hash;
+    return found;
 }
 
-/* Whether two registrations are the same one: of one range, with the same functions. */
-static bool is_alike(const struct xseg_registration *a, const struct xseg_registration *b)
+/*
+ * Count a registration once more that exists already.
+ *
+ * id: set to its ID, if there is one
+ * Returns: XSEG_OK; XSEG_ERR_BUSY: it is being added or removed by another thread, or by a callback's caller
+ */
+static xseg_status count_again(struct xseg_registrations *all,
+                               const struct xseg_registration *wanted, uint64_t *id)
 {
-    return a->begin == b->begin && a->end == b->end && a->calls.context == b->calls.context &&
-           a->calls.enter == b->calls.enter && a->calls.leave == b->calls.leave &&
-           a->calls.pin == b->calls.pin;
-}
-
-/* Count a registration once more that is there already, and that no thread works at.  Returns its id; 0: there is none. */
-static uint64_t count_again(struct xseg_registrations *all, const struct xseg_registration *wanted)
-{
-    uint64_t id = 0;
+    xseg_status status = XSEG_OK;
 
     xseg_lock_take(&all->desk.lock);
-    for (size_t at = 0; at < all->count && id == 0; at++) {
-        struct xseg_registration *found = all->range[at].registration;
-
-        if (found->users == 0 && !found->is_over && is_alike(found, wanted)) {
-            found->times++;
-            id = found->id;
-        }
+    struct xseg_registration *found = find_same(all, wanted);
+    if (found != NULL && (found->is_starting || found->ends)) {
+        status = xseg_fail(XSEG_ERR_BUSY,
+                           "xseg_register: the same registration is being %s by another call, ID "
+                           "%" PRIu64 "; call again after that call has returned",
+                           found->ends ? "removed" : "added", found->range.order);
+    } else if (found != NULL) {
+        found->times++;
+        *id = found->range.order;
     }
     xseg_lock_give(&all->desk.lock);
-    return id;
+    return status;
 }
 
-/* Put a registration into the table, worked at by this thread.  GROWTH is held.  False without host memory. */
+/* Put a registration that starts into the table.  GROWTH is held.  False without host memory. */
 static bool put(struct xseg_registrations *all, struct xseg_registration *made)
 {
-    bool has_room = true;
-
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     xseg_lock_take(&all->desk.lock);
-    if (all->count == all->capacity) {
-        const size_t capacity = all->capacity == 0 ? 64 : 2 * all->capacity;
-        struct xseg_registration_range *more = realloc(all->range, capacity * sizeof(*more));
-
-        has_room = more != NULL;
-        all->range = has_room ? more : all->range;
-        all->capacity = has_room ? capacity : all->capacity;
-    }
-    if (has_room) {
-        made->id = ++all->last_id;
-        made->users = 1;
-        made->is_worked = true;
+    const bool done = has_room(all);
+    if (done) {
+        made->range.order = ++all->last_id;
+        made->is_starting = true;
         atomic_fetch_add(&all->changes, 1);
-        all->range[all->count++] = (struct xseg_registration_range){made->begin, made->end, made};
+        xseg_intervals_insert(&all->ranges, &made->range);
+        add_to_lists(all, made);
+        all->count++;
         made->extent->registered++;
     }
     xseg_lock_give(&all->desk.lock);
-    return has_room;
+    return done;
 }
 
-/* Take a registration that has no runs any more out of the table, once no other thread is at it, and free it. */
-static void take_out(struct xseg_registrations *all, struct xseg_registration *registration)
+/* Remove a registration from the table and release the owner's reference.  Callbacks may still run in other threads; with
+ * `waits` the call waits until they have returned. */
+static void take_out(struct xseg_registrations *all, struct xseg_registration *registration,
+                     bool waits)
 {
     struct xseg_device *device = registration->device;
+    struct xseg_extent *extent = registration->extent;
 
     xseg_lock_take(&all->desk.lock);
-    XSEG_ASSERT(registration->ends && registration->is_worked);
-    XSEG_ASSERT(xseg_list_is_empty(&registration->runs));
-    const size_t at = place_of(all, registration->id);
-    XSEG_ASSERT(at < all->count);
-    atomic_fetch_add(&all->changes, 1);
-    memmove(&all->range[at], &all->range[at + 1], (--all->count - at) * sizeof(all->range[0]));
-    xseg_registration_stop(&all->desk, registration);
-    while (registration->users != 0)
+    XSEG_ASSERT(registration->ends && !registration->is_starting);
+    while (waits && registration->references > 1)
         (void)pthread_cond_wait(&all->desk.changed, &all->desk.lock.os);
+    const bool is_over = registration->is_over;
+    atomic_fetch_add(&all->changes, 1);
+    xseg_intervals_remove(&all->ranges, &registration->range);
+    remove_from_lists(all, registration);
+    all->count--;
+    xseg_registration_release(&all->desk, registration);
     xseg_lock_give(&all->desk.lock);
     xseg_lock_take(&device->growth_lock);
-    if (!registration->is_over)
-        registration->extent->registered--;
+    if (!is_over)
+        extent->registered--;
     xseg_lock_give(&device->growth_lock);
-    xseg_registration_free(registration);
 }
 
-/* --- What is told of memory. --- */
+/* --- Notifications. --- */
 
 static void follow(struct xseg_registrations *all, const struct xseg_mapping *mapping, bool leaves)
 {
     const uint64_t begin = (uintptr_t)mapping->base, end = begin + mapping->bytes;
-    struct xseg_registration *registration = NULL;
-    uint64_t last = 0;
+    struct xseg_interval *node;
+    uint64_t after = 0, order = 0;
 
     xseg_lock_take(&all->desk.lock);
-    while ((registration = next_over(all, last, begin, end)) != NULL) {
-        last = registration->id;
-        xseg_registration_begin(&all->desk, registration);
-        if (leaves)
-            xseg_registration_leave(&all->desk, registration, begin, end);
-        else
+    while ((node = xseg_intervals_next(&all->ranges, begin, end, after, order)) != NULL) {
+        struct xseg_registration *registration = registration_of(node);
+
+        after = node->begin;
+        order = node->order;
+        registration->references++;
+        if (!leaves)
             xseg_registration_enter(&all->desk, registration, begin, end);
+        else if (!xseg_registration_leave(&all->desk, registration, begin, end))
+            xseg_notice_keep();
         registration->is_over |= leaves && !mapping->is_expandable;
-        xseg_registration_stop(&all->desk, registration);
+        xseg_registration_release(&all->desk, registration);
     }
     xseg_lock_give(&all->desk.lock);
 }
@@ -184,18 +250,19 @@ static xseg_status make(struct xseg_registrations *all, const struct xseg_regist
     return status;
 }
 
-/* Let a new registration's runs enter; when one is refused, the registration ends. */
+/* Let the runs of a new registration enter; when one is rejected, the registration ends. */
 static xseg_status start(struct xseg_registrations *all, struct xseg_registration *made)
 {
     xseg_lock_take(&all->desk.lock);
     const uint64_t refused = xseg_registration_enter_all(&all->desk, made);
+    made->is_starting = false;
     made->ends = refused != 0;
-    if (refused == 0)
-        xseg_registration_stop(&all->desk, made);
+    if (refused != 0)
+        xseg_registration_leave_all(&all->desk, made);
     xseg_lock_give(&all->desk.lock);
     if (refused == 0)
         return XSEG_OK;
-    take_out(all, made);
+    take_out(all, made, false);
     return xseg_fail(XSEG_ERR_UNSUPPORTED, "`enter` refused the memory at %#" PRIx64, refused);
 }
 
@@ -204,8 +271,9 @@ xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t addr
                                    uint64_t *id) XSEG_UNCHECKED
 {
     struct xseg_registration wanted = {
-        .begin = address, .end = address + bytes, .calls = *registrar, .times = 1};
+        .range = {.begin = address, .end = address + bytes}, .calls = *registrar, .times = 1};
     struct xseg_registration *made = NULL;
+    uint64_t given = 0;
     xseg_status status = observe(all);
 
     if (status != XSEG_OK)
@@ -214,11 +282,11 @@ xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t addr
     if (wanted.extent == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is not memory of this allocator",
                          address);
-    uint64_t given = count_again(all, &wanted);
-    if (given == 0)
+    status = count_again(all, &wanted, &given);
+    if (status == XSEG_OK && given == 0)
         status = make(all, &wanted, &made);
     if (made != NULL)
-        given = made->id;
+        given = made->range.order;
     xseg_lock_give(&wanted.extent->arena->device->growth_lock);
     if (made != NULL)
         status = start(all, made);
@@ -227,24 +295,27 @@ xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t addr
     return status;
 }
 
-/* Take one time off a registration.  *out: it, worked at by this thread, if that was the last time */
+/* Take one time off a registration.  *out: the registration, which ends, if that was the last time */
 static xseg_status count_off(struct xseg_registrations *all, uint64_t id,
                              struct xseg_registration **out) XSEG_REQUIRES(all->desk.lock)
 {
-    const size_t at = place_of(all, id);
-    struct xseg_registration *found = at < all->count ? all->range[at].registration : NULL;
+    struct xseg_registration *found = find_id(all, id);
 
     if (found == NULL || found->ends)
         return xseg_fail(XSEG_ERR_ARGUMENT, "there is no registration with the id %" PRIu64, id);
-    if (xseg_registration_is_here(found))
+    if (xseg_callback_is_of(found))
         return xseg_fail(XSEG_ERR_BUSY,
                          "registration %" PRIu64
                          " cannot end from within its own functions: end it after their return",
                          id);
+    if (found->is_starting || (found->references > 1 && xseg_callback_is_any()))
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "xseg_unregister: a callback of the registration runs in another thread, "
+                         "ID %" PRIu64 "; call again, or from outside of callbacks",
+                         id);
     if (--found->times != 0)
         return XSEG_OK;
     found->ends = true;
-    xseg_registration_begin(&all->desk, found);
     *out = found;
     return XSEG_OK;
 }
@@ -259,23 +330,33 @@ xseg_status xseg_registrations_remove(struct xseg_registrations *all, uint64_t i
         xseg_registration_leave_all(&all->desk, ended);
     xseg_lock_give(&all->desk.lock);
     if (ended != NULL)
-        take_out(all, ended);
+        take_out(all, ended, true);
     return status;
 }
 
-/* --- Questions. --- */
+/* --- Queries. --- */
+
+/* The first registration that overlaps [begin, end), or the next one after another one. */
+static struct xseg_registration *next_over(const struct xseg_registrations *all,
+                                           const struct xseg_registration *after, uint64_t begin,
+                                           uint64_t end)
+{
+    return registration_of(after == NULL
+                               ? xseg_intervals_first(&all->ranges, begin, end)
+                               : xseg_intervals_next(&all->ranges, begin, end, after->range.begin,
+                                                     after->range.order));
+}
 
 xseg_status xseg_registrations_expect_none(struct xseg_registrations *all)
 {
     xseg_lock_take(&all->desk.lock);
     const size_t count = all->count;
-    const uint64_t id = count != 0 ? all->range[0].registration->id : 0;
+    const uint64_t id = count != 0 ? registration_of(all->ranges.root)->range.order : 0;
     xseg_lock_give(&all->desk.lock);
     if (count == 0)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_BUSY,
-                     "%zu range%s registered, the first with the id %" PRIu64
-                     ": xseg_unregister() first",
+                     "%zu range%s registered, one with the id %" PRIu64 ": xseg_unregister() first",
                      count, count == 1 ? " is" : "s are", id);
 }
 
@@ -287,13 +368,10 @@ static uint64_t add_up(struct xseg_registrations *all, int device, bool of_all,
     if (!atomic_load(&all->observes))
         return 0;
     xseg_lock_take(&all->desk.lock);
-    for (size_t at = 0; at < all->count; at++) {
-        const struct xseg_registration *registration = all->range[at].registration;
-
-        if (registration->device->context.ordinal == device &&
-            (of_all || registration->pool == pool))
-            bytes += xseg_registration_over(registration, registration->begin, registration->end);
-    }
+    for (const struct xseg_registration *one = next_over(all, NULL, 0, UINT64_MAX); one != NULL;
+         one = next_over(all, one, 0, UINT64_MAX))
+        if (one->device->context.ordinal == device && (of_all || one->pool == pool))
+            bytes += one->bytes;
     xseg_lock_give(&all->desk.lock);
     return bytes;
 }
@@ -314,9 +392,9 @@ uint64_t xseg_registrations_over(struct xseg_registrations *all, uint64_t begin,
     uint64_t bytes = 0;
 
     xseg_lock_take(&all->desk.lock);
-    for (size_t at = 0; at < all->count; at++)
-        if (all->range[at].begin < end && all->range[at].end > begin)
-            bytes += xseg_registration_over(all->range[at].registration, begin, end);
+    for (const struct xseg_registration *one = next_over(all, NULL, begin, end); one != NULL;
+         one = next_over(all, one, begin, end))
+        bytes += xseg_registration_over(one, begin, end);
     xseg_lock_give(&all->desk.lock);
     return bytes;
 }
@@ -326,9 +404,9 @@ bool xseg_registrations_pin(struct xseg_registrations *all, uint64_t begin, uint
     bool found = false;
 
     xseg_lock_take(&all->desk.lock);
-    for (size_t at = 0; at < all->count && !found; at++)
-        found = all->range[at].registration->calls.pin &&
-                xseg_registration_over(all->range[at].registration, begin, end) != 0;
+    for (const struct xseg_registration *one = next_over(all, NULL, begin, end);
+         one != NULL && !found; one = next_over(all, one, begin, end))
+        found = one->calls.pin && xseg_registration_over(one, begin, end) != 0;
     xseg_lock_give(&all->desk.lock);
     return found;
 }
@@ -346,7 +424,7 @@ void xseg_registrations_init(struct xseg_registrations *all, struct xseg_allocat
 void xseg_registrations_fini(struct xseg_registrations *all)
 {
     XSEG_ASSERT(all->count == 0);
-    free(all->range);
+    free(all->by_hash);
     for (size_t fd = 0; fd < all->pin_capacity; fd++)
         free(all->pin[fd]);
     free(all->pin);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * All registrations of an allocator, by their addresses.
+ * All registrations of an allocator: an interval tree by address, and hash tables by ID and by arguments.  A call is
+ * O(log n) in the number of registrations that it does not name.
  *
  * One observer of the library's own, which is there from the first registration on, hears what memory leaves or came
  * (notice.h), and brings it to the registrations that it concerns.
@@ -12,17 +13,13 @@
 
 #include "src/core/registration/registration.h"
 
-/* Where a registration is in the table: what a look for addresses reads. */
-struct xseg_registration_range {
-    uint64_t begin, end;
-    struct xseg_registration *registration;
-};
-
 struct xseg_registrations {
     struct xseg_allocator *allocator;
     struct xseg_registration_desk desk;
-    struct xseg_registration_range *range; /* [capacity], in the order of their ids */
-    size_t count, capacity;
+    struct xseg_intervals ranges; /* all registrations, by address */
+    /* [buckets], a power of two: lists of registrations by the hash of what makes two of them the same, and by ID. */
+    struct xseg_registration **by_hash, **by_id;
+    size_t count, buckets;
     uint64_t last_id;
     atomic_uint_fast64_t changes; /* registrations that began or ended */
     atomic_bool observes;         /* the observer was added; read without the lock as well */

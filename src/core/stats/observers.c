@@ -18,12 +18,34 @@ struct xseg_watcher {
     bool ends;       /* the observer is being removed, and is not called any more */
 };
 
-/* The observers that this thread is in, the innermost first. */
-struct visit {
-    const struct xseg_watcher *watcher;
-    const struct visit *outer;
-};
-static _Thread_local const struct visit *here;
+/* The callbacks that this thread is in, the innermost first. */
+static _Thread_local const struct xseg_callback *here;
+
+void xseg_callback_begin(struct xseg_callback *callback, const void *owner)
+{
+    *callback = (struct xseg_callback){owner, here};
+    here = callback;
+}
+
+void xseg_callback_end(const struct xseg_callback *callback)
+{
+    XSEG_ASSERT(here == callback);
+    here = callback->outer;
+}
+
+bool xseg_callback_is_of(const void *owner)
+{
+    const struct xseg_callback *callback = here;
+
+    while (callback != NULL && callback->owner != owner)
+        callback = callback->outer;
+    return callback != NULL;
+}
+
+bool xseg_callback_is_any(void)
+{
+    return here != NULL;
+}
 
 void xseg_observers_init(struct xseg_observers *observers)
 {
@@ -85,20 +107,13 @@ static struct xseg_watcher *find(struct xseg_observers *observers, uint64_t id)
     return NULL;
 }
 
-static bool is_here(const struct xseg_watcher *watcher)
-{
-    const struct visit *visit = here;
-
-    while (visit != NULL && visit->watcher != watcher)
-        visit = visit->outer;
-    return visit != NULL;
-}
-
 xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
 {
     xseg_lock_take(&observers->lock);
     struct xseg_watcher *watcher = find(observers, id);
-    const bool is_busy = watcher != NULL && is_here(watcher);
+    /* A callback does not wait for another one. */
+    const bool is_busy = watcher != NULL && (xseg_callback_is_of(watcher) ||
+                                             (watcher->inside > 0 && xseg_callback_is_any()));
     if (watcher != NULL && !is_busy) {
         watcher->ends = true;
         XSEG_ASSERT(observers->tracing >= (watcher->calls.trace != NULL));
@@ -118,7 +133,8 @@ xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
         return xseg_fail(XSEG_ERR_ARGUMENT, "there is no observer with the id %" PRIu64, id);
     return is_busy ? xseg_fail(XSEG_ERR_BUSY,
                                "observer %" PRIu64
-                               " cannot end from within itself: end it after its return",
+                               " cannot end from within itself, nor from within another callback "
+                               "while it runs: end it after its return",
                                id)
                    : XSEG_OK;
 }
@@ -185,18 +201,17 @@ static bool say(const struct xseg_observer *calls, const struct message *message
 static bool call(const struct xseg_watcher *watcher, const struct message *message)
 {
     const struct xseg_observer *calls = &watcher->calls;
-    const struct visit visit = {watcher, here};
+    struct xseg_callback callback;
     const struct xseg_history_gathered gathered = xseg_history_put_aside();
     bool answer = false;
 
     XSEG_ASSERT(!xseg_lock_is_any_held());
-    here = &visit;
+    xseg_callback_begin(&callback, watcher);
     if (message->entry != NULL)
         calls->trace(calls->context, message->entry);
     else
         answer = say(calls, message);
-    XSEG_ASSERT(here == &visit);
-    here = visit.outer;
+    xseg_callback_end(&callback);
     xseg_history_take_up(&gathered);
     return answer;
 }
@@ -233,7 +248,7 @@ bool xseg_observers_want(struct xseg_observers *observers, enum xseg_observers_s
     const struct message message = {.subject = subject};
     bool any = false;
 
-    if (here != NULL)
+    if (xseg_callback_is_any())
         return false;
     xseg_lock_take(&observers->lock);
     XSEG_LIST_FOR(node, &observers->list)

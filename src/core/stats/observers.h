@@ -19,6 +19,19 @@
 #include "src/base/lock.h"
 #include "xseg/observe.h"
 
+/* A callback of the user's that a thread runs, on the thread's stack. */
+struct xseg_callback {
+    const void *owner; /* the observer or registration */
+    const struct xseg_callback *outer;
+};
+
+void xseg_callback_begin(struct xseg_callback *callback, const void *owner);
+void xseg_callback_end(const struct xseg_callback *callback);
+
+/* Whether this thread runs a callback of an owner, or any callback. */
+bool xseg_callback_is_of(const void *owner);
+bool xseg_callback_is_any(void);
+
 struct xseg_observers {
     struct xseg_lock lock; /* OBSERVERS */
     pthread_cond_t left;   /* signalled when a thread has left an observer that is being removed */
