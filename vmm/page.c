@@ -16,35 +16,116 @@ void xseg_pages_init(struct xseg_pages *pages, struct xseg_context *context,
     pages->leftovers = leftovers;
 }
 
+static size_t count_stacks(const struct xseg_pages *pages)
+{
+    return pages->kinds + pages->prepared_kinds;
+}
+
 void xseg_pages_fini(struct xseg_pages *pages)
 {
-    for (size_t i = 0; i < pages->kinds; i++)
-        free(pages->stack[i].page);
+    for (size_t i = 0; i < count_stacks(pages); i++)
+        free(xseg_pages_stack(pages, i)->page);
     free(pages->stack);
-    pages->stack = NULL;
-    pages->kinds = 0;
+    free(pages->prepared_stack);
+    free(pages->bucket);
+    pages->stack = pages->prepared_stack = NULL;
+    pages->bucket = NULL;
+    pages->kinds = pages->prepared_kinds = pages->buckets = 0;
+    pages->unused = 0;
 }
 
 /* --- Stacks. --- */
 
+static bool is_of_kind(const struct xseg_page_stack *stack, struct xseg_page_kind kind)
+{
+    return stack->kind.bytes == kind.bytes && stack->kind.properties == kind.properties &&
+           stack->kind.prepared_for == kind.prepared_for;
+}
+
+static uint32_t *bucket_of(const struct xseg_pages *pages, const void *taker)
+{
+    const uint64_t hash = (uint64_t)(uintptr_t)taker * 0x9e3779b97f4a7c15u;
+
+    return &pages->bucket[(size_t)(hash >> 32) & (pages->buckets - 1)];
+}
+
+static struct xseg_page_stack *find_prepared(const struct xseg_pages *pages,
+                                             struct xseg_page_kind kind)
+{
+    uint32_t at = pages->buckets == 0 ? 0 : *bucket_of(pages, kind.prepared_for);
+
+    while (at != 0 && !is_of_kind(&pages->prepared_stack[at - 1], kind))
+        at = pages->prepared_stack[at - 1].next;
+    return at == 0 ? NULL : &pages->prepared_stack[at - 1];
+}
+
 static struct xseg_page_stack *find_stack(const struct xseg_pages *pages,
                                           struct xseg_page_kind kind)
 {
+    if (kind.prepared_for != NULL)
+        return find_prepared(pages, kind);
     for (size_t i = 0; i < pages->kinds; i++)
-        if (pages->stack[i].kind.bytes == kind.bytes &&
-            pages->stack[i].kind.properties == kind.properties &&
-            pages->stack[i].kind.prepared_for == kind.prepared_for)
+        if (is_of_kind(&pages->stack[i], kind))
             return &pages->stack[i];
     return NULL;
 }
 
-/* An empty stack of prepared pages, whose taker may be gone; NULL if there is none. */
-static struct xseg_page_stack *find_empty(const struct xseg_pages *pages)
+/* Append a stack to an array; false without host memory. */
+static bool append(struct xseg_page_stack **stacks, size_t *count)
 {
-    for (size_t i = 0; i < pages->kinds; i++)
-        if (pages->stack[i].kind.prepared_for != NULL && pages->stack[i].count == 0)
-            return &pages->stack[i];
-    return NULL;
+    const bool is_full = (*count & (*count - 1)) == 0; /* capacities are powers of two */
+    struct xseg_page_stack *more = *stacks;
+
+    if (is_full)
+        more = realloc(*stacks, (*count == 0 ? 1 : 2 * *count) * sizeof(*more));
+    if (more == NULL)
+        return false;
+    *stacks = more;
+    more[(*count)++] = (struct xseg_page_stack){.count = 0};
+    return true;
+}
+
+/* Have as many buckets as prepared stacks; false without host memory. */
+static bool has_buckets(struct xseg_pages *pages)
+{
+    const size_t buckets = pages->buckets == 0 ? 16 : 2 * pages->buckets;
+    uint32_t *bucket;
+
+    if (pages->prepared_kinds < pages->buckets)
+        return true;
+    bucket = calloc(buckets, sizeof(*bucket));
+    if (bucket == NULL)
+        return false;
+    free(pages->bucket);
+    pages->bucket = bucket;
+    pages->buckets = buckets;
+    for (uint32_t i = 0; i < pages->prepared_kinds; i++) {
+        struct xseg_page_stack *stack = &pages->prepared_stack[i];
+        uint32_t *first = bucket_of(pages, stack->kind.prepared_for);
+
+        if (stack->count == 0)
+            continue;
+        stack->next = *first;
+        *first = i + 1;
+    }
+    return true;
+}
+
+/* Get an unused stack of prepared pages; NULL without host memory.  It is in no list until a page is added. */
+static struct xseg_page_stack *get_prepared(struct xseg_pages *pages, struct xseg_page_kind kind)
+{
+    struct xseg_page_stack *stack;
+
+    if (!has_buckets(pages))
+        return NULL;
+    if (pages->unused == 0) {
+        if (!append(&pages->prepared_stack, &pages->prepared_kinds))
+            return NULL;
+        pages->unused = (uint32_t)pages->prepared_kinds;
+    }
+    stack = &pages->prepared_stack[pages->unused - 1];
+    stack->kind = kind;
+    return stack;
 }
 
 /* The stack of a kind, made if there is none; NULL without host memory. */
@@ -52,17 +133,40 @@ static struct xseg_page_stack *get_stack(struct xseg_pages *pages, struct xseg_p
 {
     struct xseg_page_stack *stack = find_stack(pages, kind);
 
-    if (stack == NULL && (stack = find_empty(pages)) != NULL)
-        stack->kind = kind;
     if (stack != NULL)
         return stack;
-    stack = realloc(pages->stack, (pages->kinds + 1) * sizeof(*stack));
-    if (stack == NULL)
+    if (kind.prepared_for != NULL)
+        return get_prepared(pages, kind);
+    if (!append(&pages->stack, &pages->kinds))
         return NULL;
-    pages->stack = stack;
-    stack += pages->kinds++;
-    *stack = (struct xseg_page_stack){.kind = kind};
+    stack = &pages->stack[pages->kinds - 1];
+    stack->kind = kind;
     return stack;
+}
+
+/* A prepared stack has got its first page: it leaves the list of unused ones, of which it is the first. */
+static void begin_use(struct xseg_pages *pages, struct xseg_page_stack *stack)
+{
+    const uint32_t at = pages->unused;
+    uint32_t *first = bucket_of(pages, stack->kind.prepared_for);
+
+    XSEG_ASSERT(at != 0 && stack == &pages->prepared_stack[at - 1]);
+    pages->unused = stack->next;
+    stack->next = *first;
+    *first = at;
+}
+
+/* A prepared stack has lost its last page. */
+static void end_use(struct xseg_pages *pages, struct xseg_page_stack *stack)
+{
+    const uint32_t at = (uint32_t)(stack - pages->prepared_stack) + 1;
+    uint32_t *link = bucket_of(pages, stack->kind.prepared_for);
+
+    while (*link != at)
+        link = &pages->prepared_stack[*link - 1].next;
+    *link = stack->next;
+    stack->next = pages->unused;
+    pages->unused = at;
 }
 
 /* The stack of a kind with room for one page more; NULL without host memory. */
@@ -93,6 +197,8 @@ static void count_bytes(struct xseg_pages *pages, const struct xseg_page_stack *
 static void add(struct xseg_pages *pages, struct xseg_page_stack *stack, uint64_t handle,
                 const void *owner)
 {
+    if (stack->count == 0 && stack->kind.prepared_for != NULL)
+        begin_use(pages, stack);
     stack->page[stack->count++] = (struct xseg_page){handle, owner, pages->now};
     count_bytes(pages, stack, stack->kind.bytes);
 }
@@ -105,6 +211,8 @@ static struct xseg_page take_at(struct xseg_pages *pages, struct xseg_page_stack
     stack->count--;
     memmove(&stack->page[at], &stack->page[at + 1], (stack->count - at) * sizeof(page));
     count_bytes(pages, stack, 0 - stack->kind.bytes);
+    if (stack->count == 0 && stack->kind.prepared_for != NULL)
+        end_use(pages, stack);
     return page;
 }
 
@@ -228,11 +336,9 @@ static struct xseg_page_stack *find_largest(const struct xseg_pages *pages, bool
 {
     struct xseg_page_stack *largest = NULL;
 
-    for (size_t i = 0; i < pages->kinds; i++) {
-        struct xseg_page_stack *stack = &pages->stack[i];
+    for (size_t i = 0; i < (prepared ? count_stacks(pages) : pages->kinds); i++) {
+        struct xseg_page_stack *stack = xseg_pages_stack(pages, i);
 
-        if (stack->kind.prepared_for != NULL && !prepared)
-            continue;
         if (stack->count > 0 && (largest == NULL || stack->kind.bytes > largest->kind.bytes))
             largest = stack;
     }
@@ -275,9 +381,9 @@ void xseg_pages_set_time(struct xseg_pages *pages, uint64_t now)
     const bool is_first = pages->now == 0;
 
     pages->now = now;
-    for (size_t i = 0; is_first && i < pages->kinds; i++)
-        for (size_t at = 0; at < pages->stack[i].count; at++)
-            pages->stack[i].page[at].since = now;
+    for (size_t i = 0; is_first && i < count_stacks(pages); i++)
+        for (size_t at = 0; at < xseg_pages_stack(pages, i)->count; at++)
+            xseg_pages_stack(pages, i)->page[at].since = now;
 }
 
 /* Release pages of one stack that have been idle since `before` or longer, up to `most` bytes.  Returns the bytes. */
@@ -300,8 +406,8 @@ uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint6
 {
     uint64_t bytes = 0;
 
-    for (size_t i = 0; i < pages->kinds && bytes < most; i++)
-        bytes += release_old(pages, &pages->stack[i], before, most - bytes);
+    for (size_t i = 0; i < count_stacks(pages) && bytes < most; i++)
+        bytes += release_old(pages, xseg_pages_stack(pages, i), before, most - bytes);
     return bytes;
 }
 
@@ -309,12 +415,11 @@ uint64_t xseg_pages_release_prepared(struct xseg_pages *pages, uint64_t before, 
 {
     uint64_t count = 0;
 
-    for (size_t i = 0; i < pages->kinds && count < most; i++) {
-        struct xseg_page_stack *stack = &pages->stack[i];
+    for (size_t i = 0; i < pages->prepared_kinds && count < most; i++) {
+        struct xseg_page_stack *stack = &pages->prepared_stack[i];
         const uint64_t left = xseg_min(most - count, stack->count) * stack->kind.bytes;
 
-        if (stack->kind.prepared_for != NULL)
-            count += release_old(pages, stack, before, left) / stack->kind.bytes;
+        count += release_old(pages, stack, before, left) / stack->kind.bytes;
     }
     return count;
 }
@@ -323,8 +428,8 @@ bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_finding *findi
 {
     uint64_t bytes = 0, prepared = 0;
 
-    for (size_t i = 0; i < pages->kinds; i++) {
-        const struct xseg_page_stack *stack = &pages->stack[i];
+    for (size_t i = 0; i < count_stacks(pages); i++) {
+        const struct xseg_page_stack *stack = xseg_pages_stack(pages, i);
 
         bytes += stack->count * stack->kind.bytes;
         prepared += stack->kind.prepared_for != NULL ? stack->count * stack->kind.bytes : 0;

@@ -41,14 +41,23 @@ struct xseg_page_stack {
     struct xseg_page_kind kind;
     struct xseg_page *page; /* [capacity] */
     size_t count, capacity;
+    uint32_t next; /* of a prepared stack: the next one in its list, as index + 1; 0: none */
 };
 
 struct xseg_pages {
     struct xseg_context *context;
     struct xseg_leftovers *leftovers; /* for pages that the driver does not take back */
-    struct xseg_page_stack *stack;    /* [kinds]: one for each kind that has ever been idle */
+    struct xseg_page_stack
+        *stack; /* [kinds]: one for each kind for any taker that has ever been idle */
     size_t kinds;
-    uint64_t now; /* the owner's clock; 0 until it is known */
+    /* [prepared_kinds]: one for each kind with prepared pages, and unused ones.  A stack with pages is in the list of its
+     * taker's bucket, so that it is found in O(1). */
+    struct xseg_page_stack *prepared_stack;
+    size_t prepared_kinds;
+    uint32_t *bucket; /* [buckets], a power of two: the first stack of a list, as index + 1 */
+    size_t buckets;
+    uint32_t unused; /* the first unused stack, as index + 1 */
+    uint64_t now;    /* the owner's clock; 0 until it is known */
     atomic_uint_fast64_t bytes, prepared;
     uint64_t generation; /* the last one that a segment of the device has drawn */
 };
@@ -83,6 +92,12 @@ static inline uint64_t xseg_pages_bytes(const struct xseg_pages *pages)
 static inline uint64_t xseg_pages_prepared(const struct xseg_pages *pages)
 {
     return atomic_load_explicit(&pages->prepared, memory_order_relaxed);
+}
+
+/* The stack with an index up to kinds + prepared_kinds. */
+static inline struct xseg_page_stack *xseg_pages_stack(const struct xseg_pages *pages, size_t at)
+{
+    return at < pages->kinds ? &pages->stack[at] : &pages->prepared_stack[at - pages->kinds];
 }
 
 /* Bytes of the idle pages of a kind. */

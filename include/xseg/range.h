@@ -26,9 +26,29 @@
  * Memory of a decommitted granule goes when the stream has passed, at the next call that looks: any of a range of the
  * device, an allocation that misses, a trim, decay.  Then it is released, or kept up to page_cache_mb.
  *
- * Threads: any.  Calls about one range from several threads are served one after the other, but for what a callback of an
- *          observer or of a registration does meanwhile: granules that another call works on at that moment are
- *          XSEG_ERR_BUSY.
+ * A granule is in one of four states.  It is *claimed* while a call maps or unmaps memory there; callbacks of observers and
+ * registrations run in that state, with no lock held.  What a call does with a granule that it names:
+ *
+ *     call                            unmapped       claimed        mapped         pending unmap
+ *     xseg_range_commit()             maps memory    BUSY           ARGUMENT       takes it back
+ *     xseg_range_decommit()           ARGUMENT       BUSY           pending unmap  ARGUMENT
+ *     xseg_range_hold()               allowed        BUSY           allowed        defers the unmap
+ *     xseg_range_let_go()             allowed        BUSY           allowed        unmaps after the stream
+ *     xseg_range_share() onto it      maps memory    BUSY           ARGUMENT       ARGUMENT
+ *     xseg_range_share() from it      ARGUMENT       BUSY           allowed        ARGUMENT
+ *     xseg_range_release()            allowed        BUSY           BUSY           waits for the stream
+ *     xseg_pin()                      NOT_LIVE       BUSY           allowed        NOT_LIVE
+ *     xseg_export()                   NOT_LIVE       NOT_LIVE       allowed        NOT_LIVE
+ *     xseg_dmabuf()                   NOT_LIVE       as mapped      allowed        allowed
+ *     xseg_dmabuf(), XSEG_DMABUF_PIN  NOT_LIVE       BUSY           allowed        allowed
+ *     xseg_register()                 NOT_LIVE       BUSY           allowed        allowed
+ *     xseg_pool_pause()               allowed        BUSY           allowed        BUSY until the stream has passed
+ *     xseg_trim()                     -              skips it       -              unmaps what the stream has passed
+ *
+ * Pinned, exported and held memory is not unmapped: a decommitted granule stays in the last state until it is released.  A call
+ * from a second thread may wait for the device memory lock, which is not held while callbacks run.
+ *
+ * Threads: any.  Calls about one range from several threads are served one after the other.
  * Fork, lost devices, errors: as in allocator.h.  On an error nothing has changed: no granule is half-way.
  */
 #ifndef XSEG_RANGE_H

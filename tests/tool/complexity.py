@@ -2,8 +2,7 @@
 """Instructions of making one more of something, when there are 10, 10^3 and 10^4 of it already; or, where it
 comes and goes, when there have been 10^4, which leave no host bytes behind.  A pool leaves its handle.
 
-complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER [--case CASE | --full | --drawn-by NUMBER].  Cases that are
-expected to fail (tests/expected_failures.txt) are left out, but for --case: up to 5000, where a cost has grown.  With --full the last count is
+complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER [--case CASE | --full | --drawn-by NUMBER].  With --full the last count is
 10^5, and 10^6 of streams that come and go; so it is with --drawn-by, of one case alone.  `tests/campaign complexity` asks
 for that.  callgrind counts each of the 64 things that are made from a count
 on; their mean at the last count may be no more than twice that at the one before.  The largest of them is
@@ -20,12 +19,10 @@ import tempfile
 import unittest
 
 COUNTS, MOST = (10, 1000), 10000
-MOST_OF_ONE = 5000
 FULL, FULL_OF = 100000, {"passing_stream": 1000000, "passing_stream_classic": 1000000}
 LIVING, LIVING_KIB, LIVING_LESS = "living", 60, 20000  # host memory of each; how many where there is too little
 HANDLE, HANDLES = 16, 65536  # bytes of a pool's handle, and of what handles are made in
 WINDOW = 64
-EXPECTED_FAILURES = (pathlib.Path(__file__).parents[1] / "expected_failures.txt").read_text().splitlines()
 # meson sets the first, which fills memory.  Under valgrind the heap is many small mappings, between which the
 # kernel cannot join the library's; 10^5 streams would be more than the 65530 that a process may have.
 ENVIRONMENT = {"MALLOC_PERTURB_": "0", "MALLOC_TOP_PAD_": str(256 << 20)}
@@ -96,10 +93,9 @@ def why_not(has_callgrind, buildtype, sanitizer):
 
 
 if __name__ == "__main__":
-    CASES = tuple(case for case in CASES if f"tool/complexity {case}" not in EXPECTED_FAILURES)
     PROGRAM, IS_FULL = sys.argv[1], sys.argv[5:6] in (["--full"], ["--drawn-by"])
     if sys.argv[5:6] == ["--case"]:
-        CASES, MOST = (sys.argv[6],), MOST_OF_ONE
+        CASES = (sys.argv[6],)
     if sys.argv[5:6] == ["--drawn-by"]:
         CASES = (CASES[int(sys.argv[6]) % len(CASES)],)
     reason = why_not(*sys.argv[2:5])

@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "src/base/align.h"
+#include "src/base/list.h"
 
 struct xseg_range_body;
 
@@ -55,7 +55,12 @@ struct xseg_elastic {
     uint64_t own;             /* bytes of pages that are counted here */
     uint64_t coming;          /* bytes that a commit is getting */
     uint64_t quota, promised; /* see xseg_elastic_set_own() */
-    uint64_t let_go;          /* how often holds were taken back */
+    uint64_t let_go;          /* how often a page that is shared lost its place here */
+    /* Batches whose granules are all held, pinned or exported, and the place of this extent among those with such batches
+     * (leaving.h). */
+    struct xseg_list parked, parked_link;
+    uint64_t
+        parked_at; /* a count of released references, as of the time when the first batch was parked */
 };
 
 /*

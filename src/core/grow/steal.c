@@ -169,13 +169,14 @@ static struct xseg_page_kind find_surplus(const struct theft *theft)
 {
     const struct xseg_pages *pages = &theft->device->pages;
 
-    for (size_t i = 0; i < pages->kinds; i++) {
-        const struct xseg_page_kind kind = pages->stack[i].kind;
+    for (size_t i = 0; i < pages->kinds + pages->prepared_kinds; i++) {
+        const struct xseg_page_stack *stack = xseg_pages_stack(pages, i);
+        const struct xseg_page_kind kind = stack->kind;
         const bool fits =
             kind.properties == theft->plan->taker.properties &&
             (kind.prepared_for == NULL || kind.prepared_for == theft->plan->taker.prepared_for);
 
-        if (pages->stack[i].count * kind.bytes > (fits ? useful(theft, kind.bytes) : 0))
+        if (stack->count * kind.bytes > (fits ? useful(theft, kind.bytes) : 0))
             return kind;
     }
     return (struct xseg_page_kind){0, 0, NULL};

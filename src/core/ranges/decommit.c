@@ -136,7 +136,7 @@ static xseg_status let_go(const struct xseg_range_run *run, struct xseg_known_st
         return status;
     for (uint32_t at = run->first; at < run->first + run->count; at++)
         holds[at]--;
-    run->extent->elastic->let_go++;
+    xseg_leaving_wake(run->extent, run->first, run->count);
     return XSEG_OK;
 }
 

@@ -107,6 +107,8 @@ static struct xseg_range_body *make_body(uint32_t granules)
     body->elastic.holds = tables + granules;
     body->elastic.use = (uint8_t *)(tables + 2 * (size_t)granules);
     xseg_list_init(&body->link);
+    xseg_list_init(&body->elastic.parked);
+    xseg_list_init(&body->elastic.parked_link);
     return body;
 }
 

@@ -7,30 +7,12 @@
 
 #include "src/base/error.h"
 #include "src/core/arena/notes.h"
-#include "src/core/block/elastic.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
+#include "src/core/reclaim/leaving_batch.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/places.h"
 #include "src/core/reclaim/trim_steps.h"
-
-struct xseg_leaving_batch {
-    struct xseg_list link; /* among all */
-    struct xseg_list
-        turn; /* among those of its stream, those without event, or those that are over */
-    struct xseg_extent *extent;
-    struct xseg_known_stream *stream;
-    uint64_t
-        stream_number; /* of the stream; once another one has the entry, the stream has passed */
-    xseg_event event;  /* NULL: not recorded yet, or is_over */
-    uint32_t number;
-    uint32_t first, count; /* granules that it began with */
-    uint32_t left;         /* of these, how many it still has */
-    bool is_over;          /* the stream has passed */
-    bool is_worked;        /* its memory is being taken away; GROWTH may be let go meanwhile */
-    uint64_t look;         /* the last one in which it was looked at */
-    uint64_t let_go;       /* let_go_of() when memory was last taken away */
-};
 
 void xseg_leaving_init(struct xseg_leaving *leaving)
 {
@@ -39,6 +21,7 @@ void xseg_leaving_init(struct xseg_leaving *leaving)
     xseg_list_init(&leaving->streams);
     xseg_list_init(&leaving->unrecorded);
     xseg_list_init(&leaving->over);
+    xseg_list_init(&leaving->parked);
     leaving->free = 1;
 }
 
@@ -49,85 +32,6 @@ void xseg_leaving_fini(struct xseg_leaving *leaving)
         free(XSEG_CONTAINER(node, struct xseg_leaving_batch, link));
     }
     free(leaving->table);
-}
-
-/* --- Numbers. --- */
-
-/* Count host memory that was taken, or given back: then `more` is negative. */
-static void note_host_bytes(struct xseg_leaving *leaving, uint64_t more)
-{
-    atomic_fetch_add_explicit(&leaving->host_bytes, more, memory_order_relaxed);
-}
-
-/* Give a batch a number; false without host memory. */
-static bool add(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch)
-{
-    while (leaving->free < leaving->capacity && leaving->table[leaving->free] != NULL)
-        leaving->free++;
-    if (leaving->free >= leaving->capacity) {
-        const uint32_t capacity = leaving->capacity == 0 ? 64 : leaving->capacity * 2;
-        struct xseg_leaving_batch **table =
-            realloc(leaving->table, capacity * sizeof(struct xseg_leaving_batch *));
-
-        if (table == NULL)
-            return false;
-        memset(table + leaving->capacity, 0,
-               (capacity - leaving->capacity) * sizeof(struct xseg_leaving_batch *));
-        note_host_bytes(leaving, (capacity - leaving->capacity) * sizeof(*table));
-        leaving->table = table;
-        leaving->capacity = capacity;
-    }
-    batch->number = leaving->free++;
-    leaving->table[batch->number] = batch;
-    note_host_bytes(leaving, sizeof(*batch));
-    xseg_list_insert(&leaving->batches, &batch->link);
-    return true;
-}
-
-/* Take a batch out of its line. */
-static void step_out(struct xseg_leaving_batch *batch)
-{
-    xseg_list_remove(&batch->turn);
-    if (xseg_list_is_empty(&batch->stream->batches))
-        xseg_list_remove(&batch->stream->leaves);
-}
-
-/* Let a batch wait in the line that its state asks for, behind the others. */
-static void line_up(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch)
-{
-    struct xseg_known_stream *stream = batch->stream;
-
-    step_out(batch);
-    if (batch->is_over) {
-        xseg_list_insert(&leaving->over, &batch->turn);
-    } else if (batch->event == NULL) {
-        xseg_list_insert(&leaving->unrecorded, &batch->turn);
-    } else {
-        if (xseg_list_is_empty(&stream->batches))
-            xseg_list_insert(&leaving->streams, &stream->leaves);
-        xseg_list_insert(&stream->batches, &batch->turn);
-    }
-}
-
-/* Give the event of a batch back, if there is one. */
-static void put_event(struct xseg_leaving_batch *batch)
-{
-    if (batch->event != NULL)
-        xseg_pending_put_event(xseg_device_of(batch->extent)->pending, batch->event);
-    batch->event = NULL;
-}
-
-/* End a batch that has no granule left. */
-static void end(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch)
-{
-    XSEG_ASSERT(batch->left == 0 && leaving->table[batch->number] == batch);
-    put_event(batch);
-    step_out(batch);
-    leaving->table[batch->number] = NULL;
-    leaving->free = batch->number < leaving->free ? batch->number : leaving->free;
-    xseg_list_remove(&batch->link);
-    note_host_bytes(leaving, 0 - sizeof(*batch));
-    free(batch);
 }
 
 /* A run of granules of one batch, which is claimed. */
@@ -164,7 +68,7 @@ static xseg_status record(struct xseg_leaving_batch *batch)
         xseg_fences_record(&pending->fences, batch->stream->handle, &batch->event);
     xseg_pending_unlock(pending);
     if (status == XSEG_OK)
-        line_up(xseg_device_of(batch->extent)->leaving, batch);
+        xseg_leaving_batch_enlist(xseg_device_of(batch->extent)->leaving, batch);
     return status;
 }
 
@@ -177,14 +81,14 @@ static xseg_status make(struct xseg_extent *extent, struct xseg_known_stream *st
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (batch == NULL || !add(device->leaving, batch)) {
+    if (batch == NULL || !xseg_leaving_batch_add(device->leaving, batch)) {
         free(batch);
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to let memory of a range leave");
     }
     batch->extent = extent;
     batch->stream = stream;
     xseg_list_init(&batch->turn);
-    line_up(device->leaving, batch);
+    xseg_leaving_batch_enlist(device->leaving, batch);
     batch->stream_number = atomic_load_explicit(&stream->number, memory_order_relaxed);
     batch->let_go = UINT64_MAX;
     if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
@@ -192,7 +96,7 @@ static xseg_status make(struct xseg_extent *extent, struct xseg_known_stream *st
     if (status == XSEG_OK)
         *out = batch;
     else
-        end(device->leaving, batch);
+        xseg_leaving_batch_end(device->leaving, batch);
     return status;
 }
 
@@ -276,13 +180,19 @@ xseg_status xseg_leaving_order(const struct xseg_extent *extent, uint32_t granul
     return xseg_driver_stream_wait_event(&device->context, stream->handle, batch->event);
 }
 
+void xseg_leaving_wake(struct xseg_extent *extent, uint32_t first, uint32_t count)
+{
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    for (uint32_t at = first; at < first + count; at++)
+        if (extent->elastic->batch[at] != 0)
+            xseg_leaving_batch_wake(batch_of(extent, at));
+}
+
 void xseg_leaving_resume(struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
     const struct run run = {extent, first, count};
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    for (uint32_t at = first; at < first + count; at++)
-        batch_of(extent, at)->let_go = UINT64_MAX;
+    xseg_leaving_wake(extent, first, count);
     set_use(&run, XSEG_ELASTIC_LEAVING);
 }
 
@@ -297,7 +207,7 @@ void xseg_leaving_end(struct xseg_extent *extent, uint32_t first, uint32_t count
         extent->elastic->batch[at] = 0;
         XSEG_ASSERT(batch->left > 0);
         if (--batch->left == 0 && !batch->is_worked)
-            end(leaving, batch);
+            xseg_leaving_batch_end(leaving, batch);
     }
 }
 
@@ -321,7 +231,7 @@ static bool ask_stream(struct xseg_device *device, struct xseg_driver_questions 
         batch->is_over = answer == XSEG_DRIVER_YES;
         xseg_fences_put(&device->pending->fences, batch->event);
         batch->event = NULL;
-        line_up(device->leaving, batch);
+        xseg_leaving_batch_enlist(device->leaving, batch);
     }
     return true;
 }
@@ -353,7 +263,7 @@ static void catch_up(struct xseg_device *device, struct xseg_leaving_batch *batc
     if (!batch->is_over)
         batch->is_over = xseg_trim_is_idle(device, batch->stream, false, &idle) == XSEG_OK && idle;
     if (batch->is_over)
-        line_up(device->leaving, batch);
+        xseg_leaving_batch_enlist(device->leaving, batch);
 }
 
 /* Whether there is anything to ask, or to take away, and the driver may be called for it. */
@@ -382,12 +292,6 @@ static bool is_held(const struct xseg_extent *extent, uint32_t granule)
     return extent->elastic->holds[granule] != 0 ||
            xseg_segment_is_held(&extent->segment, granule, 1) ||
            xseg_places_is_needed(extent, granule);
-}
-
-/* How often anything of an extent was let go of. */
-static uint64_t let_go_of(const struct xseg_extent *extent)
-{
-    return extent->segment.let_go + extent->elastic->let_go;
 }
 
 static bool may_go(const struct xseg_leaving_batch *batch, uint32_t granule)
@@ -478,7 +382,7 @@ static void work(struct xseg_device *device, struct xseg_leaving_batch *batch, b
     /* What leaves is in the way of a pause, until it has gone. */
     XSEG_ASSERT(batch->extent->arena->pool->body->state != XSEG_POOL_PAUSED);
     batch->is_worked = true;
-    batch->let_go = let_go_of(batch->extent);
+    batch->let_go = xseg_leaving_batch_released(batch->extent);
     for (uint32_t at = batch->first;;) {
         const struct run run = next_run(batch, at);
 
@@ -493,7 +397,9 @@ static void work(struct xseg_device *device, struct xseg_leaving_batch *batch, b
     }
     batch->is_worked = false;
     if (batch->left == 0)
-        end(device->leaving, batch);
+        xseg_leaving_batch_end(device->leaving, batch);
+    else
+        xseg_leaving_batch_park(device->leaving, batch);
 }
 
 /* The next batch with memory that may go.  What has been looked at goes behind the others, so that each batch is looked at
@@ -507,8 +413,8 @@ static struct xseg_leaving_batch *next_due(struct xseg_leaving *leaving)
         if (batch->look == leaving->look)
             return NULL;
         batch->look = leaving->look;
-        line_up(leaving, batch);
-        if (!batch->is_worked && batch->let_go != let_go_of(batch->extent))
+        xseg_leaving_batch_enlist(leaving, batch);
+        if (!batch->is_worked && batch->let_go != xseg_leaving_batch_released(batch->extent))
             return batch;
     }
     return NULL;
@@ -523,6 +429,7 @@ void xseg_leaving_look(struct xseg_device *device, bool keep)
     if (!can_look(device))
         return;
     leaving->look++;
+    xseg_leaving_batch_wake_all(leaving);
     xseg_leaving_ask(device);
     while (!xseg_pending_captures(device->pending) && (batch = next_due(leaving)) != NULL)
         work(device, batch, keep || cache != 0);

@@ -14,8 +14,8 @@
  * it gets one at the first look after the capture.
  *
  * A stream passes its events in the order in which they were recorded: a look asks about the first that it has not
- * passed, and about no other.  So a look costs what there is of streams, of batches that go, and of those that
- * are kept, not of those that wait.
+ * passed, and about no other.  A batch whose granules are all held is parked until a reference to one of them is released.
+ * A look is O(streams + batches that go + ranges with parked batches).
  *
  * Looks are made by calls that need memory, trims, decay, and the calls of ranges themselves.
  *
@@ -30,10 +30,11 @@ struct xseg_leaving_batch;
 
 /* The batches of a device. */
 struct xseg_leaving {
-    struct xseg_list batches;          /* the oldest first */
-    struct xseg_list streams;          /* those that have batches with events */
-    struct xseg_list unrecorded;       /* batches without an event */
-    struct xseg_list over;             /* batches whose stream has passed */
+    struct xseg_list batches;    /* the oldest first */
+    struct xseg_list streams;    /* those that have batches with events */
+    struct xseg_list unrecorded; /* batches without an event */
+    struct xseg_list over;       /* batches whose stream has passed */
+    struct xseg_list parked; /* extents with batches that are kept until a reference is released */
     struct xseg_leaving_batch **table; /* [capacity]: by number; number 0 is nobody's */
     uint32_t capacity, free;           /* free: the lowest number that may be free */
     uint64_t look;                     /* the number of looks */
@@ -72,6 +73,9 @@ xseg_status xseg_leaving_order(const struct xseg_extent *extent, uint32_t granul
  * cost: as xseg_leaving_begin() */
 xseg_status xseg_leaving_again(struct xseg_extent *extent, uint32_t first, uint32_t count,
                                struct xseg_known_stream *stream);
+
+/* Look again at the batches of granules, of which a hold was released. */
+void xseg_leaving_wake(struct xseg_extent *extent, uint32_t first, uint32_t count);
 
 /* Let claimed granules that have batches leave again. */
 void xseg_leaving_resume(struct xseg_extent *extent, uint32_t first, uint32_t count);

@@ -103,7 +103,6 @@ static bool call(struct xseg_registration_desk *desk, struct xseg_registration *
     bool answer = true;
 
     XSEG_ASSERT(run->is_busy);
-    registration->references++;
     if (!enters && run->has_entered)
         registration->bytes -= told.bytes;
     xseg_lock_give(&desk->lock);
@@ -183,7 +182,6 @@ static void leave_run(struct xseg_registration_desk *desk, struct xseg_registrat
     (void)call(desk, registration, run, false);
     (void)change_pin(desk, registration, run, false);
     remove_run(registration, run);
-    xseg_registration_release(desk, registration);
 }
 
 /* Call `enter` for a busy run.  If it is rejected, or cannot be pinned, the run is removed; so it is if the registration ends
@@ -191,21 +189,16 @@ static void leave_run(struct xseg_registration_desk *desk, struct xseg_registrat
 static void enter_run(struct xseg_registration_desk *desk, struct xseg_registration *registration,
                       struct xseg_registration_run *run) XSEG_REQUIRES(desk->lock)
 {
-    registration->references++;
     if (!change_pin(desk, registration, run, true)) {
         remove_run(registration, run);
+    } else if (!call(desk, registration, run, true)) {
+        (void)change_pin(desk, registration, run, false);
+        remove_run(registration, run);
+    } else if (registration->ends) {
+        leave_run(desk, registration, run);
     } else {
-        if (!call(desk, registration, run, true)) {
-            (void)change_pin(desk, registration, run, false);
-            remove_run(registration, run);
-        } else if (registration->ends) {
-            leave_run(desk, registration, run);
-        } else {
-            run->is_busy = false;
-        }
-        xseg_registration_release(desk, registration);
+        run->is_busy = false;
     }
-    xseg_registration_release(desk, registration);
 }
 
 void xseg_registration_enter(struct xseg_registration_desk *desk,
@@ -260,7 +253,6 @@ bool xseg_registration_leave(struct xseg_registration_desk *desk,
         (void)call(desk, registration, run, false);
         (void)change_pin(desk, registration, run, false);
         divide(desk, registration, run, begin, end);
-        xseg_registration_release(desk, registration);
     }
     return true;
 }
@@ -382,8 +374,6 @@ uint64_t xseg_registration_enter_all(struct xseg_registration_desk *desk,
         if (!run->is_owned)
             continue;
         const bool has_entered = refused == 0 && call(desk, made, run, true);
-        if (refused == 0)
-            xseg_registration_release(desk, made);
         if (has_entered)
             continue;
         refused = refused == 0 ? run->range.begin : refused;

@@ -13,7 +13,8 @@
  * runs for it.  Memory of a busy run is not unmapped: a thread that is about to unmap it does not wait for the callback, but
  * keeps the memory (xseg_notice_keep()).  So no callback waits for another one.
  *
- * A registration has a reference for its owner and one for each thread in a callback; the last release frees it.
+ * A registration has a reference for its owner and one for each thread that delivers a notification to it; the last release
+ * frees it.
  *
  * Invariants:
  *   REGISTRATION-1  memory of a run that is not busy is mapped.
