@@ -103,8 +103,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_reserve(struct xseg_allocator *al
  * The handle is recognised, and refused, until the allocator closes.
  *
  * Returns: XSEG_OK
- *          XSEG_ERR_BUSY      memory is committed, held, pinned, exported, registered, or shared with a pool that is
- *                             paused; a capture is under way and memory leaves; another call works on the range
+ *          XSEG_ERR_BUSY      memory is committed, held, pinned, exported or registered; a capture is under way and memory leaves; another call works on the range
  *          XSEG_ERR_PAUSED    its pool is paused
  *          XSEG_ERR_ARGUMENT  NULL, or it has been released before
  *          XSEG_ERR_DRIVER    the driver does not take a page back that leaves: release again
@@ -137,8 +136,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_release(struct xseg_range *range)
  *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  as for an allocation; the text says where the memory is
  *          XSEG_ERR_PAUSED     its pool is paused
  *          XSEG_ERR_BUSY       another call works on a granule; in a capture, a granule leaves with another stream; one
- *                              leaves with a page that is shared, in a capture or because it is held, pinned,
- *                              exported or needed by a paused pool
+ *                              leaves with a page that is shared, in a capture or because it is held, pinned
+ *                              or exported
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    none if all granules leave with this stream.  Else an event query for each stream that memory leaves with; one map
  *          a page, one create for each that is not idle, one set-access a contiguous run (one a page where the
@@ -218,22 +217,20 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_let_go(struct xseg_range *range, 
                                                       uint64_t bytes, xseg_stream stream);
 
 /**
- * Map the pages of committed granules at other granules as well, of the same range or another one, such as a prefix
+ * Map the pages of committed granules at other granules as well, of the same range or another one of its pool, such as a prefix
  * that many sequences have in common.  The granules are committed then, and each place is decommitted by itself: the page goes with its
- * last one.  It is counted where it was committed; if that place is decommitted or paused first, at the oldest place left.
- *
- * Pausing a pool takes the mappings of its ranges only: a page that a range of another pool has, too, stays with it, and
- * is mapped again by the resume, with what was written there meanwhile.
+ * last one, and the pool is charged until then.  A range counts it where it was committed; if that place is decommitted first,
+ * at the oldest place left.
  *
  * What is written at one place is seen at another by work that is ordered behind it; a kernel that uses both must make
  * its accesses ordered (docs/ranges.md).
  *
  * @param offset, bytes  granules without memory
- * @param from           a range of the same device and page size, whose granules are committed
+ * @param from           a range of the same pool and page size, whose granules are committed
  *
  * Returns: XSEG_OK
  *          XSEG_ERR_ARGUMENT     not whole granules; a granule has memory already, or leaves; one of `from` is not
- *                                committed; ranges of different devices, allocators, page sizes or kinds of memory
+ *                                committed; ranges of different pools or page sizes
  *          XSEG_ERR_NO_MEMORY    the driver has none for the mappings themselves
  *          XSEG_ERR_PAUSED, XSEG_ERR_BUSY, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST,
  *          XSEG_ERR_FORKED

@@ -256,6 +256,7 @@ static void a_full_range_on_a_full_device(void **state)
 
     (void)state;
     options.limit_bytes = 4 * PAGE;
+    options.pool = info(other).pool;
     assert_int_equal(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range), XSEG_OK);
     commit(range, 0, 4, stream);
     /* The page of the granule that leaves is held elsewhere, so it is of no use here. */

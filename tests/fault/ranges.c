@@ -184,7 +184,7 @@ static void reserve(struct stage *stage, unsigned range, uint64_t limit)
     struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
 
     options.limit_bytes = limit;
-    options.pool = wanted.pool;
+    options.pool = range == 1 && wanted.range[0] != NULL ? info_of(0).pool : wanted.pool;
     reserve_by(stage, range, &options);
 }
 
@@ -472,32 +472,23 @@ static void shared(struct stage *stage)
     armed_end();
 }
 
-/* Aliases in a range of a pool of its own.  Both pools are paused, the one that has the pages last; then the first mappings
- * have been removed, and the others are paused alone. */
+/* Aliases, in a pool that is paused; then the first mappings have been removed. */
 static void paused(struct stage *stage)
 {
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
-
     begin(stage, NULL);
     reserve(stage, 0, 0);
     commit(stage, 0, 0, 3, NULL);
-    reserve_by(stage, 1, &options);
     armed_begin();
-    commit(stage, 1, 0, 1, NULL);
-    share(stage, 1, 2, 2, 0, 0);
-    share(stage, 1, 6, 1, 1, 2);
+    share(stage, 0, 4, 2, 0, 0);
+    share(stage, 0, 6, 1, 0, 4);
     share(stage, 0, 8, 1, 0, 2);
-    pause(stage, 1);
     pause(stage, 0);
     resume(stage, 0);
-    resume(stage, 1);
     decommit(stage, 0, 0, 3, NULL);
-    pause(stage, 1);
-    resume(stage, 1);
-    decommit(stage, 1, 2, 2, NULL);
-    decommit(stage, 1, 6, 1, NULL);
-    decommit(stage, 1, 0, 1, NULL);
-    release(stage, 1);
+    pause(stage, 0);
+    resume(stage, 0);
+    decommit(stage, 0, 4, 2, NULL);
+    decommit(stage, 0, 6, 1, NULL);
     decommit(stage, 0, 8, 1, NULL);
     release(stage, 0);
     armed_end();

@@ -217,10 +217,17 @@ static struct xseg_range *ranges[2];
 
 static void two_ranges(struct stage *stage, struct xseg_pool **pool)
 {
+    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+
     *pool = make_pool(stage);
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(xseg_range_reserve(stage->allocator, 0, 16 * RANGE_PAGE, NULL, &ranges[i]),
-                         XSEG_OK);
+        struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+
+        assert_int_equal(
+            xseg_range_reserve(stage->allocator, 0, 16 * RANGE_PAGE, &options, &ranges[i]),
+            XSEG_OK);
+        assert_int_equal(xseg_range_info(ranges[i], &info), XSEG_OK);
+        options.pool = info.pool;
         assert_int_equal(
             xseg_range_commit(ranges[i], 0, 4 * RANGE_PAGE, i == 0 ? NULL : stage->side), XSEG_OK);
     }

@@ -104,8 +104,8 @@ static struct world {
 
 /* What programmes came to, so that a test in which nothing happens is seen. */
 static struct {
-    uint64_t commits, refused, retaken, shares, gone, passed_on, waited, parted, pauses, split,
-        restored, not_restored, brought_back;
+    uint64_t commits, refused, retaken, shares, gone, passed_on, waited, parted, pauses, restored,
+        not_restored, brought_back;
 } tally;
 
 static uint64_t below(uint64_t bound)
@@ -180,17 +180,6 @@ static bool runs(unsigned place)
 static unsigned owner_of(const struct page *page)
 {
     return page->place[page->owner];
-}
-
-/* Whether the page of a place has one whose pool is paused. */
-static bool is_needed(unsigned place)
-{
-    const struct page *page = page_at(place);
-    bool needed = false;
-
-    for (unsigned i = 0; owner_of(page) == place && i < page->places; i++)
-        needed = needed || (is_live(page->place[i]) && !runs(page->place[i]));
-    return needed;
 }
 
 static bool is_within(unsigned place, unsigned first, unsigned count)
@@ -288,8 +277,7 @@ static bool may_go(unsigned place, unsigned batch)
 {
     const struct granule *granule = &world.granule[place];
 
-    return granule->use == XSEG_ELASTIC_LEAVING && granule->batch == batch && granule->holds == 0 &&
-           !is_needed(place);
+    return granule->use == XSEG_ELASTIC_LEAVING && granule->batch == batch && granule->holds == 0;
 }
 
 /* Take away what may go of a batch; whether the batch has ended. */
@@ -661,8 +649,7 @@ static void expect_no_room(unsigned range, uint64_t missing, uint64_t used_befor
     assert_true(used + missing + promised_to_others(range, missing) > world.limit);
     for (unsigned place = 0; world.marks == 0 && place < PLACES; place++)
         assert_true(world.granule[place].use != XSEG_ELASTIC_LEAVING ||
-                    world.granule[place].holds != 0 || world.granule[place].batch == NONE ||
-                    is_needed(place));
+                    world.granule[place].holds != 0 || world.granule[place].batch == NONE);
 }
 
 /* The generations of the memory of some granules. */
@@ -915,8 +902,9 @@ static void step_share(void)
     if (!cut_run(from, at, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE) || world.is_paused[from] ||
         world.is_paused[range])
         return;
-    const bool fits = kinds[range].page_bytes == kinds[from].page_bytes &&
-                      kinds[range].exportable == kinds[from].exportable;
+    const bool fits =
+        kinds[range].page_bytes == kinds[from].page_bytes &&
+        (range == from || (kinds[range].pool == kinds[from].pool && kinds[from].pool != NONE));
     unsigned empty = count;
     if (fits && !cut_run(range, first, &empty, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_EMPTY))
         empty = 0;
@@ -1166,7 +1154,7 @@ static void step_trim(void)
     adopt();
     for (unsigned place = 0; how.wait && world.marks == 0 && place < PLACES; place++)
         assert_true(world.granule[place].use != XSEG_ELASTIC_LEAVING ||
-                    world.granule[place].holds != 0 || is_needed(place));
+                    world.granule[place].holds != 0);
 }
 
 static void step_prepare(void)
@@ -1240,8 +1228,7 @@ static bool stays(unsigned place)
     const struct granule *granule = &world.granule[place];
 
     return granule->use == XSEG_ELASTIC_LEAVING &&
-           (granule->holds != 0 || is_needed(place) ||
-            !has_passed(&world.batch[granule->batch].behind));
+           (granule->holds != 0 || !has_passed(&world.batch[granule->batch].behind));
 }
 
 /* Whether memory of a range's pool leaves, or could be used by work. */
@@ -1281,19 +1268,6 @@ static bool has_unknown_work(unsigned range)
     return has;
 }
 
-/* Write something else to each page of a paused pool that is mapped elsewhere. */
-static void write_elsewhere(void)
-{
-    for (unsigned place = 0; world.has_bytes && place < PLACES; place++) {
-        if (!is_live(place) || !runs(place) || !is_needed(place))
-            continue;
-        page_at(place)->tag = ++world.tag;
-        tally.split++;
-        for (unsigned which = 0; which < 3; which++)
-            *word_of(place, which) = world.tag;
-    }
-}
-
 static void finish_all(void)
 {
     for (unsigned i = 0; i < STREAMS; i++)
@@ -1322,20 +1296,6 @@ static void step_pause(void)
     }
     tally.pauses += has_pages(range);
     set_paused(range, true);
-    write_elsewhere();
-}
-
-/* Whether a page of a range's pool is in another pool that is paused. */
-static bool lacks_page(unsigned range)
-{
-    bool lacks = false;
-
-    for (unsigned place = 0; place < PLACES; place++)
-        lacks =
-            lacks || (world.granule[place].page != NONE && is_same_pool(place / GRANULES, range) &&
-                      !is_same_pool(owner_of(page_at(place)) / GRANULES, range) &&
-                      !runs(owner_of(page_at(place))));
-    return lacks;
 }
 
 static void step_resume(void)
@@ -1349,7 +1309,7 @@ static void step_resume(void)
     if (status == XSEG_OK)
         set_paused(range, false);
     else if (status == XSEG_ERR_BUSY)
-        assert_true(world.marks > 0 || lacks_page(range));
+        assert_true(world.marks > 0);
     else
         assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
 }
@@ -1416,8 +1376,7 @@ static void step_again(void)
     bool is_held = false;
 
     for (unsigned at = 0; at < GRANULES; at++)
-        is_held = is_held || granule_of(range, at)->holds != 0 ||
-                  (granule_of(range, at)->page != NONE && is_needed(range * GRANULES + at));
+        is_held = is_held || granule_of(range, at)->holds != 0;
     const xseg_status status = xseg_range_release(world.range[range]);
     if (world.is_paused[range]) {
         assert_int_equal(status, XSEG_ERR_PAUSED);
@@ -1642,23 +1601,20 @@ static void play_all(uint64_t first, bool is_short, bool has_bytes)
     memset(&tally, 0, sizeof(tally));
     for (uint64_t seed = begin; seed < begin + seeds; seed++)
         play(seed, is_short, has_bytes, steps);
-    print_message(
-        "# %llu commits, %llu refusals, %llu granules taken back, %llu shared, %llu "
-        "gone, %llu pages "
-        "passed on, %llu waits, %llu granules parted from others, %llu pauses, %llu pages "
-        "written elsewhere meanwhile, %llu restores and %llu refused, %llu granules of them "
-        "brought back\n",
-        (unsigned long long)tally.commits, (unsigned long long)tally.refused,
-        (unsigned long long)tally.retaken, (unsigned long long)tally.shares,
-        (unsigned long long)tally.gone, (unsigned long long)tally.passed_on,
-        (unsigned long long)tally.waited, (unsigned long long)tally.parted,
-        (unsigned long long)tally.pauses, (unsigned long long)tally.split,
-        (unsigned long long)tally.restored, (unsigned long long)tally.not_restored,
-        (unsigned long long)tally.brought_back);
+    print_message("# %llu commits, %llu refusals, %llu granules taken back, %llu shared, %llu "
+                  "gone, %llu pages "
+                  "passed on, %llu waits, %llu granules parted from others, %llu pauses, "
+                  "%llu restores and %llu refused, %llu granules of them "
+                  "brought back\n",
+                  (unsigned long long)tally.commits, (unsigned long long)tally.refused,
+                  (unsigned long long)tally.retaken, (unsigned long long)tally.shares,
+                  (unsigned long long)tally.gone, (unsigned long long)tally.passed_on,
+                  (unsigned long long)tally.waited, (unsigned long long)tally.parted,
+                  (unsigned long long)tally.pauses, (unsigned long long)tally.restored,
+                  (unsigned long long)tally.not_restored, (unsigned long long)tally.brought_back);
     if (seeds * steps >= 4000) {
         assert_true(tally.retaken > seeds && tally.shares > seeds && tally.gone > seeds);
         assert_true(tally.passed_on > seeds && 8 * tally.parted > seeds && tally.pauses > seeds);
-        assert_true(!has_bytes || 4 * tally.split > seeds);
         assert_true(tally.restored > seeds && tally.not_restored > seeds);
         assert_true(tally.brought_back > seeds);
         assert_true(!is_short || (tally.refused > seeds && tally.waited > seeds));

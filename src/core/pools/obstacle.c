@@ -9,14 +9,12 @@
 #include "src/core/pending/pending.h"
 #include "src/core/ranges/range.h"
 #include "src/core/reclaim/leaving.h"
-#include "src/core/reclaim/places.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
 /* Obstacles found in the arenas of a pool as they close. */
 struct obstacles {
     uint64_t classic, pending, busy; /* bytes, except `busy`: blocks */
-    uint64_t placed;                 /* bytes of pages that are mapped in other pools */
     uint64_t lent, lent_bytes;       /* the first block that the default pool holds; its size */
     struct xseg_segment_held held;
     struct xseg_known_stream *stream; /* a stream that still works, or cannot be queried */
@@ -71,19 +69,16 @@ static void close_arena(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
 }
 
-/* Let pages of ranges that have places elsewhere be counted there, and mark the streams that use ranges. */
+/* Mark the streams that use ranges. */
 static void look_at_ranges(void *self, struct xseg_arena *arena)
 {
-    struct obstacles *found = self;
-
+    (void)self;
     XSEG_LIST_FOR(node, &arena->extents)
     {
-        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        if (extent->elastic == NULL)
-            continue;
-        found->placed += xseg_places_pause(extent);
-        xseg_range_streams_ask(&extent->elastic->range->streams);
+        if (extent->elastic != NULL)
+            xseg_range_streams_ask(&extent->elastic->range->streams);
     }
 }
 
@@ -93,13 +88,6 @@ static void open_arena(void *self, struct xseg_arena *arena)
     xseg_arena_lock(arena);
     arena->is_paused = false;
     xseg_arena_unlock(arena);
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-
-        if (extent->elastic != NULL)
-            xseg_places_resume(extent);
-    }
 }
 
 struct questions {
@@ -150,13 +138,6 @@ static xseg_status judge(const struct xseg_pool *pool, const struct obstacles *f
                          " bytes of pool %s are exported: others would go on using the memory of "
                          "before; xseg_export_close() them first",
                          found->held.exported, label);
-    if (found->placed != 0)
-        return xseg_fail(
-            XSEG_ERR_BUSY,
-            "%" PRIu64 " bytes of ranges of pool %s are still mapped in ranges of other "
-            "pools: wait for the streams with which they leave there, and resume pools "
-            "whose pause has failed",
-            found->placed, label);
     if (found->pending != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "%" PRIu64

@@ -53,6 +53,6 @@ xseg_status xseg_parting_check(const struct xseg_range_run *run)
         XSEG_ERR_BUSY,
         "the granule at offset %" PRIu64
         " still has a page that is shared: it goes after a capture, and once it is not "
-        "held, pinned or exported any more, nor needed by a pool that is paused",
+        "held, pinned or exported any more",
         at * run->extent->segment.granule_bytes);
 }

@@ -22,8 +22,8 @@ bool xseg_parting_is_needed(const struct xseg_range_run *run);
  */
 xseg_status xseg_parting_wait(const struct xseg_range_run *run);
 
-/* Whether all such pages have gone: XSEG_OK; XSEG_ERR_BUSY: a capture is under way, or one is held, pinned, exported or
- * needed by a paused pool. */
+/* Whether all such pages have gone: XSEG_OK; XSEG_ERR_BUSY: a capture is under way, or one is held, pinned or
+ * exported. */
 xseg_status xseg_parting_check(const struct xseg_range_run *run);
 
 #endif

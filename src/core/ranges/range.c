@@ -340,14 +340,6 @@ static bool is_claimed_somewhere(const struct xseg_range_body *body)
     return memchr(body->elastic.use, XSEG_ELASTIC_CLAIMED, body->extent->segment.granules) != NULL;
 }
 
-static bool is_needed_somewhere(const struct xseg_range_body *body)
-{
-    for (uint32_t at = 0; at < body->extent->segment.granules; at++)
-        if (xseg_places_is_needed(body->extent, at))
-            return true;
-    return false;
-}
-
 /* Whether a range can end, and what has left it can go.  GROWTH is held. */
 static xseg_status check_end(const struct xseg_range_body *body)
 {
@@ -363,9 +355,6 @@ static xseg_status check_end(const struct xseg_range_body *body)
         return xseg_fail(XSEG_ERR_BUSY,
                          "granules of the range are held, pinned or exported: let go of "
                          "them first");
-    if (is_needed_somewhere(body))
-        return xseg_fail(XSEG_ERR_BUSY, "pages of the range have places in a pool that is paused: "
-                                        "resume that first");
     if (body->extent->registered != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "addresses of the range are registered: xseg_unregister() them first");

@@ -21,11 +21,11 @@ static xseg_status check_pair(const struct xseg_range_run *to, const struct xseg
                          "a range with pages of %" PRIu64
                          " bytes cannot share with one of %" PRIu64,
                          target->page_bytes, source->page_bytes);
-    if (target->properties != source->properties)
-        return xseg_fail(
-            XSEG_ERR_ARGUMENT,
-            "the pools of the two ranges make pages of different kinds: exportable and "
-            "rdma must be the same");
+    if (to->body->pool != from->body->pool)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "xseg_range_share: the ranges belong to different pools, %s and %s; "
+                         "reserve both with one pool",
+                         xseg_pool_label(to->body->pool), xseg_pool_label(from->body->pool));
     if (!xseg_range_is_all(from, XSEG_ELASTIC_LIVE, &at))
         return xseg_range_fail_use(from, at, "share what is committed");
     return xseg_range_is_all(to, XSEG_ELASTIC_EMPTY, &at)

@@ -290,8 +290,7 @@ void xseg_leaving_ask(struct xseg_device *device)
 static bool is_held(const struct xseg_extent *extent, uint32_t granule)
 {
     return extent->elastic->holds[granule] != 0 ||
-           xseg_segment_is_held(&extent->segment, granule, 1) ||
-           xseg_places_is_needed(extent, granule);
+           xseg_segment_is_held(&extent->segment, granule, 1);
 }
 
 static bool may_go(const struct xseg_leaving_batch *batch, uint32_t granule)

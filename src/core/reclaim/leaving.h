@@ -8,7 +8,7 @@
  *                  unmapped, released or kept for the next growth
  *
  * Until it is unmapped, memory that leaves can be taken back without the driver.  Granules that are held, pinned or
- * exported stay in their batch until they are let go of, those whose page a paused pool has as well until it is resumed.
+ * exported stay in their batch until they are let go of.
  *
  * During a capture nothing is unmapped, and no event is recorded or asked about.  A batch of that time has no event;
  * it gets one at the first look after the capture.

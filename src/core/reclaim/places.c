@@ -51,16 +51,6 @@ static bool is_live(const struct place *place)
             elastic->batch[place->granule] == 0);
 }
 
-static bool runs(const struct place *place)
-{
-    return place->extent->arena->pool->body->state == XSEG_POOL_RUNS;
-}
-
-static bool serves(const struct place *place)
-{
-    return is_live(place) && runs(place);
-}
-
 static bool is_owner(const struct place *place)
 {
     return !xseg_segment_is_guest(&place->extent->segment, place->granule);
@@ -97,18 +87,6 @@ void xseg_places_add(struct xseg_extent *extent, uint32_t granule, struct xseg_e
         .older = last->older, .younger = number_of(owner.extent, owner.granule)};
     links_of(before.extent, before.granule)->younger = number_of(extent, granule);
     last->older = number_of(extent, granule);
-}
-
-bool xseg_places_is_needed(const struct xseg_extent *extent, uint32_t granule)
-{
-    const struct place place = {(struct xseg_extent *)(uintptr_t)extent, granule};
-
-    if (!xseg_elastic_is_shared(extent->elastic, granule) || !is_owner(&place))
-        return false;
-    for (struct place at = younger(&place); !is_owner(&at); at = younger(&at))
-        if (is_live(&at) && !runs(&at))
-            return true;
-    return false;
 }
 
 uint64_t xseg_places_own(const struct xseg_extent *extent, uint32_t first, uint32_t count)
@@ -161,19 +139,15 @@ static void count(const struct place *place, uint64_t bytes)
 /* Let a guest own the page of a place. */
 static void pass(const struct place *from, const struct place *to)
 {
-    struct xseg_arena *source = from->extent->arena, *target = to->extent->arena;
     const uint64_t bytes = from->extent->segment.granule_bytes;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(from->extent->arena == to->extent->arena);
     xseg_guest_swap(&from->extent->segment, from->granule, &to->extent->segment, to->granule);
     uncount(from, bytes);
     count(to, bytes);
     /* What kept the page at its old place may have ended. */
     from->extent->elastic->let_go++;
-    if (source == target)
-        return;
-    xseg_counts_move(&source->counts, &target->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
-    xseg_pool_move_reserved(source, target, bytes);
 }
 
 /* A run of granules that go together: none of them is to have the page of another. */
@@ -192,7 +166,7 @@ static void leave(const struct place *place, const struct run *run)
     if (!is_owner(place))
         return;
     for (struct place at = younger(place); !is_owner(&at); at = younger(&at))
-        if (serves(&at) && !has(run, &at)) {
+        if (is_live(&at) && !has(run, &at)) {
             pass(place, &at);
             return;
         }
@@ -207,69 +181,15 @@ void xseg_places_leave(struct xseg_extent *extent, uint32_t first, uint32_t coun
             leave(&(struct place){extent, at}, &run);
 }
 
-/* A place that serves and is found on the way has the page, or another one that does, by PLACE-2. */
-static void come_back(const struct place *place)
-{
-    struct place at = *place;
-
-    XSEG_ASSERT(serves(place));
-    while (!is_owner(&at)) {
-        at = younger(&at);
-        if (serves(&at))
-            return;
-    }
-    if (!is_owner(place))
-        pass(&at, place);
-}
-
-/* Whether an owner's page is mapped in another pool, or may be: that runs, or a pause of it was not undone. */
-static bool is_elsewhere(const struct place *owner)
-{
-    for (struct place at = younger(owner); !is_owner(&at); at = younger(&at))
-        if (at.extent->arena->pool != owner->extent->arena->pool &&
-            at.extent->segment.state[at.granule] != XSEG_PAGE_AWAY)
-            return true;
-    return false;
-}
-
-uint64_t xseg_places_pause(struct xseg_extent *extent)
-{
-    uint64_t granules = 0;
-
-    XSEG_ASSERT(extent->arena->pool->body->state != XSEG_POOL_RUNS);
-    xseg_places_leave(extent, 0, extent->segment.granules);
-    for (uint32_t at = 0; extent->elastic->place != NULL && at < extent->segment.granules; at++) {
-        const struct place place = {extent, at};
-
-        granules +=
-            xseg_elastic_is_shared(extent->elastic, at) && is_owner(&place) && is_elsewhere(&place);
-    }
-    return granules * extent->segment.granule_bytes;
-}
-
-void xseg_places_resume(struct xseg_extent *extent)
-{
-    XSEG_ASSERT(extent->arena->pool->body->state == XSEG_POOL_RUNS);
-    for (uint32_t at = 0; extent->elastic->place != NULL && at < extent->segment.granules; at++)
-        if (xseg_elastic_is_shared(extent->elastic, at) &&
-            extent->elastic->use[at] == XSEG_ELASTIC_LIVE)
-            come_back(&(struct place){extent, at});
-}
-
-/* Let an evicted guest have the page of its owner, which has one unless its pool is paused, too. */
+/* Let an evicted guest have the page of its owner. */
 static xseg_status rejoin(const struct place *place)
 {
     struct place owner = *place;
 
     while (!is_owner(&owner))
         owner = younger(&owner);
-    const struct xseg_pool *pool = owner.extent->arena->pool;
     const uint64_t handle = owner.extent->segment.handle[owner.granule];
 
-    if (pool != place->extent->arena->pool && pool->body->state != XSEG_POOL_RUNS)
-        return xseg_fail(XSEG_ERR_BUSY,
-                         "a page of it is shared with pool %s, which is paused: resume that first",
-                         xseg_pool_label(pool));
     XSEG_ASSERT(handle != 0);
     return xseg_evicted_join(&place->extent->segment, place->granule, handle);
 }
@@ -351,8 +271,8 @@ static bool audit_ring(const struct xseg_extent *extent, uint32_t granule,
                         xseg_segment_is_evicted(&at.extent->segment, at.granule)),
                    "granule %" PRIu32 " is not behind the place before it", next.granule);
         owners += is_owner(&at);
-        serving += serves(&at);
-        serving_owners += is_owner(&at) && serves(&at);
+        serving += is_live(&at);
+        serving_owners += is_owner(&at) && is_live(&at);
         at = next;
     } while (at.extent != begin.extent || at.granule != begin.granule);
     XSEG_HOLDS(finding, "PLACE-1", owners == 1, "%u owners", owners);

@@ -5,17 +5,16 @@
  *     granules of ranges of a device    A <--> C <--> F <--> A ...   a ring, each place next to a younger one
  *                                     owner  guest  guest
  *
- * The page is counted where its owner is (vmm/guest.h).  A place *serves* if it is live, and its pool runs.  If a place of
- * the page serves, its owner does.  So a live owner that leaves, or whose pool is about to be paused, passes the page on
- * to the next place that serves, and an owner whose mapping goes passes it on to the next place.
+ * All places are in ranges of one pool.  The page is counted where its owner is (vmm/guest.h).  If a place of the page is
+ * live, its owner is.  So a live owner that is decommitted passes the page on to the next live place, and an owner whose
+ * mapping is removed passes it on to the next place: the pool is charged until the last mapping is removed.
  * A place with no other has no links, and is its owner.
  *
- * Live places of a pool that does not run keep the page: it does not go before the pool runs again.  A page
- * whose owner's pool is paused is evicted with it.
+ * A page whose pool is paused is evicted with all its places.
  *
  * Invariants:
  *   PLACE-1  links of neighbours agree, all mapped places of a ring map one page, and one place is its owner.
- *   PLACE-2  the owner serves if any place does.
+ *   PLACE-2  the owner is live if any place is.
  *
  * Locking: GROWTH; ARENA is taken inside.
  */
@@ -35,9 +34,6 @@ bool xseg_places_prepare(struct xseg_extent *extent);
 void xseg_places_add(struct xseg_extent *extent, uint32_t granule, struct xseg_extent *from,
                      uint32_t at);
 
-/* Whether a granule has to keep its page for a live place whose pool does not run. */
-bool xseg_places_is_needed(const struct xseg_extent *extent, uint32_t granule);
-
 /* Bytes of the pages of a run that are counted there. */
 uint64_t xseg_places_own(const struct xseg_extent *extent, uint32_t first, uint32_t count);
 
@@ -45,21 +41,11 @@ uint64_t xseg_places_own(const struct xseg_extent *extent, uint32_t first, uint3
 void xseg_places_leave(struct xseg_extent *extent, uint32_t first, uint32_t count);
 
 /*
- * The pool of an extent does not run from now on: pages go to places that serve elsewhere.
- *
- * Returns: bytes of pages that stay, and are mapped in another pool, where they leave, or which is half paused
- */
-uint64_t xseg_places_pause(struct xseg_extent *extent);
-
-/*
  * Let the evicted guests of an extent have the pages of their owners.
  *
- * Returns: XSEG_OK; XSEG_ERR_BUSY: an owner's pool is paused; the driver's error
+ * Returns: XSEG_OK; the driver's error
  */
 xseg_status xseg_places_rejoin(struct xseg_extent *extent);
-
-/* The pool of an extent runs again: pages come to its places from others that do not serve. */
-void xseg_places_resume(struct xseg_extent *extent);
 
 /* The mappings of a run are about to go, from the first on: pages go to places elsewhere, else to the last one. */
 void xseg_places_pass_on(struct xseg_extent *extent, uint32_t first, uint32_t count);
