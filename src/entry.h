@@ -37,18 +37,11 @@
     do {                                                                           \
         if (__builtin_expect((pool) == NULL, 0))                                   \
             return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the pool is NULL", __func__); \
-        if (xseg_fork_is_child((pool)->body->device->fork))                        \
+        if (xseg_fork_is_child((pool)->device->fork))                              \
             return xseg_allocator_fail_forked();                                   \
-        xseg_allocator_run_errands((pool)->body->device->allocator);               \
-        xseg_history_gather(&(pool)->body->device->allocator->history);            \
+        xseg_allocator_run_errands((pool)->device->allocator);                     \
+        xseg_history_gather(&(pool)->device->allocator->history);                  \
     } while (0)
-
-/* Fail because the pool has ended. */
-static inline xseg_status xseg_entry_over(const char *name)
-{
-    return xseg_fail(XSEG_ERR_ARGUMENT,
-                     "%s: nobody holds the pool any more, and it has no blocks: it is over", name);
-}
 
 /* Returns from the entry point if an argument is not as it must be. */
 #define XSEG_ENTRY_REQUIRE(cond, ...)                         \

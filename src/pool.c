@@ -10,6 +10,7 @@
 #include "src/core/front/device_route.h"
 #include "src/core/pools/checkpoint.h"
 #include "src/core/pools/pause.h"
+#include "src/core/reclaim/release.h"
 #include "src/entry.h"
 
 xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
@@ -63,12 +64,12 @@ xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes, xseg_stream stre
     }
     const struct xseg_device_request wanted = {
         .pool = pool,
-        .config = xseg_allocator_config(pool->body->device->allocator),
+        .config = xseg_allocator_config(pool->device->allocator),
         .bytes = bytes,
         .at = at,
         .stream = stream,
     };
-    return xseg_device_alloc(pool->body->device, &wanted, out);
+    return xseg_device_alloc(pool->device, &wanted, out);
 }
 
 xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting, bool on)
@@ -102,7 +103,7 @@ xseg_status xseg_pool_retain(struct xseg_pool *pool)
 xseg_status xseg_pool_release(struct xseg_pool *pool)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(xseg_retire_release(pool),
+    XSEG_ENTRY_REQUIRE(xseg_release_pool(pool),
                        "xseg_pool_release: nobody holds the pool any more");
     return XSEG_OK;
 }
@@ -140,9 +141,9 @@ xseg_status xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoi
     XSEG_ENTRY_POOL(pool);
     XSEG_ENTRY_REQUIRE(checkpoint != NULL, "xseg_pool_restore: the checkpoint is NULL");
     XSEG_ENTRY_REQUIRE(
-        checkpoint->pool == pool,
+        checkpoint->pool == pool && checkpoint->serial == pool->serial,
         "xseg_pool_restore: the checkpoint was taken of another pool: of pool %s, not of pool %s",
-        xseg_pool_label(checkpoint->pool), xseg_pool_label(pool));
+        checkpoint->label, xseg_pool_label(pool));
     XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool),
                        "xseg_pool_restore: nobody holds the pool any more");
     return xseg_checkpoint_restore(checkpoint, moved, context);

@@ -10,6 +10,7 @@
 #include "src/core/ranges/prepare.h"
 #include "src/core/ranges/range.h"
 #include "src/core/ranges/shares.h"
+#include "src/core/reclaim/release.h"
 #include "src/entry.h"
 
 /* Returns from the entry point unless the range's allocator can be used by this process. */
@@ -42,7 +43,7 @@ static xseg_status get_pool(struct xseg_device *device, const struct xseg_range_
         own.name = options->name;
         return xseg_device_make_pool(device, &own, out);
     }
-    XSEG_ENTRY_REQUIRE(options->pool->body->device == device,
+    XSEG_ENTRY_REQUIRE(options->pool->device == device,
                        "xseg_range_reserve: pool %s is not one of device %d of this allocator",
                        xseg_pool_label(options->pool), device->context.ordinal);
     XSEG_ENTRY_REQUIRE(!options->exportable && !options->rdma && options->name == NULL,
@@ -83,7 +84,7 @@ xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device, uin
         return status;
     status = xseg_ranges_reserve(pool, bytes, &chosen, out);
     if (status != XSEG_OK)
-        (void)xseg_retire_release(pool);
+        (void)xseg_release_pool(pool);
     xseg_allocator_end_call(allocator);
     return status;
 }

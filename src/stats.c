@@ -32,7 +32,7 @@ static xseg_status find(struct xseg_allocator *allocator, const struct xseg_wher
         XSEG_ENTRY_REQUIRE(xseg_allocator_owns(allocator, chosen.pool),
                            "statistics: pool %s belongs to another allocator",
                            xseg_pool_label(chosen.pool));
-        *out = chosen.pool->body->device;
+        *out = chosen.pool->device;
         return XSEG_OK;
     }
     XSEG_ENTRY_REQUIRE(chosen.device >= 0, "statistics are kept by device: name one, %d is none",
@@ -72,12 +72,6 @@ static void read_device(struct xseg_device *device, bool with_host_bytes,
     stats->overwrites = atomic_load_explicit(&device->poison->overwrites, memory_order_relaxed);
 }
 
-static xseg_status fail_over(const char *name)
-{
-    return xseg_fail(XSEG_ERR_ARGUMENT,
-                     "%s: nobody holds the pool any more, and it has no memory: it is over", name);
-}
-
 xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where *where,
                        struct xseg_statistics *out)
 {
@@ -95,8 +89,8 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
     if (pool == NULL)
         read_device(device, out->struct_bytes > offsetof(struct xseg_statistics, host_bytes),
                     &stats);
-    else if (!xseg_pool_stats_read(pool, &stats))
-        return fail_over("xseg_stats");
+    else
+        xseg_pool_stats_read(pool, &stats);
     stats.registered_bytes =
         pool == NULL ? xseg_registrations_bytes(allocator->registrations, device->context.ordinal)
                      : xseg_registrations_pool_bytes(allocator->registrations,
@@ -118,8 +112,10 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
     const xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)
         return status;
-    if (pool != NULL)
-        return xseg_pool_stats_reset(pool, what) ? XSEG_OK : fail_over("xseg_stats_reset");
+    if (pool != NULL) {
+        xseg_pool_stats_reset(pool, what);
+        return XSEG_OK;
+    }
     if ((what & XSEG_RESET_PEAK) != 0)
         xseg_totals_reset_peaks(&device->totals);
     if ((what & XSEG_RESET_ACCUMULATED) != 0) {

@@ -29,7 +29,7 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_whe
     xseg_lock_take(&device->growth_lock);
     status = xseg_trim_device(device, &plan, done);
     xseg_lock_give(&device->growth_lock);
-    xseg_retire_tell(device);
+    xseg_pools_notify(device);
     return status;
 }
 
@@ -42,7 +42,7 @@ static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device == NULL || (where->device != -1 && where->device != i) ||
-            (where->pool != NULL && where->pool->body->device != device))
+            (where->pool != NULL && where->pool->device != device))
             continue;
         const xseg_status status = trim_device(device, where, how, done);
         first = first == XSEG_OK ? status : first;
@@ -89,8 +89,6 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
 static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limit_values *set,
                               struct xseg_limit_values *was)
 {
-    struct xseg_device *device = pool->body->device;
-
     const char *const foreign = set == NULL                     ? NULL
                                 : set->keep_bytes != 0          ? "keep_bytes"
                                 : set->soft_bytes != UINT64_MAX ? "soft_bytes"
@@ -103,14 +101,10 @@ static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limit_va
                          "held; set hard_bytes, or name a device",
                          xseg_pool_label(pool), foreign);
     *was = (struct xseg_limit_values)XSEG_LIMIT_VALUES_INIT;
-    xseg_retire_begin_visit(device);
-    struct xseg_pool_body *body = pool->body;
-    const bool is_over = body->pool != pool;
-    was->hard_bytes = atomic_load_explicit(&body->limit, memory_order_relaxed);
-    if (set != NULL && !is_over)
-        atomic_store_explicit(&body->limit, set->hard_bytes, memory_order_relaxed);
-    xseg_retire_end_visit(device);
-    return is_over ? xseg_entry_over("xseg_limits") : XSEG_OK;
+    was->hard_bytes = atomic_load_explicit(&pool->limit, memory_order_relaxed);
+    if (set != NULL)
+        atomic_store_explicit(&pool->limit, set->hard_bytes, memory_order_relaxed);
+    return XSEG_OK;
 }
 
 static xseg_status limit(struct xseg_allocator *allocator, const struct xseg_where *where,
@@ -201,5 +195,5 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_whe
         .bytes = bytes,
         .stream = chosen.one_stream ? chosen.stream : NULL,
     };
-    return xseg_device_prewarm(pool->body->device, &wanted);
+    return xseg_device_prewarm(pool->device, &wanted);
 }

@@ -27,7 +27,7 @@ struct xseg_device *xseg_where_device(struct xseg_allocator *allocator,
     struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
 
     if ((where->device >= 0 && where->device != ordinal) || device == NULL ||
-        (where->pool != NULL && where->pool->body->device != device))
+        (where->pool != NULL && where->pool->device != device))
         return NULL;
     return device;
 }

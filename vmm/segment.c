@@ -530,37 +530,6 @@ void xseg_segment_abandon(struct xseg_segment *segment)
     free_tables(segment);
 }
 
-static void copy_granules(struct xseg_segment *to, const struct xseg_segment *from)
-{
-    const size_t count = to->granules;
-
-    memcpy(to->handle, from->handle, count * sizeof(*to->handle));
-    memcpy(to->since, from->since, count * sizeof(*to->since));
-    memcpy(to->length, from->length, count * sizeof(*to->length));
-    memcpy(to->state, from->state, count * sizeof(*to->state));
-    for (size_t at = 0; at < count; at++)
-        atomic_init(&to->generation[at], atomic_load(&from->generation[at]));
-}
-
-void xseg_segment_shorten(struct xseg_segment *segment, uint64_t bytes)
-{
-    const uint64_t used = xseg_round_up(bytes, segment->page_bytes);
-    struct xseg_segment was;
-
-    if (used >= segment->bytes || segment->stuck != 0 ||
-        xseg_segment_retains_host_bytes(segment) != 0)
-        return;
-    void *memory = xseg_zeroed_take(used / segment->granule_bytes * XSEG_SEGMENT_TABLES_BYTES);
-    if (memory == NULL)
-        return;
-    lay_tables(&was, segment->handle, segment->granules);
-    lay_tables(segment, memory, (uint32_t)(used / segment->granule_bytes));
-    copy_granules(segment, &was);
-    segment->bytes = used;
-    xseg_zeroed_give(was.handle, was.granules * XSEG_SEGMENT_TABLES_BYTES);
-    XSEG_AUDIT(xseg_segment_audit, segment);
-}
-
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
 {
     return xseg_zeroed_resident(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES) +

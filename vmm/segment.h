@@ -350,13 +350,6 @@ void xseg_segment_stick(struct xseg_segment *segment, uint32_t first, uint32_t c
 xseg_status xseg_segment_unstick_run(struct xseg_segment *segment, uint32_t first, uint32_t count);
 xseg_status xseg_segment_unstick(struct xseg_segment *segment);
 
-/*
- * Shorten an expandable segment to `bytes` of usable addresses, in whole full pages, with tables of that size;
- * the other addresses stay reserved, and must be holes.  The segment stays as it is where pages are or were held,
- * or are stuck, or host memory is short.
- */
-void xseg_segment_shorten(struct xseg_segment *segment, uint64_t bytes);
-
 /* Host bytes of the segment's tables. */
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment);
 

@@ -60,25 +60,24 @@ struct xseg_pool_options {
      * pool is long over; such as PyTorch's MempoolId_t.  {0, 0}: none.  Names need not differ. */
     uint64_t id[2];
     /*
-     * Called once, when the pool has ended: nobody holds it, and all its memory has gone back.  From then on its own
-     * functions (`memory`) are not called any more, and only the handle is left of it.  NULL: nobody is told.
+     * Called once, when the pool has been destroyed: it has no holder, and all its memory is released.  From then on its
+     * own functions (`memory`) are not called any more.  Until the callback returns, the handle can be used for queries
+     * and trims, also after the last xseg_pool_release().  NULL: the handle is invalid after the last release.
      *
-     * Which call tells of it:
-     *   - If the pool has no memory when it is released for the last time: that release, before it returns.  A route
-     *     and a capture hold the pool as well, so it may be the call that ends one of these.
-     *   - Else the trim that takes the last of its memory.
-     *   - If the memory goes in another way, such as after a time of idleness or because a request was short: a later
-     *     release, trim or making of a pool on that device.  A release or a making looks at two pools that have been
-     *     released, a trim looks at all of them.
-     *   - At the latest xseg_close(), also for a pool that somebody still holds.
+     * The callback runs in
+     *   - the last release, if the pool has no memory then and no capture is active.  A route and a capture hold the
+     *     pool as well, so it may be the call that ends one of these;
+     *   - else the trim that releases the last of its memory;
+     *   - if the memory is released in another way, such as by decay or because memory was low: a later trim, release of
+     *     a pool or allocation that the cache does not serve, on that device;
+     *   - at the latest xseg_close(), also for a pool that still has a holder.
      *
-     * The thread need not be the one that released the pool.  Where several threads are in such calls at the same time,
-     * any of them may tell.
+     * The thread need not be the one that released the pool.  Of several threads in such calls, any may call it.
      *
      * context: gone_context
-     * last:    the statistics of the pool, as xseg_stats(); they stay only as long as the call
+     * last:    the statistics of the pool, as xseg_stats(); valid during the call
      *
-     * No lock is held, but it must not call this allocator.
+     * No lock is held, and the callback may call this allocator, except in xseg_close().
      */
     void (*gone)(void *context, const struct xseg_statistics *last);
     void *gone_context;
@@ -162,27 +161,27 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_pool_set(struct xseg_pool *pool,
                                                   enum xseg_pool_setting setting, bool on);
 
 /**
- * Hold a pool once more.
+ * Retain a pool once more.  The caller holds it.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, or nobody holds it any more), XSEG_ERR_FORKED
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, or the pool has no holder), XSEG_ERR_FORKED
  * Cost:    no driver call.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_retain(struct xseg_pool *pool);
 
 /**
- * Let go of a pool once.
+ * Release a pool once.
  *
- * After the last release the pool serves no more requests.  Its live blocks stay valid and are freed
- * as usual; its cached memory goes back at the next trim or when memory runs short.  Until then
- * xseg_walk(), xseg_explain() and xseg_mappings() go on naming the pool, and xseg_trim() and xseg_stats() can.
+ * After the last release the pool serves no requests.  Its live blocks stay valid and are freed as usual; its cached
+ * memory is released at the next trim or when memory is low.  Until then xseg_walk(), xseg_explain() and xseg_mappings()
+ * name the pool.  The pool is destroyed with its last memory.
  *
- * Once it has no blocks, nothing is left of the pool but that memory, and the handle, 16 bytes, which is
- * recognised, and refused, until the allocator closes.  A pool that tells of its end (`gone`) keeps its
- * bookkeeping, some KiB, as long as it has memory.
+ * The last release ends the handle, unless the pool has a callback (`gone`): then the handle can be used for queries and
+ * trims until that callback has returned.  One release too many, or any other use of an invalid handle, is an error of
+ * the caller with undefined behavior; the library reports it as XSEG_ERR_ARGUMENT only while the pool has memory.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, or nobody holds it any more), XSEG_ERR_FORKED
- * Threads: any; a pool with `gone` and without memory waits for growths and trims of the device
- * Cost:    no driver call.
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, or the pool has no holder), XSEG_ERR_FORKED
+ * Threads: any; the last release of a pool that has addresses but no memory waits for growths and trims of the device
+ * Cost:    no driver call, except that the last release of a pool that has addresses but no memory frees these.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_release(struct xseg_pool *pool);
 

@@ -79,7 +79,7 @@ struct xseg_statistics {
  * @param where  names one device, or a private pool; selecting a stream is XSEG_ERR_UNSUPPORTED
  * @param out    filled in up to out->struct_bytes, which the caller sets
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (also of a pool that nobody holds and that has no memory),
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT,
  *          XSEG_ERR_UNSUPPORTED, XSEG_ERR_FORKED; XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY,
  *          XSEG_ERR_DEVICE_LOST (the device could not be opened)
  * Cost:    no driver call once the device is open.  host_bytes takes a system call for each pool of a stream, and up

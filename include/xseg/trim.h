@@ -126,8 +126,7 @@ struct xseg_limit_values {
  *
  * Returns: XSEG_OK
  *          XSEG_ERR_ARGUMENT     limits that contradict each other: keep <= soft <= hard must hold; a
- *                                fraction of either kind that is not from 0 to 1; a pool that nobody holds and that has no
- *                                blocks
+ *                                fraction of either kind that is not from 0 to 1
  *          XSEG_ERR_UNSUPPORTED  soft_bytes, keep_bytes or the fraction of a pool, a stream
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER (the device could not be opened), XSEG_ERR_FORKED
  *          On an error nothing has changed.

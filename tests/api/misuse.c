@@ -20,6 +20,7 @@ struct stage {
     struct xseg_pool *pool, *second, *retired, *foreign;
     void *live;    /* of the default pool, with a use */
     void *inside;  /* of `pool` */
+    void *kept;    /* of `retired` */
     void *pending; /* freed, waits for `stream` */
     void *cached;  /* freed */
 };
@@ -83,9 +84,10 @@ static void set_up(struct stage *stage)
     stage->allocator = scene_open("expandable_segments:True");
     assert_int_equal(scene_try_open("expandable_segments:False", &stage->others), XSEG_OK);
     stage->stream = scene_stream();
-    stage->pool = scene_pool(stage->allocator);
-    stage->second = scene_pool(stage->allocator);
-    stage->retired = scene_pool(stage->allocator);
+    stage->pool = scene_watched_pool(stage->allocator);
+    stage->second = scene_watched_pool(stage->allocator);
+    stage->retired = scene_watched_pool(stage->allocator);
+    stage->kept = scene_alloc_in(stage->allocator, stage->retired, 512, NULL);
     stage->foreign = scene_pool(stage->others);
     assert_int_equal(xseg_pool_release(stage->retired), XSEG_OK);
     stage->live = scene_alloc(stage->allocator, 5 * MIB, NULL);
@@ -104,6 +106,7 @@ static void tear_down(struct stage *stage)
 {
     scene_free(stage->allocator, stage->live);
     scene_free(stage->allocator, stage->inside);
+    scene_free(stage->allocator, stage->kept);
     assert_int_equal(xseg_close(stage->others), XSEG_OK);
     capture_close(stage->allocator, stage->stream, NULL);
 }
@@ -401,7 +404,7 @@ static void only_a_pools_own_checkpoint_is_restored(void **state)
 {
     struct xseg_checkpoint *checkpoint = NULL, *others = NULL;
     struct stage stage;
-    void *later;
+    void *later, *live;
 
     (void)state;
     set_up(&stage);
@@ -435,10 +438,12 @@ static void only_a_pools_own_checkpoint_is_restored(void **state)
     xseg_checkpoint_end(others);
     xseg_checkpoint_end(NULL);
     assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
+    live = scene_alloc_in(stage.allocator, stage.second, 512, NULL);
     assert_int_equal(xseg_pool_release(stage.second), XSEG_OK);
     REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, never_called, NULL),
             XSEG_ERR_ARGUMENT, "nobody holds");
     xseg_checkpoint_end(checkpoint);
+    scene_free(stage.allocator, live);
     tear_down(&stage);
 }
 

@@ -54,11 +54,11 @@ static void the_latest_route_that_accepts_serves(void **state)
     /* A route holds its pool, and stands in the way of closing. */
     assert_int_equal(xseg_pool_release(one), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 100, stream));
-    for (unsigned i = 0; i < 4; i++)
-        scene_free(allocator, ptr[i]);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "route");
     assert_int_equal(xseg_route_end(one), XSEG_OK);
     scene_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_ARGUMENT, "nobody holds");
+    for (unsigned i = 0; i < 4; i++)
+        scene_free(allocator, ptr[i]);
     assert_int_equal(xseg_pool_release(all), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(stream);
@@ -74,11 +74,11 @@ static void a_released_pool_is_not_prewarmed(void **state)
         struct xseg_allocator *allocator = scene_open(configs[i]);
         struct xseg_where where = XSEG_WHERE_ANY;
 
-        where.pool = scene_pool(allocator);
+        where.pool = scene_watched_pool(allocator);
         assert_int_equal(xseg_prewarm(allocator, &where, MIB), XSEG_OK);
         assert_int_equal(xseg_pool_release(where.pool), XSEG_OK);
-        scene_empty_cache(allocator);
         scene_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT, "nobody holds");
+        scene_empty_cache(allocator);
         assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
         scene_close(allocator);
     }
@@ -551,8 +551,6 @@ static void pools_that_come_and_go_leave_nothing_behind(void **state)
         assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_OK);
         if (i == 10)
             host = scene_stats(allocator).host_bytes;
-        if (i > 10)
-            scene_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "nobody holds");
     }
     assert_true(scene_stats(allocator).host_bytes < host + 4096);
     assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6000);

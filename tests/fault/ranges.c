@@ -328,7 +328,7 @@ static void pause(struct stage *stage, unsigned range)
     do {
         before = look_before(stage);
         status = xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL);
-        wanted.paused[range] = pool->body->state == XSEG_POOL_PAUSED;
+        wanted.paused[range] = pool->state == XSEG_POOL_PAUSED;
         is_again = again(stage, &before, status);
         if (is_again && wanted.paused[range])
             resume(stage, range);

@@ -105,7 +105,7 @@ struct ledger_segment {
 
 /* Pool 0 is the default one. */
 struct ledger_pool {
-    struct xseg_pool *pool;
+    struct xseg_pool *pool; /* NULL once it is destroyed */
     struct xseg_pool_options options;
     unsigned holders; /* the user's, and one for each route and capture */
     bool is_captured; /* a capture went to it, or it served a request during one: it does not lend */

@@ -321,9 +321,10 @@ struct reading {
 
 static uint32_t number_of(const struct reading *reading, const struct xseg_pool *pool)
 {
-    for (unsigned i = 0; i < reading->count; i++)
-        if (reading->pools[i] == pool)
-            return i + 1;
+    /* A later pool may have the address of a destroyed one. */
+    for (unsigned i = reading->count; i > 0; i--)
+        if (reading->pools[i - 1] == pool)
+            return i;
     assert_null(pool);
     return 0;
 }

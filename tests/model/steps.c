@@ -503,7 +503,7 @@ void step_bad_input(struct world *world)
                      XSEG_ERR_ARGUMENT);
     request.bytes = 1;
     request.pool = ledger->pool[pool].pool;
-    if (pool != 0 && ledger->pool[pool].holders == 0) {
+    if (request.pool != NULL && ledger->pool[pool].holders == 0) {
         assert_int_equal(xseg_alloc_with(world->allocator, &request, &ptr), XSEG_ERR_ARGUMENT);
         assert_int_equal(xseg_pool_retain(request.pool), XSEG_ERR_ARGUMENT);
         assert_int_equal(xseg_pool_release(request.pool), XSEG_ERR_ARGUMENT);

@@ -27,6 +27,17 @@ static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_strea
     machine_free(ptr);
 }
 
+/* A pool is destroyed without holders and blocks, once. */
+static void note_gone(void *context, const struct xseg_statistics *last)
+{
+    struct ledger_pool *pool = context;
+
+    assert_non_null(pool->pool);
+    assert_int_equal(last->allocation[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(last->reserved_bytes[XSEG_STAT_ALL].current, 0);
+    pool->pool = NULL;
+}
+
 void step_pool(struct world *world)
 {
     struct ledger *ledger = &world->ledger;
@@ -43,6 +54,8 @@ void step_pool(struct world *world)
     options.limit_bytes = world_below(world, 5) == 0 ? (20 + world_below(world, 80)) * MIB : 0;
     if (world_below(world, 4) == 0)
         options.memory = (struct xseg_pool_memory){own_alloc, own_free, world};
+    options.gone = note_gone;
+    options.gone_context = pool;
     pool->options = options;
     pool->holders = 1;
     const int device = world_enter(world);
@@ -255,6 +268,10 @@ void step_holds(struct world *world)
     for (unsigned i = 0; i < ledger->blocks; i++)
         if (ledger_holds(&ledger->block[i], pool) && ledger->block[i].state == LEDGER_LIVE)
             ptr[count++] = ledger->block[i].ptr;
+    if (ledger->pool[pool].pool == NULL) {
+        assert_int_equal(count, 0);
+        return;
+    }
     ptr[count] = count > 0 ? ptr[world_below(world, count)] : NULL;
     assert_int_equal(xseg_pool_holds(ledger->pool[pool].pool, ptr, count, &exactly), XSEG_OK);
     assert_true(exactly);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pools end while others look at them.  Two threads make pools, use them, route to them, and release
- * them, now and then before their blocks are freed.  Another thread allocates where it is routed to, and
- * from pools that may be released at that moment.  Another one reads statistics of such pools, walks, and
- * trims them.  Each block holds its own address and size until it is freed, so no other may reach into
- * it.  At the end nothing is left.
+ * Pools are destroyed while other threads use them.  Two threads create pools, use them, route to them, and release
+ * them, now and then before their blocks are freed.  Another thread allocates where it is routed to, and from pools that
+ * it retains, so it may be the last holder.  Another one reads statistics of pools, walks and trims them, also after
+ * their last release, until their callback runs.  Each block holds its own address and size until it is freed, so no
+ * other may reach into it.  At the end every pool has been destroyed once, and no memory is reserved.
  */
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
@@ -31,11 +31,20 @@
 #define HELD   16u
 #define ROUNDS 3000u
 
+/* A pool, from its creation until its callback. */
+struct entry {
+    struct shared *shared;
+    struct xseg_pool *pool;
+    uint64_t slot;
+    bool is_held; /* by the thread that created it */
+};
+
 struct shared {
     struct xseg_allocator *allocator;
-    _Atomic(struct xseg_pool *) recent[RECENT]; /* that may be released by now */
+    pthread_mutex_t mutex; /* recursive: a callback may run in a trim; guards the entries */
+    struct entry *recent[RECENT];
     atomic_uint working;
-    atomic_uint_fast64_t served, refused, over, read;
+    atomic_uint_fast64_t served, refused, destroyed, read;
 };
 
 struct worker {
@@ -91,9 +100,8 @@ static void take(struct worker *worker, struct xseg_pool *pool)
     request.pool = pool;
     const xseg_status status = xseg_alloc_with(worker->shared->allocator, &request, &ptr);
     if (status != XSEG_OK) {
-        require((pool != NULL && status == XSEG_ERR_ARGUMENT) || status == XSEG_ERR_NO_MEMORY);
-        atomic_fetch_add(
-            status == XSEG_ERR_ARGUMENT ? &worker->shared->over : &worker->shared->refused, 1);
+        require(status == XSEG_ERR_NO_MEMORY);
+        atomic_fetch_add(&worker->shared->refused, 1);
         return;
     }
     worker->held[place].ptr = ptr;
@@ -112,16 +120,57 @@ static void end(struct worker *worker)
     atomic_fetch_sub(&worker->shared->working, 1);
 }
 
+static void forget(void *context, const struct xseg_statistics *last)
+{
+    struct entry *entry = context;
+    struct shared *shared = entry->shared;
+
+    require(last->reserved_bytes[XSEG_STAT_ALL].current == 0);
+    require(pthread_mutex_lock(&shared->mutex) == 0);
+    require(!entry->is_held);
+    if (shared->recent[entry->slot] == entry)
+        shared->recent[entry->slot] = NULL;
+    require(pthread_mutex_unlock(&shared->mutex) == 0);
+    atomic_fetch_add(&shared->destroyed, 1);
+    free(entry);
+}
+
+/* Create a pool, and enter it into the table. */
+static struct entry *make_pool(struct worker *worker)
+{
+    struct shared *shared = worker->shared;
+    struct entry *entry = malloc(sizeof(*entry));
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+
+    require(entry != NULL);
+    *entry = (struct entry){shared, NULL, below(worker, RECENT), true};
+    options.gone = forget;
+    options.gone_context = entry;
+    require(xseg_pool_create(shared->allocator, 0, &options, &entry->pool) == XSEG_OK);
+    require(pthread_mutex_lock(&shared->mutex) == 0);
+    shared->recent[entry->slot] = entry;
+    require(pthread_mutex_unlock(&shared->mutex) == 0);
+    return entry;
+}
+
+static void release(struct shared *shared, struct entry *entry)
+{
+    struct xseg_pool *pool = entry->pool;
+
+    require(pthread_mutex_lock(&shared->mutex) == 0);
+    entry->is_held = false;
+    require(pthread_mutex_unlock(&shared->mutex) == 0);
+    require(xseg_pool_release(pool) == XSEG_OK);
+}
+
 static void *make(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
 
     for (unsigned round = 0; round < ROUNDS; round++) {
-        struct xseg_pool *pool = NULL;
-
-        require(xseg_pool_create(shared->allocator, 0, NULL, &pool) == XSEG_OK);
-        atomic_store(&shared->recent[below(worker, RECENT)], pool);
+        struct entry *entry = make_pool(worker);
+        struct xseg_pool *pool = entry->pool;
         const bool routes = below(worker, 3) == 0 && xseg_route_begin(pool, NULL, NULL) == XSEG_OK;
         for (uint64_t i = below(worker, 4); i > 0; i--)
             take(worker, pool);
@@ -129,15 +178,26 @@ static void *make(void *self)
             let_go(worker, i);
         if (routes)
             require(xseg_route_end(pool) == XSEG_OK);
-        require(xseg_pool_release(pool) == XSEG_OK);
+        release(shared, entry);
     }
     end(worker);
     return NULL;
 }
 
-static struct xseg_pool *any_recent(struct worker *worker)
+/* Retain a recent pool; NULL if there is none that has a holder. */
+static struct xseg_pool *retain_any(struct worker *worker)
 {
-    return atomic_load(&worker->shared->recent[below(worker, RECENT)]);
+    struct shared *shared = worker->shared;
+    struct xseg_pool *pool = NULL;
+
+    require(pthread_mutex_lock(&shared->mutex) == 0);
+    const struct entry *entry = shared->recent[below(worker, RECENT)];
+    if (entry != NULL && entry->is_held) {
+        pool = entry->pool;
+        require(xseg_pool_retain(pool) == XSEG_OK);
+    }
+    require(pthread_mutex_unlock(&shared->mutex) == 0);
+    return pool;
 }
 
 static bool makers_work(const struct shared *shared, unsigned others)
@@ -149,8 +209,13 @@ static void *allocate(void *self)
 {
     struct worker *worker = self;
 
-    while (makers_work(worker->shared, 2) || below(worker, 100) != 0)
-        take(worker, below(worker, 2) == 0 ? any_recent(worker) : NULL);
+    while (makers_work(worker->shared, 2) || below(worker, 100) != 0) {
+        struct xseg_pool *pool = below(worker, 2) == 0 ? retain_any(worker) : NULL;
+
+        take(worker, pool);
+        if (pool != NULL)
+            require(xseg_pool_release(pool) == XSEG_OK);
+    }
     end(worker);
     return NULL;
 }
@@ -163,6 +228,28 @@ static bool count(void *context, const struct xseg_block_info *block)
     return true;
 }
 
+/* Query a recent pool, and now and then trim it.  The handle is valid: its callback takes the mutex. */
+static void query(struct worker *worker)
+{
+    struct shared *shared = worker->shared;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+
+    require(pthread_mutex_lock(&shared->mutex) == 0);
+    const struct entry *entry = shared->recent[below(worker, RECENT)];
+    if (entry != NULL) {
+        where.pool = entry->pool;
+        require(xseg_stats(shared->allocator, &where, &stats) == XSEG_OK);
+        require(stats.allocation[0].current < 1000000);
+        require(xseg_limits(shared->allocator, &where, NULL, &limits) == XSEG_OK);
+        atomic_fetch_add(&shared->read, 1);
+        if (below(worker, 8) == 0)
+            require(xseg_trim(shared->allocator, &where, NULL, NULL) == XSEG_OK);
+    }
+    require(pthread_mutex_unlock(&shared->mutex) == 0);
+}
+
 static void *look(void *self)
 {
     struct worker *worker = self;
@@ -171,22 +258,10 @@ static void *look(void *self)
     while (makers_work(shared, 2)) {
         struct xseg_where where = XSEG_WHERE_ANY;
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-        struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
         uint64_t bytes = 0;
 
         require(xseg_walk(shared->allocator, &where, count, &bytes) == XSEG_OK);
-        where.pool = any_recent(worker);
-        if (where.pool == NULL)
-            continue;
-        const xseg_status status = xseg_stats(shared->allocator, &where, &stats);
-        require(status == XSEG_OK || status == XSEG_ERR_ARGUMENT);
-        require(stats.allocation[0].current < 1000000);
-        atomic_fetch_add(&shared->read, status == XSEG_OK);
-        const xseg_status told = xseg_limits(shared->allocator, &where, NULL, &limits);
-        require(told == XSEG_OK || told == XSEG_ERR_ARGUMENT);
-        if (below(worker, 8) == 0)
-            require(xseg_trim(shared->allocator, &where, NULL, NULL) == XSEG_OK);
-        where = (struct xseg_where)XSEG_WHERE_ANY;
+        query(worker);
         where.device = 0;
         require(xseg_stats(shared->allocator, &where, &stats) == XSEG_OK);
     }
@@ -200,7 +275,12 @@ static void run(const char *config, uint64_t memory)
     struct shared shared = {.working = MAKERS + 2};
     struct worker worker[MAKERS + 2];
     pthread_t thread[MAKERS + 2];
+    pthread_mutexattr_t recursive;
 
+    assert_int_equal(pthread_mutexattr_init(&recursive), 0);
+    assert_int_equal(pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE), 0);
+    assert_int_equal(pthread_mutex_init(&shared.mutex, &recursive), 0);
+    assert_int_equal(pthread_mutexattr_destroy(&recursive), 0);
     settings.memory_bytes = memory;
     settings.real_bytes = HAS_BYTES;
     shared.allocator = scene_open_on(&settings, config);
@@ -216,15 +296,17 @@ static void run(const char *config, uint64_t memory)
     }
     for (unsigned i = 0; i < MAKERS + 2; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
-    print_message("# %llu served, %llu refused, %llu of pools that were over, %llu statistics\n",
+    print_message("# %llu served, %llu refused, %llu pools destroyed, %llu statistics\n",
                   (unsigned long long)atomic_load(&shared.served),
                   (unsigned long long)atomic_load(&shared.refused),
-                  (unsigned long long)atomic_load(&shared.over),
+                  (unsigned long long)atomic_load(&shared.destroyed),
                   (unsigned long long)atomic_load(&shared.read));
     assert_int_equal(scene_stats(shared.allocator).active[XSEG_STAT_ALL].current, 0);
     scene_empty_cache(shared.allocator);
     assert_int_equal(scene_stats(shared.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
     scene_close(shared.allocator);
+    assert_int_equal(atomic_load(&shared.destroyed), MAKERS * ROUNDS);
+    assert_int_equal(pthread_mutex_destroy(&shared.mutex), 0);
 }
 
 static void pools_end_while_others_look(void **state)

@@ -255,6 +255,22 @@ struct xseg_pool *scene_pool(struct xseg_allocator *allocator)
     return pool;
 }
 
+static void ignore(void *context, const struct xseg_statistics *last)
+{
+    (void)context;
+    (void)last;
+}
+
+struct xseg_pool *scene_watched_pool(struct xseg_allocator *allocator)
+{
+    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool *pool = NULL;
+
+    options.gone = ignore;
+    expect_ok(xseg_pool_create(allocator, 0, &options, &pool), "pool");
+    return pool;
+}
+
 void scene_capture_begin(struct xseg_pool *pool, xseg_stream stream)
 {
     expect_ok(xseg_capture_begin(pool, stream), "capture begin");

@@ -108,6 +108,9 @@ void scene_work_at(xseg_stream stream, const void *address, uint64_t bytes);
 /* A private pool of device 0, held once. */
 struct xseg_pool *scene_pool(struct xseg_allocator *allocator);
 
+/* A pool with a callback at its end: its handle can be used after the last release as long as the pool has memory. */
+struct xseg_pool *scene_watched_pool(struct xseg_allocator *allocator);
+
 /*
  * A capture, told to the library and begun on the driver, in global mode: the one that bears least.
  * Its end expects that nothing has spoilt it, and gives the graph to the caller.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Figures are taken without a lock: here other code holds them all meanwhile; and are written in full. */
+/* Metrics are read without a lock that an allocation takes, and are written in full. */
 #include <string.h>
 
 #include "tests/support/scene.h"
@@ -7,8 +7,8 @@
 #include "src/core/inspect/figures.h"
 #include "src/core/metrics/metrics_text.h"
 
-/* A lock that were taken again would be a failed check of ranks, or a test that hangs. */
-static void no_lock_is_taken(void **state) XSEG_UNCHECKED
+/* A lock that were taken again would be a failed check of ranks, or a test that hangs.  Only TABLE is taken. */
+static void no_lock_of_an_allocation_is_taken(void **state) XSEG_UNCHECKED
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = scene_pool(allocator);
@@ -21,8 +21,8 @@ static void no_lock_is_taken(void **state) XSEG_UNCHECKED
 
     (void)state;
     assert_non_null(device);
-    struct xseg_arena *large = atomic_load(&device->pool_body.arenas);
-    struct xseg_arena *small = atomic_load(&pool->body->arenas);
+    struct xseg_arena *large = atomic_load(&device->pool.arenas);
+    struct xseg_arena *small = atomic_load(&pool->arenas);
     assert_non_null(large);
     assert_non_null(small);
     const uint64_t calls = xseg_sim_calls(NULL);
@@ -32,12 +32,10 @@ static void no_lock_is_taken(void **state) XSEG_UNCHECKED
         struct xseg_arena *held = i == 0 ? large : small;
 
         xseg_arena_lock(held);
-        xseg_lock_take(&device->totals.lock);
         assert_int_equal(xseg_figures_take(allocator, &figures), XSEG_OK);
         assert_int_equal(xseg_metrics_text_write(&figures, XSEG_METRICS_OPENMETRICS, text,
                                                  sizeof(text), &needed),
                          XSEG_OK);
-        xseg_lock_give(&device->totals.lock);
         xseg_arena_unlock(held);
         assert_int_equal(figures.devices, 1);
         assert_int_equal(figures.pools, 2);
@@ -67,16 +65,16 @@ static void parts_of_a_second_keep_their_places(void **state)
     (void)state;
     figures.call[0] =
         (struct xseg_figures_call){.name = "f", .count = 1, .spent = UINT64_C(12000000305)};
-    assert_int_equal(xseg_metrics_text_write(&figures, XSEG_METRICS_PROMETHEUS, text, sizeof(text),
-                                             &needed),
-                     XSEG_OK);
+    assert_int_equal(
+        xseg_metrics_text_write(&figures, XSEG_METRICS_PROMETHEUS, text, sizeof(text), &needed),
+        XSEG_OK);
     assert_non_null(strstr(text, "{call=\"f\"} 12.000000305\n"));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_lock_is_taken),
+        cmocka_unit_test(no_lock_of_an_allocation_is_taken),
         cmocka_unit_test(parts_of_a_second_keep_their_places),
     };
 

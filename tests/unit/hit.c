@@ -416,7 +416,7 @@ static xseg_status alloc_named(struct programme *programme, size_t bytes, xseg_s
     request.stream = stream;
     request.pool = programme->named;
     return programme->shortest ? xseg_alloc_with(programme->allocator, &request, out)
-                               : xseg_device_alloc(programme->named->body->device, &general, out);
+                               : xseg_device_alloc(programme->named->device, &general, out);
 }
 
 static xseg_status alloc(struct programme *programme, size_t bytes, xseg_stream stream, void **out)

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "src/core/device/orphan.h"
+#include "src/core/cache/arena_blocks.h"
 #include "src/core/pending/poison.h"
 #include "tests/support/scene.h"
 
@@ -20,7 +20,7 @@ struct gate {
     atomic_bool wanted, reached, open;
 };
 
-static struct gate at_arena, at_adoption, at_hand_out, at_fill;
+static struct gate at_arena, at_hand_out, at_fill;
 
 static void want(struct gate *gate)
 {
@@ -49,8 +49,6 @@ xseg_status __real_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_
                                     struct xseg_grant *out);
 xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                                     struct xseg_grant *out);
-bool __real_xseg_orphan_adopt(struct xseg_arena *arena);
-bool __wrap_xseg_orphan_adopt(struct xseg_arena *arena);
 xseg_status __real_xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed,
                                         bool *is_paused);
 xseg_status __wrap_xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed,
@@ -66,18 +64,6 @@ xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_
 {
     pass(&at_arena);
     return __real_xseg_arena_alloc(arena, need, out);
-}
-
-/* How many adoptions succeed before all others fail, as without host memory; UINT_MAX: none fails. */
-static unsigned adoptions = UINT_MAX;
-
-bool __wrap_xseg_orphan_adopt(struct xseg_arena *arena)
-{
-    pass(&at_adoption);
-    if (adoptions == 0)
-        return false;
-    adoptions -= adoptions != UINT_MAX;
-    return __real_xseg_orphan_adopt(arena);
 }
 
 xseg_status __wrap_xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed,
@@ -120,14 +106,6 @@ static void *make_request(void *self)
     return NULL;
 }
 
-static void *release(void *self)
-{
-    struct request *request = self;
-
-    request->status = xseg_pool_release(request->pool);
-    return NULL;
-}
-
 static void begin(pthread_t *thread, void *(*work)(void *self), struct request *request)
 {
     assert_int_equal(pthread_create(thread, NULL, work, request), 0);
@@ -139,89 +117,7 @@ static void finish(pthread_t thread, struct gate *gate)
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-/* --- A pool ends. --- */
-
-/* A request has found its arena when the pool is released; the pool has been found quiet when the request
- * takes a block there.  Then the pool goes on, with its memory, until the block is free. */
-static void a_pool_does_not_end_beneath_a_block_that_is_taken_meanwhile(void **state)
-{
-    /* Where sizes are rounded so a request is no plain hit, which would take the arena's lock at once. */
-    static const char *const configs[] = {"roundup_power2_divisions:2,expandable_segments:True",
-                                          "roundup_power2_divisions:2,expandable_segments:False"};
-
-    (void)state;
-    for (unsigned i = 0; i < 2 * COUNT_OF(configs); i++) {
-        const size_t bytes = i % 2 == 0 ? 1000 : 30 * MIB;
-        struct xseg_allocator *allocator = scene_open(configs[i / 2]);
-        struct xseg_pool *pool = scene_pool(allocator);
-        struct request taking = {.allocator = allocator, .pool = pool, .bytes = bytes},
-                       ending = taking;
-        void *ptr = scene_alloc_in(allocator, pool, bytes, NULL);
-        pthread_t takes, ends;
-
-        scene_free(allocator, ptr);
-        want(&at_arena);
-        begin(&takes, make_request, &taking);
-        wait_for(&at_arena);
-        want(&at_adoption);
-        begin(&ends, release, &ending);
-        wait_for(&at_adoption);
-        finish(takes, &at_arena);
-        finish(ends, &at_adoption);
-        assert_int_equal(taking.status, XSEG_OK);
-        assert_int_equal(ending.status, XSEG_OK);
-        assert_ptr_equal(taking.ptr, ptr);
-        assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
-        assert_int_equal(scene_block(allocator, ptr).requested, bytes);
-        /* The pool ends at the next look, when no block lives there. */
-        scene_free(allocator, ptr);
-        scene_empty_cache(allocator);
-        assert_int_equal(scene_stats(allocator).reserved_bytes[0].current, 0);
-        scene_close(allocator);
-    }
-}
-
-static struct xseg_statistics stats_of(struct xseg_allocator *allocator, struct xseg_pool *pool)
-{
-    struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-
-    where.pool = pool;
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
-    return stats;
-}
-
-/* A pool that could not end has left some of its segments to the orphans.  They are its memory still, and its totals
- * are what they were, also where they had been reset before. */
-static void a_pool_that_ends_in_two_goes_keeps_its_totals(void **state)
-{
-    (void)state;
-    for (unsigned i = 0; i < 4; i++) {
-        struct xseg_allocator *allocator =
-            scene_open(i < 2 ? "expandable_segments:True" : "expandable_segments:False");
-        struct xseg_pool *pool = scene_pool(allocator);
-        struct xseg_where where = XSEG_WHERE_ANY;
-        const uint64_t allocated = i % 2 == 0 ? 42 * MIB : 0;
-
-        where.pool = pool;
-        scene_free(allocator, scene_alloc_in(allocator, pool, 1000, NULL));
-        scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-        if (i % 2 == 1)
-            assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_ACCUMULATED), XSEG_OK);
-        const struct xseg_statistics before = stats_of(allocator, pool);
-        assert_int_equal(before.reserved_bytes[XSEG_STAT_ALL].allocated, allocated);
-        adoptions = 1;
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        assert_int_equal(adoptions, 0);
-        adoptions = UINT_MAX;
-        const struct xseg_statistics after = stats_of(allocator, pool);
-        assert_memory_equal(&after, &before, sizeof(after));
-        /* It ends at the next look. */
-        scene_empty_cache(allocator);
-        assert_int_equal(scene_stats(allocator).reserved_bytes[0].current, 0);
-        scene_close(allocator);
-    }
-}
+/* --- A pool is released. --- */
 
 static void count_end(void *context, const struct xseg_statistics *last)
 {
@@ -231,36 +127,48 @@ static void count_end(void *context, const struct xseg_statistics *last)
     ++*times;
 }
 
-/* While another thread works on the device's memory, a release waits for it, and the end is told in it. */
-static void the_end_of_an_empty_pool_is_told_in_its_release(void **state)
+/* A request that a route has sent to a pool retains the pool: the route ends and the holder releases the pool before the
+ * request takes the lock of its arena. */
+static void a_routed_request_retains_its_pool(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct request other = {.allocator = allocator, .pool = scene_pool(allocator)};
-    struct request told[4] = {{.allocator = allocator}};
-    unsigned times[COUNT_OF(told)] = {0};
-    pthread_t works, ends[COUNT_OF(told)];
+    /* Where sizes are rounded so a request is no plain hit, which would take the arena's lock at once. */
+    static const char *const configs[] = {"roundup_power2_divisions:2,expandable_segments:True",
+                                          "roundup_power2_divisions:2,expandable_segments:False"};
 
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(told); i++) {
+    for (unsigned i = 0; i < 4 * COUNT_OF(configs); i++) {
+        const bool has_cached = i % 4 < 2;
+        struct xseg_allocator *allocator = scene_open(configs[i / 4]);
+        struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+        struct request taking = {.allocator = allocator, .bytes = i % 2 == 0 ? 1000 : 30 * MIB};
+        struct xseg_pool *pool = NULL;
+        unsigned times = 0;
+        pthread_t thread;
+
         options.gone = count_end;
-        options.gone_context = &times[i];
-        assert_int_equal(xseg_pool_create(allocator, 0, &options, &told[i].pool), XSEG_OK);
+        options.gone_context = &times;
+        assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+        if (has_cached)
+            scene_free(allocator, scene_alloc_in(allocator, pool, taking.bytes, NULL));
+        assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+        want(&at_arena);
+        begin(&thread, make_request, &taking);
+        wait_for(&at_arena);
+        assert_int_equal(xseg_route_end(pool), XSEG_OK);
+        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        scene_empty_cache(allocator);
+        assert_int_equal(times, 0);
+        finish(thread, &at_arena);
+        assert_int_equal(taking.status, XSEG_OK);
+        assert_ptr_equal(scene_block(allocator, taking.ptr).pool, pool);
+        assert_int_equal(scene_block(allocator, taking.ptr).requested, taking.bytes);
+        assert_int_equal(times, 0);
+        scene_free(allocator, taking.ptr);
+        scene_empty_cache(allocator);
+        assert_int_equal(times, 1);
+        assert_int_equal(scene_stats(allocator).reserved_bytes[0].current, 0);
+        scene_close(allocator);
     }
-    scene_free(allocator, scene_alloc_in(allocator, other.pool, 1000, NULL));
-    want(&at_adoption);
-    begin(&works, release, &other);
-    wait_for(&at_adoption);
-    for (size_t i = 0; i < COUNT_OF(told); i++)
-        begin(&ends[i], release, &told[i]);
-    (void)usleep(20000); /* so that they come to the lock, most likely */
-    finish(works, &at_adoption);
-    for (size_t i = 0; i < COUNT_OF(told); i++) {
-        assert_int_equal(pthread_join(ends[i], NULL), 0);
-        assert_int_equal(told[i].status, XSEG_OK);
-        assert_int_equal(times[i], 1);
-    }
-    scene_close(allocator);
 }
 
 /* --- A pool is paused. --- */
@@ -362,9 +270,7 @@ static void a_pool_is_not_paused_while_a_block_is_zeroed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pool_does_not_end_beneath_a_block_that_is_taken_meanwhile),
-        cmocka_unit_test(a_pool_that_ends_in_two_goes_keeps_its_totals),
-        cmocka_unit_test(the_end_of_an_empty_pool_is_told_in_its_release),
+        cmocka_unit_test(a_routed_request_retains_its_pool),
         cmocka_unit_test(a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile),
         cmocka_unit_test(a_second_try_has_the_word_of_the_request),
         cmocka_unit_test(a_pool_is_not_paused_while_a_block_is_zeroed),

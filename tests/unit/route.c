@@ -46,7 +46,6 @@ static bool yes_or_no(void *self, xseg_stream handle)
 
 static void the_latest_that_accepts_is_found(void **state)
 {
-    static struct xseg_pool_body body; /* says what the pool is called */
     struct xseg_pool pools[3];
     bool accepts[3] = {true, true, true};
 
@@ -56,7 +55,7 @@ static void the_latest_that_accepts_is_found(void **state)
     assert_null(find());
     for (unsigned i = 0; i < 3; i++) {
         memset(&pools[i], 0, sizeof(pools[i]));
-        pools[i].body = &body;
+        pools[i].holders = 1;
         const struct xseg_route route = {
             .pool = &pools[i], .accepts = yes_or_no, .self = &accepts[i]};
 
@@ -81,7 +80,7 @@ static void the_latest_that_accepts_is_found(void **state)
 
 enum { READERS = 3, ROUNDS = 3000 };
 
-static struct xseg_pool pool_of_the_rounds;
+static struct xseg_pool pool_of_the_rounds = {.holders = 1};
 static atomic_bool stop, is_routed;
 static atomic_uint late_calls;
 

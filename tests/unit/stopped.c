@@ -8,6 +8,7 @@
  * its end.
  */
 #include "src/core/device/allocator.h"
+#include "src/core/reclaim/release.h"
 #include "tests/support/scene.h"
 
 /* ThreadSanitizer delivers no signal in between, and locks are mutexes there. */
@@ -208,6 +209,8 @@ static void find_route(void *self)
     struct xseg_pool *pool = NULL;
 
     assert_int_equal(xseg_routes_find(reader->routes, reader->stream, &pool), XSEG_OK);
+    if (pool != NULL)
+        (void)xseg_release_pool(pool);
 }
 
 static bool stay_inside(void *context, xseg_stream stream)

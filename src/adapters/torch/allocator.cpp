@@ -313,15 +313,7 @@ void Allocator::emptyCache(MempoolId_t id)
         }
     }
     count_ended_pools(this, id);
-    for (struct xseg_pool *pool : released_pools(id)) {
-        struct xseg_where where = XSEG_WHERE_ANY;
-        where.pool = pool;
-        xseg_status status = xseg_trim(library(), &where, &options, nullptr);
-        /* The pool may have ended between the two calls. */
-        if (status != XSEG_ERR_ARGUMENT) {
-            check(status, "empty_cache");
-        }
-    }
+    trim_released_pools(this, id, options);
     destroy_gone_pools();
 }
 

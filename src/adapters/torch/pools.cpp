@@ -281,16 +281,24 @@ void count_ended_pools(Allocator *allocator, MempoolId_t id)
     }
 }
 
-std::vector<struct xseg_pool *> released_pools(MempoolId_t id)
+void trim_released_pools(Allocator *allocator, MempoolId_t id, const struct xseg_trim_options &options)
 {
+    /* The handle of a released pool is valid until `gone` has returned, which takes the same lock. */
     Lock lock;
-    std::vector<struct xseg_pool *> found;
+    std::vector<Key> keys;
     for (const auto &[key, pool] : table().pools) {
         if (key.second == id && pool->use_count == 0) {
-            found.push_back(pool->handle);
+            keys.push_back(key);
         }
     }
-    return found;
+    for (const Key &key : keys) {
+        const Pool *pool = find(key.first, key.second);
+        if (pool != nullptr && pool->use_count == 0) {
+            struct xseg_where where = XSEG_WHERE_ANY;
+            where.pool = pool->handle;
+            check(xseg_trim(allocator->library(), &where, &options, nullptr), "empty_cache");
+        }
+    }
 }
 
 struct xseg_pool *held_pool(DeviceIndex device, MempoolId_t id)

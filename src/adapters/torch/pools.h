@@ -20,7 +20,8 @@
 #include "src/adapters/torch/interface.h"
 #include "xseg/xseg.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 class Allocator;
 
@@ -28,8 +29,8 @@ class Allocator;
 enum class Memory { PLAIN, REGISTERED };
 
 /** Make a pool under an id that no pool has, and hold it; error texts call it by the name. */
-struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id, const std::string &name,
-                                  Memory memory);
+struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id,
+                                  const std::string &name, Memory memory);
 
 /** Destroy the allocators of pools that are gone, where the calling thread holds no lock of the adapter's. */
 void destroy_gone_pools();
@@ -38,8 +39,9 @@ void destroy_gone_pools();
  * empty_cache(), which forgets such pools. */
 void count_ended_pools(Allocator *allocator, MempoolId_t id);
 
-/** Released pools of an id that still have memory, on all devices. */
-std::vector<struct xseg_pool *> released_pools(MempoolId_t id);
+/** Trim the released pools of an id on all devices. */
+void trim_released_pools(Allocator *allocator, MempoolId_t id,
+                         const struct xseg_trim_options &options);
 
 /** The pool that PyTorch holds under an id; NULL if there is none. */
 struct xseg_pool *held_pool(DeviceIndex device, MempoolId_t id);
@@ -73,8 +75,8 @@ constexpr bool counts_as_capture(Route route, bool marks)
 }
 
 /** Send requests that the filter accepts to the pool of an id, which is made if nobody holds it, and is held. */
-void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter,
-                 Route route);
+void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id,
+                 std::function<bool(cudaStream_t)> filter, Route route);
 
 /** The number of a route, or of an entry into a tag: greater than that of all before it. */
 uint64_t next_order();

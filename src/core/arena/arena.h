@@ -16,8 +16,8 @@
  *   ARENA-5  the counts of lent blocks are those of the blocks that have that flag.
  *   ARENA-6  the arena counts the live and pending blocks that have an origin; the notes say whether there are any.
  *
- * Locking: ARENA.  `device` and what kind of arena it is do not change; `pool`, `next` and `stream` are
- * read without the lock as well, and change as pool.h says.
+ * Locking: ARENA.  `device` and the kind of the arena do not change; `pool`, `next` and `stream` are also read without
+ * the lock, and change only while the arena is free (pools.h).
  */
 #ifndef XSEG_CORE_ARENA_H
 #define XSEG_CORE_ARENA_H
@@ -64,8 +64,8 @@ struct xseg_arena {
     /* The first cache line hardly ever changes.  The second has the lock and the counts of blocks and bytes, which
      * every hit writes: threads that take the lock in turn get all of these at once. */
     _Alignas(64) struct xseg_device *device;
-    _Atomic(struct xseg_pool *) pool;
-    _Atomic(struct xseg_arena *) next; /* in its pool, or among the spent arenas */
+    _Atomic(struct xseg_pool *) pool;  /* NULL: the arena is free */
+    _Atomic(struct xseg_arena *) next; /* in its pool, or in the list of free arenas (pools.h) */
     /* Changes only with the pool, while the arena is in no pool's list.  Threads read it without a lock. */
     _Atomic(struct xseg_known_stream *) stream;
     /* The notes that a free has to make, 0 for none.  The low bits have the clock of the last look at idle memory (idle.h),
@@ -98,7 +98,6 @@ struct xseg_arena {
     struct xseg_lent lent;
     uint32_t fills;       /* new blocks that are being written or checked; guarded by the lock */
     uint32_t quarantined; /* of a guarded arena: segments that ended; guarded by GROWTH */
-    uint32_t misses; /* requests that are being served by way of the driver; guarded by GROWTH */
     struct xseg_arena *held_next; /* see xseg_device_hold_arenas(); guarded by GROWTH */
     /* Sums of the arena's increases and decreases when it came to its pool from another one, or when the pool's
      * totals were reset; without those of lent blocks. */
@@ -126,12 +125,11 @@ _Static_assert(XSEG_ARENA_RECORDS <= XSEG_SLAB_FIRST, "one batch is enough for a
 /* The needs of an allocation, computed once. */
 struct xseg_need {
     const struct xseg_config *config;
-    const struct xseg_pool *pool; /* a private one; NULL: the arena's own, which cannot change */
-    uint64_t requested;           /* as the user said */
-    uint64_t bytes;               /* rounded */
-    uint64_t alignment;           /* of the address; at least XSEG_SIZE_QUANTUM, a power of two */
-    uint64_t span;                /* bytes that a block must have for the alignment to fit in it */
-    uint64_t segment_bytes;       /* of a classic segment for it */
+    uint64_t requested;     /* as the user said */
+    uint64_t bytes;         /* rounded */
+    uint64_t alignment;     /* of the address; at least XSEG_SIZE_QUANTUM, a power of two */
+    uint64_t span;          /* bytes that a block must have for the alignment to fit in it */
+    uint64_t segment_bytes; /* of a classic segment for it */
     bool is_small;
     bool expandable;
     bool is_guarded; /* in a segment of its own */
@@ -151,13 +149,6 @@ struct xseg_grant {
     bool poisoned; /* the block held the pattern of poison.h */
     bool lent;     /* the block is lent to the default pool, see flags.h */
 };
-
-/* Whether an arena that was found without a lock still belongs to the pool of a request.  The arena's lock is held,
- * or GROWTH. */
-static inline bool xseg_arena_is_for(const struct xseg_arena *arena, const struct xseg_need *need)
-{
-    return __builtin_expect(need->pool == NULL || need->pool == arena->pool, 1);
-}
 
 static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)
 {

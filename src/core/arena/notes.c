@@ -241,22 +241,12 @@ void xseg_notes_block(struct xseg_arena *arena, const struct xseg_block *block,
                                           xseg_block_is_lent(block)});
 }
 
-/* The pool that a segment was made for, as users see it. */
-static struct xseg_pool *maker(const struct xseg_extent *extent)
-{
-    const struct xseg_arena *arena = extent->arena;
-
-    return !arena->is_private || arena->is_guarded
-               ? NULL
-               : (struct xseg_pool *)(uintptr_t)extent->segment.owner;
-}
-
 static void note_segment(const struct noting *noting, const struct xseg_extent *extent,
                          enum xseg_history_action action, uint64_t base, uint64_t bytes)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && bytes > 0);
     if ((noting->settings & XSEG_HISTORY_TRACED) != 0)
-        tell(noting, maker(extent), action, base, bytes);
+        tell(noting, holder(extent->arena, false), action, base, bytes);
     if (xseg_history_settings_note(noting->settings, action))
         note_rare(noting, action, &(struct xseg_noted_block){base, bytes, bytes, false},
                   xseg_history_draw(extent->arena->history), extent->pool_number);
@@ -285,7 +275,7 @@ void xseg_notes_forgotten(const struct xseg_extent *extent, uint64_t base, uint6
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && bytes > 0);
     if ((noting.settings & XSEG_HISTORY_TRACED) != 0)
-        tell(&noting, maker(extent), XSEG_HISTORY_SEGMENT_UNMAP, base, bytes);
+        tell(&noting, holder(extent->arena, false), XSEG_HISTORY_SEGMENT_UNMAP, base, bytes);
 }
 
 void xseg_notes_ask(struct xseg_arena *arena, uint64_t bytes)

@@ -197,7 +197,7 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
     bool stocked = true;
 
     xseg_arena_lock(arena);
-    if (__builtin_expect(arena->is_paused || !xseg_arena_is_for(arena, need), 0)) {
+    if (__builtin_expect(arena->is_paused, 0)) {
         xseg_arena_unlock(arena);
         return XSEG_OK;
     }

@@ -116,7 +116,7 @@ static inline bool xseg_allocator_owns(const struct xseg_allocator *allocator,
                                        const struct xseg_pool *pool)
 {
     XSEG_ASSERT(pool != NULL);
-    return pool->body->device->fork == &allocator->fork;
+    return pool->device->fork == &allocator->fork;
 }
 
 #endif

@@ -8,12 +8,9 @@ void xseg_device_visit_arenas(struct xseg_device *device,
                               void (*visit)(void *self, struct xseg_arena *arena), void *self)
 {
     XSEG_ASSERT(visit != NULL);
-    xseg_retire_begin_visit(device);
-    xseg_pool_visit_arenas(&device->pool_body, visit, self);
-    for (struct xseg_pool_body *body = atomic_load(&device->private_pools); body != NULL;
-         body = atomic_load(&body->next))
-        xseg_pool_visit_arenas(body, visit, self);
-    xseg_retire_end_visit(device);
+    xseg_pool_visit_arenas(&device->pool, visit, self);
+    for (struct xseg_pool *pool = NULL; (pool = xseg_pools_next(device, pool)) != NULL;)
+        xseg_pool_visit_arenas(pool, visit, self);
 }
 
 static void hold_arena(void *self, struct xseg_arena *arena) XSEG_UNCHECKED

@@ -14,7 +14,7 @@
 #include "src/base/fork.h"
 #include "src/core/block/page_map.h"
 #include "src/core/device/bounds.h"
-#include "src/core/device/retire.h"
+#include "src/core/device/pools.h"
 #include "src/core/device/route.h"
 #include "src/core/history/history.h"
 #include "src/core/stats/dated.h"
@@ -78,13 +78,10 @@ struct xseg_device {
     /* Stream that copies contents of paused pools; NULL until needed; guarded by GROWTH. */
     xseg_stream copier;
     struct xseg_totals totals;
-    struct xseg_pool pool; /* the default pool */
-    struct xseg_pool_body pool_body;
-    /* Private pools that have not ended; changed under TABLE. */
-    _Atomic(struct xseg_pool_body *) private_pools;
+    struct xseg_pool pool;   /* the default pool */
+    struct xseg_pools pools; /* the private pools */
     /* The private pool of guarded blocks, see guarded.h; or NULL. */
     _Atomic(struct xseg_pool *) guarded_pool;
-    struct xseg_retirement retirement;
     /* Searches of the default pool while garbage is collected by age: the clock of ages. */
     atomic_uint searches;
     struct xseg_bounds bounds;

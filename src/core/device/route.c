@@ -146,7 +146,7 @@ void xseg_routes_note_capture(struct xseg_routes *routes)
     xseg_lock_take(routes->table_lock);
     for (struct xseg_route *route = atomic_load(&routes->latest); route != NULL;
          route = atomic_load(&route->next))
-        atomic_store_explicit(&route->pool->body->is_captured, true, memory_order_relaxed);
+        atomic_store_explicit(&route->pool->is_captured, true, memory_order_relaxed);
     xseg_lock_give(routes->table_lock);
 }
 
@@ -242,6 +242,9 @@ xseg_status xseg_routes_find(struct xseg_routes *routes, struct xseg_known_strea
             break;
     }
     *out = accepted ? route->pool : NULL;
+    /* The route holds the pool until there are no readers. */
+    if (accepted && !xseg_pool_hold(route->pool))
+        XSEG_ASSERT(false);
     end_reading(routes, side);
     return status;
 }

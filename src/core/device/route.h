@@ -66,7 +66,7 @@ void xseg_routes_note_capture(struct xseg_routes *routes);
 bool xseg_routes_begin_on(struct xseg_routes *routes, const struct xseg_known_stream *stream);
 
 /*
- * The pool that a request on a stream goes to; NULL if no route accepts it.
+ * The pool that a request on a stream goes to, retained for the caller; NULL if no route accepts it.
  *
  * Returns: XSEG_OK, or the driver's error when asked about a capture
  * Cost:    while a capture is under way, one question about the stream; one more until the capture

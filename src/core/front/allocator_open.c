@@ -206,7 +206,7 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
     if (status == XSEG_OK)
         status = xseg_driver_let_go_kept(allocator->driver);
     if (status == XSEG_OK) {
-        on_every(allocator, xseg_retire_tell_all);
+        on_every(allocator, xseg_pools_notify_all);
         on_every(allocator, xseg_device_end);
         free_allocator(allocator);
         return XSEG_OK;
@@ -248,7 +248,7 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
                   device->context.batches_unmap && device->context.batches_access
                       ? "works"
                       : "does not work");
-    if (xseg_allocator_config(allocator)->exportable && !device->pool_body.options.exportable)
+    if (xseg_allocator_config(allocator)->exportable && !device->pool.options.exportable)
         xseg_log_line(
             &allocator->log, XSEG_LOG_WARNING, "device %d: exportable has no effect: %s", ordinal,
             !device->context.has_vmm                   ? "it has no virtual memory management"

@@ -18,13 +18,32 @@
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pools/page_trial.h"
 #include "src/core/reclaim/decay.h"
+#include "src/core/reclaim/release.h"
 
-/* Work out the need of a request, and its arena; *arena stays NULL if the pool of the stream's route has ended. */
+/* The pool of a request on a stream; *routed is set to it if a route selects it, and is then retained for the request. */
+static xseg_status find_pool(struct xseg_device *device, const struct xseg_device_request *request,
+                             struct xseg_known_stream *stream, struct xseg_pool **routed,
+                             struct xseg_pool **pool)
+{
+    xseg_status status = XSEG_OK;
+
+    *pool = request->pool;
+    if (request->pool == NULL && xseg_routes_exist(&device->routes)) {
+        status = xseg_routes_find(&device->routes, stream, routed);
+        *pool = *routed;
+    }
+    if (*pool == NULL)
+        *pool = &device->pool;
+    return status;
+}
+
+/* Compute the allocation parameters of a request, and find its arena. */
 static xseg_status prepare(struct xseg_device *device, const struct xseg_device_request *request,
-                           struct xseg_need *need, struct xseg_arena **arena)
+                           struct xseg_need *need, struct xseg_pool **routed,
+                           struct xseg_arena **arena)
 {
     struct xseg_known_stream *stream = NULL;
-    struct xseg_pool *pool = request->pool;
+    struct xseg_pool *pool = NULL;
 
     XSEG_ASSERT(request->bytes > 0 && request->config != NULL);
     XSEG_ASSERT((request->alignment & (request->alignment - 1)) == 0);
@@ -37,17 +56,14 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     xseg_status status = xseg_stream_retirement_get(device, request->stream, &stream);
-    if (status == XSEG_OK && pool == NULL && xseg_routes_exist(&device->routes))
-        status = xseg_routes_find(&device->routes, stream, &pool);
+    if (status == XSEG_OK)
+        status = find_pool(device, request, stream, routed, &pool);
     if (status != XSEG_OK)
         return status;
-    if (pool == NULL)
-        pool = &device->pool;
     if (xseg_pending_captures(device->pending)) {
         xseg_streams_claim(stream);
-        atomic_store_explicit(&pool->body->is_captured, true, memory_order_relaxed);
+        atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
     }
-    need->pool = pool->is_private ? pool : NULL;
     need->config = request->config;
     need->requested = request->bytes;
     need->bytes = xseg_size_round(request->config, request->bytes);
@@ -55,7 +71,7 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     need->is_small = xseg_size_is_small(need->bytes);
     status = xseg_pool_arena(pool, stream, need->is_small, arena);
     if (status != XSEG_OK)
-        return status == XSEG_ERR_ARGUMENT && request->pool == NULL ? XSEG_OK : status;
+        return status;
     need->expandable = request->config->expandable_segments && device->context.has_vmm &&
                        !xseg_pool_has_own_memory(pool);
     /* Fixed since the pool has an arena. */
@@ -147,11 +163,8 @@ static xseg_status alloc_at(struct xseg_arena *arena, const struct xseg_need *ne
     struct xseg_device *device = arena->device;
 
     xseg_lock_take(&device->growth_lock);
-    xseg_arena_lock(arena);
-    const bool is_there = xseg_arena_is_for(arena, need);
-    xseg_arena_unlock(arena);
-    xseg_status status = is_there ? xseg_pool_check_running(arena->pool) : XSEG_OK;
-    if (is_there && status == XSEG_OK) {
+    xseg_status status = xseg_pool_check_running(arena->pool);
+    if (status == XSEG_OK) {
         xseg_arena_lock(arena);
         status = take_at(arena, need, at, out);
         xseg_arena_unlock(arena);
@@ -171,31 +184,44 @@ static xseg_status miss(struct xseg_arena *arena, const struct xseg_need *need,
     return xseg_ladder_alloc(arena, need, out);
 }
 
-/* Serve a request.  With XSEG_OK and no base in *out, the pool ended before its arena's lock was taken: try again. */
-static xseg_status serve(struct xseg_device *device, const struct xseg_device_request *request,
-                         struct xseg_grant *out)
+/* Serve a prepared request. */
+static xseg_status serve_need(const struct xseg_device_request *request, struct xseg_arena *arena,
+                              struct xseg_need *need, struct xseg_grant *out)
 {
-    struct xseg_arena *arena = NULL;
-    struct xseg_need need = {.keep = false};
-    XSEG_ASSERT(out->base == 0);
-    xseg_status status = prepare(device, request, &need, &arena);
+    struct xseg_device *device = arena->device;
+    xseg_status status = XSEG_OK;
 
-    if (status != XSEG_OK || arena == NULL)
-        return status;
     if (__builtin_expect(xseg_guarded_is_asked(request->config), 0) && request->at == 0)
-        status = xseg_guarded_choose(&need, &arena);
+        status = xseg_guarded_choose(need, &arena);
     if (status != XSEG_OK)
         return status;
     if (!request->has_asked && xseg_pending_count(device->pending) != 0)
         xseg_device_look_at_pending(arena, request->config);
     if (__builtin_expect(request->at != 0, 0))
-        return alloc_at(arena, &need, request->at, out);
-    if (__builtin_expect(!need.is_guarded, 1))
-        status = xseg_arena_alloc(arena, &need, out);
+        return alloc_at(arena, need, request->at, out);
+    if (__builtin_expect(!need->is_guarded, 1))
+        status = xseg_arena_alloc(arena, need, out);
     if (status == XSEG_OK && out->base == 0) {
-        status = miss(arena, &need, out);
-        xseg_retire_tell(device);
+        status = miss(arena, need, out);
+        xseg_pools_notify(device);
     }
+    return status;
+}
+
+/* Serve a request.  With XSEG_OK and no base in *out, the request has to be prepared again. */
+static xseg_status serve(struct xseg_device *device, const struct xseg_device_request *request,
+                         struct xseg_grant *out)
+{
+    struct xseg_arena *arena = NULL;
+    struct xseg_pool *routed = NULL;
+    struct xseg_need need = {.keep = false};
+    XSEG_ASSERT(out->base == 0);
+    xseg_status status = prepare(device, request, &need, &routed, &arena);
+
+    if (status == XSEG_OK)
+        status = serve_need(request, arena, &need, out);
+    if (routed != NULL)
+        (void)xseg_release_pool(routed);
     return status;
 }
 
@@ -262,9 +288,10 @@ xseg_status xseg_device_prewarm(struct xseg_device *device,
     struct xseg_need need = {.keep = true};
     xseg_status status;
 
+    XSEG_ASSERT(request->pool != NULL);
     do {
-        status = prepare(device, request, &need, &arena);
-        if (status == XSEG_OK && arena != NULL)
+        status = prepare(device, request, &need, NULL, &arena);
+        if (status == XSEG_OK)
             status = miss(arena, &need, &grant);
     } while (status == XSEG_OK && grant.base == 0);
     xseg_allocator_end_call(device->allocator);

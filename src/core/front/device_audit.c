@@ -39,7 +39,7 @@ uint64_t xseg_device_host_bytes(struct xseg_device *device)
                      sizeof(*device->decay) + sizeof(*device->sharing) +
                      xseg_leaving_host_bytes(device->leaving) +
                      xseg_history_host_bytes(&device->history) +
-                     xseg_sharing_host_bytes(device->sharing) + xseg_retire_host_bytes(device) +
+                     xseg_sharing_host_bytes(device->sharing) + xseg_pools_host_bytes(device) +
                      xseg_streams_host_bytes(&device->streams);
 
     xseg_device_visit_arenas(device, add_host_bytes, &bytes);

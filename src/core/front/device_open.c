@@ -60,7 +60,7 @@ static xseg_status try_pages(struct xseg_device *device)
     bool works = false;
 
     device->sharing->exporting.is_wanted = config->exportable;
-    device->pool_body.options.rdma = config->rdma;
+    device->pool.options.rdma = config->rdma;
     const xseg_status status = config->rdma ? xseg_page_trial_rdma(device) : XSEG_OK;
     return status == XSEG_OK ? follow_config(device, &works) : status;
 }
@@ -112,10 +112,9 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_routes_init(&device->routes, &device->context, &device->table_lock);
     xseg_totals_init(&device->totals);
     xseg_bounds_init(&device->bounds, xseg_allocator_config(allocator));
-    device->pool_body.device = device;
-    xseg_pool_init(&device->pool, &device->pool_body, NULL);
-    xseg_retire_init(device);
-    device->retirement.put_event = xseg_pending_put_event;
+    xseg_pools_init(device);
+    device->pools.put_event = xseg_pending_put_event;
+    xseg_pool_init(&device->pool, device, NULL);
     xseg_poison_init(device->poison, allocator);
     xseg_history_init(&device->history, &allocator->history, &allocator->observers,
                       device->context.ordinal);
@@ -125,7 +124,6 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_budget_device_init(device->budget);
     atomic_init(&device->allowance, UINT64_MAX);
     xseg_list_init(&device->spare_extents);
-    XSEG_ASSERT(device->pool.body == &device->pool_body);
     status = try_pages(device);
     if (status != XSEG_OK)
         return give_up(device, status);
@@ -156,8 +154,7 @@ xseg_status xseg_device_make_pool(struct xseg_device *device,
         status = xseg_page_trial_rdma(device);
     if (status != XSEG_OK)
         return status;
-    xseg_retire_look(device);
-    return xseg_retire_make_pool(device, &chosen, false, out);
+    return xseg_pools_create(device, &chosen, false, out);
 }
 
 /* --- Closing. --- */
@@ -246,7 +243,7 @@ static xseg_status give_everything_back(struct xseg_device *device)
     return xseg_fences_fini(&device->pending->fences);
 }
 
-/* Free the host memory of an arena's extents: their device is lost. */
+/* Free the host memory of an arena's extents: their device is lost.  Their pools are freed when the device closes. */
 static void abandon_extents(void *self, struct xseg_arena *arena)
 {
     (void)self;
@@ -268,8 +265,8 @@ static void abandon_extents(void *self, struct xseg_arena *arena)
 
 void xseg_device_end(struct xseg_device *device)
 {
-    xseg_retire_fini(device);
-    xseg_pool_fini(&device->pool_body);
+    xseg_pools_fini(device);
+    xseg_pool_fini(&device->pool);
     XSEG_LIST_FOR_SAFE(node, &device->spare_extents)
     {
         free(XSEG_CONTAINER(node, struct xseg_extent, link));

@@ -7,6 +7,7 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pools/pause.h"
+#include "src/core/reclaim/release.h"
 #include "src/core/reclaim/trim.h"
 
 static xseg_status hold(struct xseg_pool *pool)
@@ -24,12 +25,12 @@ static xseg_status add_route(const struct xseg_route *route)
     XSEG_ASSERT(route->accepts == NULL || route->captured == NULL);
     if (status != XSEG_OK)
         return status;
-    status = xseg_routes_begin(&route->pool->body->device->routes, route);
+    status = xseg_routes_begin(&route->pool->device->routes, route);
     if (status != XSEG_OK)
-        (void)xseg_retire_release(route->pool);
+        (void)xseg_release_pool(route->pool);
     else
-        xseg_shortcuts_drop_all(&route->pool->body->device->allocator->shortcuts,
-                                route->pool->body->device->context.ordinal);
+        xseg_shortcuts_drop_all(&route->pool->device->allocator->shortcuts,
+                                route->pool->device->context.ordinal);
     return status;
 }
 
@@ -38,7 +39,7 @@ xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void
 {
     const struct xseg_route route = {.pool = pool, .accepts = accepts, .self = self};
 
-    struct xseg_pending *pending = pool->body->device->pending;
+    struct xseg_pending *pending = pool->device->pending;
     const xseg_status status = add_route(&route);
 
     if (status != XSEG_OK)
@@ -46,7 +47,7 @@ xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void
     /* A mark that comes after this look finds the route. */
     xseg_pending_lock(pending);
     if (pending->marks != 0)
-        atomic_store_explicit(&pool->body->is_captured, true, memory_order_relaxed);
+        atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
     xseg_pending_unlock(pending);
     return XSEG_OK;
 }
@@ -56,20 +57,20 @@ xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void
 static void settle_pool(struct xseg_pending *pending, struct xseg_pool *pool)
 {
     if (!xseg_pending_captures(pending) &&
-        xseg_allocator_config(pool->body->device->allocator)->graph_capture_record_stream_reuse)
+        xseg_allocator_config(pool->device->allocator)->graph_capture_record_stream_reuse)
         (void)xseg_deferred_settle(pending, pool);
 }
 
 xseg_status xseg_device_end_route(struct xseg_pool *pool)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
 
     if (!xseg_routes_end(&device->routes, pool, false))
         return xseg_fail(XSEG_ERR_ARGUMENT, "pool %s is not routed to", xseg_pool_label(pool));
     xseg_pending_lock(device->pending);
     settle_pool(device->pending, pool);
     xseg_pending_unlock(device->pending);
-    (void)xseg_retire_release(pool);
+    (void)xseg_release_pool(pool);
     return XSEG_OK;
 }
 
@@ -90,15 +91,15 @@ static void make_room(struct xseg_device *device)
 
 static xseg_status check_running(struct xseg_pool *pool)
 {
-    xseg_lock_take(&pool->body->device->growth_lock);
+    xseg_lock_take(&pool->device->growth_lock);
     const xseg_status status = xseg_pool_check_running(pool);
-    xseg_lock_give(&pool->body->device->growth_lock);
+    xseg_lock_give(&pool->device->growth_lock);
     return status;
 }
 
 xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
     struct xseg_route route = {.pool = pool};
     xseg_status status;
 
@@ -116,7 +117,7 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
         return status;
     XSEG_ASSERT(route.captured != NULL && route.captured->handle != NULL);
     xseg_streams_claim(route.captured);
-    atomic_store_explicit(&pool->body->is_captured, true, memory_order_relaxed);
+    atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
     /* A trim, a growth or a poll of events that is under way ends before the capture begins. */
     xseg_lock_take(&device->growth_lock);
     make_room(device);
@@ -124,7 +125,7 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     atomic_fetch_add(&device->pending->captures, 1);
     xseg_pending_unlock(device->pending);
     xseg_lock_give(&device->growth_lock);
-    xseg_retire_tell(device);
+    xseg_pools_notify(device);
     xseg_allocator_end_call(device->allocator);
     return XSEG_OK;
 }
@@ -139,7 +140,7 @@ static void end_capture(struct xseg_pending *pending)
 
 xseg_status xseg_device_end_capture(struct xseg_pool *pool)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
     struct xseg_pending *pending = device->pending;
 
     if (!xseg_routes_end(&device->routes, pool, true))
@@ -149,7 +150,7 @@ xseg_status xseg_device_end_capture(struct xseg_pool *pool)
     end_capture(pending);
     settle_pool(pending, pool);
     xseg_pending_unlock(pending);
-    (void)xseg_retire_release(pool);
+    (void)xseg_release_pool(pool);
     return XSEG_OK;
 }
 

@@ -23,7 +23,7 @@ static xseg_status find_device(struct xseg_allocator *allocator, const struct xs
                          xseg_pool_label(request->pool));
     if (xseg_pool_is_retired(request->pool))
         return xseg_fail(XSEG_ERR_ARGUMENT, "xseg_alloc_with: nobody holds the pool any more");
-    *out = request->pool->body->device;
+    *out = request->pool->device;
     return XSEG_OK;
 }
 

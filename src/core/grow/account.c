@@ -84,7 +84,7 @@ static void add_arena(void *self, struct xseg_arena *arena)
     struct xseg_account *account = self;
 
     /* Evicted blocks take no memory. */
-    if (arena->pool->body->state == XSEG_POOL_PAUSED)
+    if (arena->pool->state == XSEG_POOL_PAUSED)
         return;
     xseg_arena_lock(arena);
     XSEG_LIST_FOR(node, &arena->extents)

@@ -26,7 +26,7 @@ static uint64_t taken_then(const struct matter *matter, uint64_t freed)
 /* Bytes that the pool would have reserved if the request was served. */
 static uint64_t pool_then(const struct matter *matter)
 {
-    return atomic_load_explicit(&matter->pool->body->reserved, memory_order_relaxed) +
+    return atomic_load_explicit(&matter->pool->reserved, memory_order_relaxed) +
            matter->account->missing;
 }
 
@@ -38,7 +38,7 @@ static bool has_room(const struct matter *matter, uint64_t freed)
 
 static bool is_within_limits(const struct matter *matter, uint64_t freed)
 {
-    return taken_then(matter, freed) <= xseg_device_limit(matter->pool->body->device) &&
+    return taken_then(matter, freed) <= xseg_device_limit(matter->pool->device) &&
            pool_then(matter) <= xseg_pool_limit(matter->pool);
 }
 
@@ -71,7 +71,7 @@ static uint64_t mib_for(uint64_t bytes)
  * count as taken: a limit that is kept by giving idle memory back need not rise.  `before`: written before the first one. */
 static void add_limits(struct xseg_text *text, const struct matter *matter, const char *before)
 {
-    const struct xseg_device *device = matter->pool->body->device;
+    const struct xseg_device *device = matter->pool->device;
     const struct xseg_config *config = matter->need->config;
     const uint64_t then = taken_then(matter, matter->idle);
     const uint64_t hard = xseg_bounds_hard(&device->bounds);
@@ -107,7 +107,7 @@ static const char *about_pages(const struct matter *matter)
 
     if (xseg_pool_has_own_memory(matter->pool))
         return NULL;
-    if (!config->expandable_segments && xseg_device_makes_pages(matter->pool->body->device)) {
+    if (!config->expandable_segments && xseg_device_makes_pages(matter->pool->device)) {
         if (would_do(matter, matter->idle + account->split_whole))
             return "expandable_segments:True would make one of the cached pieces";
         if (has_full_pages && would_do(matter, matter->idle + account->split_small))

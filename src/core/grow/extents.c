@@ -75,7 +75,7 @@ xseg_status xseg_extents_announce(struct xseg_extent *extent, bool cover)
     take_positions(extent);
     if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
         goto end_tables;
-    extent->segment.owner = arena->pool;
+    extent->segment.owner = xseg_pool_owner(arena->pool);
     extent->pool_number = arena->pool_number;
     extent->segment.properties = xseg_pool_properties(arena->pool);
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
@@ -88,6 +88,8 @@ xseg_status xseg_extents_announce(struct xseg_extent *extent, bool cover)
     if (known)
         (void)xseg_arena_add_extent(arena, extent);
     xseg_arena_unlock(arena);
+    if (known)
+        xseg_pool_add_reference(arena->pool);
     XSEG_ASSERT(!known || extent->first->state == XSEG_BLOCK_BUSY);
     if (known)
         return XSEG_OK;

@@ -29,18 +29,18 @@ _Static_assert(XSEG_GROWTH_ADDRESSES >> XSEG_PAGE_MAP_ADDRESS_BITS == 0,
 xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
 {
     const uint64_t limit = xseg_pool_limit(pool);
-    const uint64_t has = atomic_load_explicit(&pool->body->reserved, memory_order_relaxed);
+    const uint64_t has = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    pool->body->is_full = has > limit || more > limit - has;
-    if (!pool->body->is_full)
+    pool->is_full = has > limit || more > limit - has;
+    if (!pool->is_full)
         return XSEG_OK;
     return xseg_refusal_fail(pool, XSEG_REFUSER_POOL, more);
 }
 
 xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
     const uint64_t limit = xseg_device_allowance(device);
     /* What is promised to ranges counts as taken. */
     const uint64_t physical = xseg_device_physical(device) + device->promised;
@@ -94,9 +94,8 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
 
     if (!xseg_pool_has_own_memory(arena->pool))
         return xseg_segment_allocate(segment, &device->context, &device->pages, bytes);
-    status =
-        xseg_segment_borrow(segment, &device->context, &device->pages, bytes,
-                            &arena->pool->body->options.memory, xseg_arena_stream(arena)->handle);
+    status = xseg_segment_borrow(segment, &device->context, &device->pages, bytes,
+                                 &arena->pool->options.memory, xseg_arena_stream(arena)->handle);
     if (status != XSEG_OK)
         xseg_fail_add(" (pool %s)", xseg_pool_label(arena->pool));
     if (status != XSEG_OK || are_nobodys(device, segment->base, bytes))

@@ -4,7 +4,6 @@
 #include "src/core/arena/notes.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/device/allocator.h"
-#include "src/core/device/retire.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/trim.h"
@@ -19,13 +18,13 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
     xseg_status status = XSEG_OK;
 
     /* A guarded block stands for one of the default pool, so its pages are as those. */
-    plain.exportable = device->pool_body.options.exportable;
-    plain.rdma = device->pool_body.options.rdma;
+    plain.exportable = device->pool.options.exportable;
+    plain.rdma = device->pool.options.rdma;
     xseg_lock_take(&device->growth_lock);
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_relaxed);
     /* Another thread may have made the pool meanwhile. */
     if (pool == NULL) {
-        status = xseg_retire_make_pool(device, &plain, true, &pool);
+        status = xseg_pools_create(device, &plain, true, &pool);
         if (status == XSEG_OK)
             atomic_store_explicit(&device->guarded_pool, pool, memory_order_release);
     }

@@ -113,29 +113,31 @@ static xseg_status steal_waiting(struct xseg_arena *arena, const struct xseg_nee
 static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need,
                           struct xseg_grant *out)
 {
-    struct xseg_pool_body *body =
-        atomic_load_explicit(&arena->device->private_pools, memory_order_acquire);
     struct xseg_need wanted = *need;
+    struct xseg_pool *pool = NULL;
+    xseg_status status = XSEG_OK;
 
     /* With scrub the bytes in a lender's block must not reach another pool. */
     if (arena->pool->is_private || need->keep || need->config->scrub)
         return XSEG_OK;
-    for (; body != NULL && out->base == 0; body = atomic_load(&body->next)) {
+    while (status == XSEG_OK && out->base == 0 &&
+           (pool = xseg_pools_next(arena->device, pool)) != NULL) {
         struct xseg_arena *lender =
-            xseg_pool_may_lend(body->pool)
-                ? xseg_pool_find_arena(body->pool, xseg_arena_stream(arena), arena->is_small)
+            xseg_pool_may_lend(pool)
+                ? xseg_pool_find_arena(pool, xseg_arena_stream(arena), arena->is_small)
                 : NULL;
 
         XSEG_ASSERT(lender != arena);
         /* A cached single page stays one. */
         wanted.no_split =
-            xseg_pool_is_whole(body->pool) || (xseg_pool_is_single(body->pool) && !arena->is_small);
+            xseg_pool_is_whole(pool) || (xseg_pool_is_single(pool) && !arena->is_small);
         wanted.is_lent = true;
-        const xseg_status status = lender != NULL ? xseg_arena_lend(lender, &wanted, out) : XSEG_OK;
-        if (status != XSEG_OK)
-            return status;
+        if (lender != NULL)
+            status = xseg_arena_lend(lender, &wanted, out);
     }
-    return XSEG_OK;
+    if (pool != NULL)
+        xseg_pool_end_visit(pool);
+    return status;
 }
 
 static xseg_status wait_for_pending(struct xseg_arena *arena, const struct xseg_need *need,
@@ -242,8 +244,8 @@ static rung *const *choose_rungs(const struct xseg_arena *arena, const struct xs
     if (xseg_pending_captures(arena->device->pending))
         return is_paged && !need->is_single ? capture_rungs : classic_capture_rungs;
     if (is_paged && need->is_single)
-        return arena->pool->body->is_full ? single_full_pool_rungs : single_rungs;
-    if (arena->pool->body->is_full)
+        return arena->pool->is_full ? single_full_pool_rungs : single_rungs;
+    if (arena->pool->is_full)
         return is_paged ? full_pool_rungs : classic_full_pool_rungs;
     return is_paged ? expandable_rungs : classic_rungs;
 }
@@ -316,8 +318,7 @@ static bool device_is_short(const struct xseg_arena *arena, xseg_status refused)
 {
     if (xseg_pool_has_own_memory(arena->pool))
         return false;
-    return refused == XSEG_ERR_NO_MEMORY ||
-           (refused == XSEG_ERR_LIMIT && !arena->pool->body->is_full);
+    return refused == XSEG_ERR_NO_MEMORY || (refused == XSEG_ERR_LIMIT && !arena->pool->is_full);
 }
 
 /* Bytes that the device has to have free for a request: a growth ends where a full page does, wherever it begins. */
@@ -390,7 +391,7 @@ static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *ne
 
     XSEG_ASSERT(is_shortage(refused));
     device->is_short = device->is_short || device_is_short(arena, refused);
-    if (device->is_short && need->expandable && !arena->pool->body->is_full)
+    if (device->is_short && need->expandable && !arena->pool->is_full)
         atomic_store_explicit(&device->asks_late, true, memory_order_relaxed);
     if (!need->is_guarded && !xseg_pending_captures(device->pending))
         status = take_finished(arena, need, out);
@@ -478,8 +479,7 @@ static void note_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free
     xseg_arena_unlock(arena);
 }
 
-/* Report a request that was refused.  Until that is done the request is one of the arena's misses, so that the arena does
- * not become another stream's. */
+/* Report a request that was refused. */
 static void report(struct xseg_arena *arena, const struct xseg_need *need, xseg_status status,
                    bool rejected)
 {
@@ -489,10 +489,6 @@ static void report(struct xseg_arena *arena, const struct xseg_need *need, xseg_
         device->allocator->report_oom(device->allocator);
     (void)xseg_shortage_tell(arena, need, status,
                              rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);
-    xseg_lock_take(&device->growth_lock);
-    XSEG_ASSERT(arena->misses > 0);
-    arena->misses--;
-    xseg_lock_give(&device->growth_lock);
 }
 
 /* Whether a guarded block was wanted while the device still made pages. */
@@ -522,11 +518,10 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
     XSEG_ASSERT(out->base == 0 && need->bytes >= need->requested);
     xseg_lock_take(&device->growth_lock);
     struct xseg_unpaged unpaged = xseg_unpaged_begin(device);
-    if (!xseg_arena_is_for(arena, need) || is_late(device, need)) {
+    if (is_late(device, need)) {
         xseg_lock_give(&device->growth_lock);
         return XSEG_OK;
     }
-    arena->misses++;
     xseg_status status = serve_somehow(arena, need, out, &unpaged, &says);
     if (is_shortage(status)) {
         rejected = is_rejected(device, need);
@@ -544,8 +539,6 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
             note_oom(arena, need->requested, free_bytes);
     }
     const bool is_short = is_shortage(status);
-    XSEG_ASSERT(arena->misses > 0);
-    arena->misses -= !is_short;
     xseg_lock_give(&device->growth_lock);
     if (says)
         say_addresses_are_short(device);

@@ -16,7 +16,7 @@ enum xseg_refuser xseg_refusal_of_limit(const struct xseg_device *device, uint64
 /* Write the limit that refused: "hard_limit_mb (device 0, 120.00 MiB) leaves no room for " */
 static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
 {
-    const struct xseg_device *device = pool->body->device;
+    const struct xseg_device *device = pool->device;
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
     const uint64_t hard = xseg_bounds_hard(&device->bounds);
 
@@ -58,7 +58,7 @@ static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
 void xseg_refusal_add(struct xseg_text *text, const struct xseg_pool *pool, xseg_status status,
                       uint64_t bytes)
 {
-    const struct xseg_device *device = pool->body->device;
+    const struct xseg_device *device = pool->device;
     const int ordinal = device->context.ordinal;
 
     XSEG_ASSERT(xseg_refusal_is_shortage(status));
@@ -76,7 +76,7 @@ void xseg_refusal_add(struct xseg_text *text, const struct xseg_pool *pool, xseg
 
 xseg_status xseg_refusal_fail(struct xseg_pool *pool, enum xseg_refuser refuser, uint64_t more)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
     const xseg_status status = refuser == XSEG_REFUSER_DEVICE ? XSEG_ERR_NO_MEMORY : XSEG_ERR_LIMIT;
     char buffer[512];
     struct xseg_text text;
@@ -87,7 +87,7 @@ xseg_status xseg_refusal_fail(struct xseg_pool *pool, enum xseg_refuser refuser,
     xseg_refusal_add(&text, pool, status, more);
     xseg_text_add(&text, " more: ");
     if (refuser == XSEG_REFUSER_POOL) {
-        xseg_text_add_mib(&text, atomic_load_explicit(&pool->body->reserved, memory_order_relaxed));
+        xseg_text_add_mib(&text, atomic_load_explicit(&pool->reserved, memory_order_relaxed));
         xseg_text_add(&text, " are the pool's");
     } else {
         xseg_text_add_mib(&text, xseg_device_physical(device));

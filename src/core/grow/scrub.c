@@ -9,7 +9,7 @@ struct xseg_page_taker xseg_scrub_taker(const struct xseg_arena *arena,
 {
     struct xseg_device *device = arena->device;
     struct xseg_page_taker taker = {
-        arena->pool, XSEG_PAGE_ANY,
+        xseg_pool_owner(arena->pool), XSEG_PAGE_ANY,
         segment != NULL ? segment->properties : xseg_pool_properties(arena->pool), NULL};
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));

@@ -256,7 +256,7 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
             }
             xseg_pool_note_growth(arena, block->bytes);
             note_map(block);
-            atomic_fetch_add_explicit(&pool->body->device->scrubbed, supply.cleared,
+            atomic_fetch_add_explicit(&pool->device->scrubbed, supply.cleared,
                                       memory_order_relaxed);
             xseg_poison_busy(block);
         }

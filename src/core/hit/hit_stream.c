@@ -123,7 +123,7 @@ bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool
                               uint64_t bytes, xseg_stream handle, void **out)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
 
     if (!config->has_plain_hits || xseg_pool_is_whole(pool) || !xseg_pool_is_plain(pool) ||
         bytes - 1 >= XSEG_SIZE_ABSURD - 1 || xseg_pending_captures(device->pending) ||
@@ -136,8 +136,7 @@ bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool
     if (arena == NULL)
         return false;
     xseg_arena_lock(arena);
-    const uint64_t base =
-        arena->is_paused || arena->pool != pool ? 0 : xseg_hit_stream_serve(config, arena, bytes);
+    const uint64_t base = arena->is_paused ? 0 : xseg_hit_stream_serve(config, arena, bytes);
     xseg_arena_unlock(arena);
     if (base == 0)
         return false;

@@ -5,7 +5,7 @@
  * They are read while everything runs, without the driver, so they may be of slightly different moments.  Sums that belong
  * together are made of the same numbers: physical_bytes is never less than reserved_bytes or idle_bytes.
  *
- * Locking: none is taken, none need be held.
+ * Locking: takes TABLE for each pool; no lock that an allocation takes.
  */
 #ifndef XSEG_CORE_DEVICE_FIGURES_H
 #define XSEG_CORE_DEVICE_FIGURES_H

@@ -505,7 +505,7 @@ static const struct xseg_extent *extent_after(const struct xseg_arena *arena,
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
         const struct xseg_segment *segment = &extent->segment;
 
-        if (segment->base + segment->bytes > cursor && (pool == NULL || pool == segment->owner) &&
+        if (segment->base + segment->bytes > cursor && (pool == NULL || pool == arena->pool) &&
             (lowest == NULL || segment->base < lowest->segment.base))
             lowest = extent;
     }

@@ -58,8 +58,8 @@ static void add_row(void *self, const struct xseg_pool_figures *figures)
     row->reserved = figures->reserved;
     row->registered = figures->registered;
     row->limit = figures->limit;
-    row->recent_peak = figures->body == NULL ? XSEG_FIGURES_NONE
-                                             : xseg_recent_peak_read(&figures->body->recent,
+    row->recent_peak = figures->pool == NULL ? XSEG_FIGURES_NONE
+                                             : xseg_recent_peak_read(&figures->pool->recent,
                                                                      rows->now, row->reserved);
 }
 

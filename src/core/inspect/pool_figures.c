@@ -10,10 +10,10 @@ struct pools {
     struct xseg_device *device;
     uint64_t registered; /* bytes that rows do not have yet */
     size_t own;
-    struct xseg_pool_body *guarded; /* or NULL */
+    struct xseg_pool *guarded; /* or NULL */
     /* Private pools: how many have been met, and the last of these, by turns. */
     size_t count;
-    struct xseg_pool_body *last[XSEG_POOL_FIGURES_OWN];
+    struct xseg_pool *last[XSEG_POOL_FIGURES_OWN];
     struct xseg_pool_figures others, ended;
 };
 
@@ -45,53 +45,57 @@ static uint64_t take_registered(struct pools *pools, const struct xseg_pool *poo
     return bytes;
 }
 
-static struct xseg_pool_figures read_pool(struct xseg_pool_body *body, enum xseg_pool_figures_of of,
+static struct xseg_pool_figures read_pool(struct xseg_pool *pool, enum xseg_pool_figures_of of,
                                           const char *label)
 {
     struct xseg_pool_figures row = {
         .of = of,
         .count = 1,
-        .number = body->number,
+        .number = pool->number,
         .label = label,
-        .limit = atomic_load_explicit(&body->limit, memory_order_relaxed),
-        .body = body,
+        .limit = atomic_load_explicit(&pool->limit, memory_order_relaxed),
+        .pool = pool,
     };
 
-    xseg_pool_visit_arenas(body, add_arena, &row);
+    xseg_pool_visit_arenas(pool, add_arena, &row);
     return row;
 }
 
 /* --- All rows. --- */
 
 /* Private pools come with the newest first: the last ones to be met have rows, and one that they displace has none. */
-static void note_private(struct pools *pools, struct xseg_pool_body *body)
+static void note_private(struct pools *pools, struct xseg_pool *pool)
 {
-    struct xseg_pool_body *younger = body;
+    struct xseg_pool *younger = pool;
 
+    xseg_pool_begin_visit(pool);
     if (pools->own > 0) {
-        struct xseg_pool_body **place = &pools->last[pools->count % pools->own];
+        struct xseg_pool **place = &pools->last[pools->count % pools->own];
 
         younger = *place;
-        *place = body;
+        *place = pool;
     }
     pools->count++;
     if (younger == NULL)
         return;
     xseg_pool_visit_arenas(younger, add_arena, &pools->others);
-    pools->others.registered += take_registered(pools, younger->pool);
+    pools->others.registered += take_registered(pools, younger);
     pools->others.count++;
+    xseg_pool_end_visit(younger);
 }
 
-static void note_pool(struct pools *pools, struct xseg_pool_body *body)
+static void note_pool(struct pools *pools, struct xseg_pool *pool)
 {
-    const struct xseg_pool *pool = body->pool;
+    const struct xseg_pool_figures row = read_pool(pool, XSEG_POOL_FIGURES_ENDED, "ended");
 
-    if (pool->is_orphans)
-        xseg_pool_visit_arenas(body, add_arena, &pools->ended);
-    else if (pool->is_guarded)
-        pools->guarded = body;
-    else
-        note_private(pools, body);
+    if (pool->is_guarded) {
+        pools->guarded = pool;
+    } else if (xseg_pool_is_retired(pool) && row.live == 0 && row.pending == 0) {
+        pools->ended.cached += row.cached;
+        pools->ended.reserved += row.reserved;
+    } else {
+        note_private(pools, pool);
+    }
 }
 
 static void visit_pools(struct pools *pools, xseg_pool_figures_visitor *visit, void *self)
@@ -103,11 +107,12 @@ static void visit_pools(struct pools *pools, xseg_pool_figures_visitor *visit, v
         visit(self, &row);
     }
     for (size_t age = 1; age <= xseg_min(pools->count, pools->own); age++) {
-        struct xseg_pool_body *body = pools->last[(pools->count - age) % pools->own];
+        struct xseg_pool *pool = pools->last[(pools->count - age) % pools->own];
 
-        row = read_pool(body, XSEG_POOL_FIGURES_PRIVATE, body->label);
-        row.registered = take_registered(pools, body->pool);
+        row = read_pool(pool, XSEG_POOL_FIGURES_PRIVATE, pool->label);
+        row.registered = take_registered(pools, pool);
         visit(self, &row);
+        xseg_pool_end_visit(pool);
     }
     if (pools->others.count != 0)
         visit(self, &pools->others);
@@ -129,16 +134,12 @@ size_t xseg_pool_figures_visit(struct xseg_device *device, size_t own,
     };
 
     XSEG_ASSERT(own <= XSEG_POOL_FIGURES_OWN);
-    xseg_retire_begin_visit(device);
-    struct xseg_pool_figures row =
-        read_pool(&device->pool_body, XSEG_POOL_FIGURES_DEFAULT, "default");
+    struct xseg_pool_figures row = read_pool(&device->pool, XSEG_POOL_FIGURES_DEFAULT, "default");
     row.registered = take_registered(&pools, NULL);
     visit(self, &row);
-    /* A pool that is made meanwhile comes before these in the list, and is left out. */
-    for (struct xseg_pool_body *body = atomic_load(&device->private_pools); body != NULL;
-         body = atomic_load(&body->next))
-        note_pool(&pools, body);
+    /* A pool that is created meanwhile comes before these in the list, and is left out. */
+    for (struct xseg_pool *pool = NULL; (pool = xseg_pools_next(device, pool)) != NULL;)
+        note_pool(&pools, pool);
     visit_pools(&pools, visit, self);
-    xseg_retire_end_visit(device);
     return pools.count;
 }

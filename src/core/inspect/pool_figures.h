@@ -7,7 +7,7 @@
  * the pool that it belongs to: of a pool, `reserved` is live + pending + cached, where blocks that it has lent count as
  * its own.  The blocks of a paused pool are live without being reserved.
  *
- * Locking: REGISTRATIONS is taken for moments, once something was registered; none need be held.
+ * Locking: takes TABLE for each pool, and REGISTRATIONS once something was registered; no lock that an allocation takes.
  */
 #ifndef XSEG_CORE_POOL_FIGURES_H
 #define XSEG_CORE_POOL_FIGURES_H
@@ -26,7 +26,7 @@ enum xseg_pool_figures_of {
     XSEG_POOL_FIGURES_GUARDED, /* blocks with a segment of their own (unmap_on_free, guard_page) */
     XSEG_POOL_FIGURES_PRIVATE, /* a private pool; the oldest comes first */
     XSEG_POOL_FIGURES_OTHERS,  /* younger private pools, together */
-    XSEG_POOL_FIGURES_ENDED    /* cached memory of pools that have ended, together */
+    XSEG_POOL_FIGURES_ENDED    /* retired pools whose memory is all cached, together */
 };
 
 struct xseg_pool_figures {
@@ -37,7 +37,7 @@ struct xseg_pool_figures {
     uint64_t live, pending, cached, reserved; /* bytes */
     uint64_t registered;                      /* bytes, see xseg/stats.h */
     uint64_t limit;                           /* on `reserved`, bytes; UINT64_MAX: no limit */
-    const struct xseg_pool_body *body;        /* for its peaks; NULL: of OTHERS and ENDED */
+    const struct xseg_pool *pool;             /* for its peaks; NULL: of OTHERS and ENDED */
 };
 
 /* Gets a row, which it may use until it returns. */

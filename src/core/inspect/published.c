@@ -11,7 +11,7 @@
 _Static_assert(ROWS_LEAST >= XSEG_POOL_FIGURES_COMMON, "each device has its rows");
 _Static_assert(XSEG_PUBLISHED_POOLS <= XSEG_POOL_FIGURES_OWN + XSEG_POOL_FIGURES_COMMON,
                "rows that would stay empty");
-_Static_assert(sizeof(((struct xseg_pool_body *)NULL)->label) <= XSEG_PUBLISHED_LABEL,
+_Static_assert(sizeof(((struct xseg_pool *)NULL)->label) <= XSEG_PUBLISHED_LABEL,
                "a label fits in");
 
 static uint64_t rest_of(uint64_t whole, uint64_t part)
@@ -30,12 +30,12 @@ struct rows {
 /* Where pools share a row, its peak is what it has now. */
 static uint64_t peak_of(const struct xseg_pool_figures *figures)
 {
-    const struct xseg_pool_body *body = figures->body;
+    const struct xseg_pool *pool = figures->pool;
 
     /* Memory may come between the two looks. */
-    return body == NULL ? figures->reserved
+    return pool == NULL ? figures->reserved
                         : xseg_max(figures->reserved,
-                                   atomic_load_explicit(&body->reserved_peak[XSEG_STAT_ALL],
+                                   atomic_load_explicit(&pool->reserved_peak[XSEG_STAT_ALL],
                                                         memory_order_relaxed));
 }
 

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
@@ -63,7 +64,7 @@ static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
 
 static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
 {
-    struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
+    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     harvest->count = harvest->cached_count = harvest->pending = harvest->used = 0;
@@ -120,9 +121,9 @@ static xseg_status harvest_all(struct xseg_pool *pool, size_t head, bool with_ca
 static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *harvest)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (xseg_pending_captures(pool->body->device->pending))
+    if (xseg_pending_captures(pool->device->pending))
         return xseg_fail(XSEG_ERR_BUSY, "a capture is under way on device %d: end it first",
-                         pool->body->device->context.ordinal);
+                         pool->device->context.ordinal);
     if (harvest->pending > 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "freed blocks of pool %s still wait for other streams (%zu): wait for "
@@ -135,7 +136,7 @@ static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *ha
 
 xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint **out)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
     const bool with_users = (xseg_history_settings(&device->history) & XSEG_HISTORY_USERS) != 0;
     struct xseg_checkpoint_ranges *ranges = NULL;
     struct xseg_checkpoint *checkpoint = NULL;
@@ -158,6 +159,8 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
     XSEG_ASSERT(memory != NULL && harvest.pending == 0);
     checkpoint = memory;
     checkpoint->pool = pool;
+    checkpoint->serial = pool->serial;
+    memcpy(checkpoint->label, pool->label, sizeof(checkpoint->label));
     checkpoint->count = harvest.count;
     checkpoint->users = harvest.users;
     checkpoint->cached = harvest.cached;
@@ -178,7 +181,7 @@ void xseg_checkpoint_free(struct xseg_checkpoint *checkpoint)
 
 static struct xseg_extent *extent_of(const struct xseg_pool *pool, uint64_t address)
 {
-    struct xseg_extent *extent = xseg_page_map_find(pool->body->device->page_map, address);
+    struct xseg_extent *extent = xseg_page_map_find(pool->device->page_map, address);
 
     return extent != NULL && address >= extent->segment.base &&
                    address - extent->segment.base < extent->segment.bytes
@@ -334,7 +337,7 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
                                     void (*moved)(void *self, void *pointer, bool freed),
                                     void *self)
 {
-    struct xseg_device *device = checkpoint->pool->body->device;
+    struct xseg_device *device = checkpoint->pool->device;
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
     struct harvest live;
     void *memory = NULL;
@@ -402,7 +405,7 @@ static bool are_equal(const uint64_t *address, size_t count, const struct harves
 xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointers, size_t count,
                                     bool *exactly)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
     uint64_t *address = calloc(count + 1, sizeof(*address));
     struct harvest live;
     void *memory = NULL;

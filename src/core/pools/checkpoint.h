@@ -25,6 +25,9 @@ struct xseg_checkpoint_block {
 
 struct xseg_checkpoint {
     struct xseg_pool *pool;
+    /* Of `pool`, which may have been freed since then. */
+    uint64_t serial;
+    char label[XSEG_POOL_NAME_MOST + 3];
     size_t count;
     struct xseg_checkpoint_ranges *ranges;
     const uint64_t *users; /* [count], the words of the blocks' requests; NULL without block_user */

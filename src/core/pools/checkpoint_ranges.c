@@ -85,7 +85,7 @@ static xseg_status visit(const struct xseg_pool *pool, const struct xseg_checkpo
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_LIST_FOR(node, &pool->body->device->ranges->bodies)
+    XSEG_LIST_FOR(node, &pool->device->ranges->bodies)
     {
         struct xseg_range_body *body = XSEG_CONTAINER(node, struct xseg_range_body, link);
 
@@ -281,5 +281,5 @@ void xseg_checkpoint_ranges_finish(const struct xseg_checkpoint_ranges *saved,
     (void)visit(pool, saved, leave_part, &any);
     (void)visit(pool, saved, retake_part, NULL);
     if (any)
-        xseg_leaving_look(pool->body->device, false);
+        xseg_leaving_look(pool->device, false);
 }

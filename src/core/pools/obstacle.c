@@ -162,21 +162,21 @@ static xseg_status judge(const struct xseg_pool *pool, const struct obstacles *f
 xseg_status xseg_obstacle_close(struct xseg_pool *pool)
 {
     struct obstacles found = {.status = XSEG_OK};
-    struct questions questions = {pool->body->device, &found};
+    struct questions questions = {pool->device, &found};
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(pool->body->state == XSEG_POOL_MOVES);
-    xseg_pending_poll(pool->body->device->pending);
-    xseg_leaving_look(pool->body->device, false);
-    xseg_pool_visit_arenas(pool->body, close_arena, &found);
-    xseg_pool_visit_arenas(pool->body, look_at_ranges, &found);
-    xseg_streams_visit(&pool->body->device->streams, ask_stream, &questions);
+    XSEG_ASSERT(pool->state == XSEG_POOL_MOVES);
+    xseg_pending_poll(pool->device->pending);
+    xseg_leaving_look(pool->device, false);
+    xseg_pool_visit_arenas(pool, close_arena, &found);
+    xseg_pool_visit_arenas(pool, look_at_ranges, &found);
+    xseg_streams_visit(&pool->device->streams, ask_stream, &questions);
     return judge(pool, &found);
 }
 
 void xseg_obstacle_open(struct xseg_pool *pool)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(pool->body->state == XSEG_POOL_RUNS);
-    xseg_pool_visit_arenas(pool->body, open_arena, NULL);
+    XSEG_ASSERT(pool->state == XSEG_POOL_RUNS);
+    xseg_pool_visit_arenas(pool, open_arena, NULL);
 }

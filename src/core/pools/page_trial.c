@@ -102,10 +102,10 @@ static xseg_status try_page(struct xseg_device *device)
 static void follow(struct xseg_device *device)
 {
     struct xseg_page_trial *trial = &device->sharing->exporting;
-    bool *exportable = &device->pool_body.options.exportable;
+    bool *exportable = &device->pool.options.exportable;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && trial->verdict == XSEG_PAGE_TRIAL_WORKS);
-    if (trial->is_wanted && !*exportable && atomic_load(&device->pool_body.reserved) == 0) {
+    if (trial->is_wanted && !*exportable && atomic_load(&device->pool.reserved) == 0) {
         *exportable = true;
         set_all_properties(device);
     }

@@ -39,8 +39,7 @@ typedef void visit(struct move *move, struct xseg_segment *segment);
 
 static void visit_segments(struct move *move, visit *each)
 {
-    struct xseg_arena *arena =
-        atomic_load_explicit(&move->pool->body->arenas, memory_order_acquire);
+    struct xseg_arena *arena = atomic_load_explicit(&move->pool->arenas, memory_order_acquire);
 
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire))
         XSEG_LIST_FOR(node, &arena->extents)
@@ -79,7 +78,7 @@ static xseg_status check_captures(const struct xseg_device *device)
 
 static xseg_status check_begin(const struct xseg_pool *pool)
 {
-    const struct xseg_device *device = pool->body->device;
+    const struct xseg_device *device = pool->device;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_context_is_lost(&device->context))
@@ -137,7 +136,7 @@ static void settle_arena(void *self, struct xseg_arena *arena)
     xseg_arena_lock(arena);
     const uint64_t before = arena->evicted;
     arena->evicted = evicted;
-    atomic_fetch_add_explicit(&pool->body->device->evicted, evicted - before, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->device->evicted, evicted - before, memory_order_relaxed);
     if (evicted > before)
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, evicted - before);
     if (evicted < before)
@@ -158,9 +157,9 @@ static void settle(struct move *move, enum xseg_pool_state state)
     struct xseg_pool *pool = move->pool;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(pool->body->state == XSEG_POOL_MOVES && state != XSEG_POOL_MOVES);
-    xseg_pool_visit_arenas(pool->body, settle_arena, pool);
-    pool->body->state = state;
+    XSEG_ASSERT(pool->state == XSEG_POOL_MOVES && state != XSEG_POOL_MOVES);
+    xseg_pool_visit_arenas(pool, settle_arena, pool);
+    pool->state = state;
     if (state == XSEG_POOL_RUNS)
         xseg_obstacle_open(pool);
 }
@@ -200,7 +199,7 @@ static void load_segment(struct move *move, struct xseg_segment *segment)
 static xseg_status copy_all(struct move *move, visit *each)
 {
     XSEG_ASSERT(!xseg_lock_is_any_held());
-    XSEG_ASSERT(move->contents != NULL && move->pool->body->state == XSEG_POOL_MOVES);
+    XSEG_ASSERT(move->contents != NULL && move->pool->state == XSEG_POOL_MOVES);
     move->offset = 0;
     move->status = xseg_contents_wake(move->contents);
     if (move->status == XSEG_OK)
@@ -273,7 +272,7 @@ static xseg_status undo_leave(struct move *move, xseg_status status)
     visit_segments(move, return_segment);
     if (move->status == XSEG_OK)
         return xseg_fail(status, "%s", reason);
-    move->pool->body->contents = move->contents;
+    move->pool->contents = move->contents;
     settle(move, XSEG_POOL_PAUSED);
     return xseg_fail(status,
                      "%s; the driver did not let this be undone, so pool %s is paused, with its "
@@ -285,13 +284,13 @@ static xseg_status undo_leave(struct move *move, xseg_status status)
 static xseg_status leave(struct move *move)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(move->pool->body->contents == NULL);
+    XSEG_ASSERT(move->pool->contents == NULL);
     move->status = XSEG_OK;
     visit_segments(move, leave_segment);
     if (move->status != XSEG_OK)
         return undo_leave(move, move->status);
     visit_segments(move, drop_segment);
-    move->pool->body->contents = move->contents;
+    move->pool->contents = move->contents;
     if (move->contents != NULL)
         xseg_contents_rest(move->contents);
     settle(move, XSEG_POOL_PAUSED);
@@ -329,36 +328,35 @@ static xseg_status pause(struct move *move, enum xseg_keep keep, const char *pat
 
 static xseg_status pause_pool(struct xseg_pool *pool, enum xseg_keep keep, const char *path)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
     struct move move = {.device = device, .pool = pool};
 
     XSEG_ASSERT(!xseg_lock_is_any_held());
     xseg_lock_take(&device->growth_lock);
     xseg_status status = check_begin(pool);
     if (status == XSEG_OK) {
-        pool->body->state = XSEG_POOL_MOVES;
+        pool->state = XSEG_POOL_MOVES;
         status = pause(&move, keep, path);
-        if (pool->body->state == XSEG_POOL_MOVES) {
+        if (pool->state == XSEG_POOL_MOVES) {
             if (move.is_told)
                 (void)xseg_notice_pool(pool, false);
             settle(&move, XSEG_POOL_RUNS);
             xseg_forget_contents(move.contents);
         }
     }
-    XSEG_ASSERT(status != XSEG_OK || pool->body->state == XSEG_POOL_PAUSED);
+    XSEG_ASSERT(status != XSEG_OK || pool->state == XSEG_POOL_PAUSED);
     xseg_lock_give(&device->growth_lock);
     return status;
 }
 
 xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const char *path)
 {
-    const struct xseg_pool_body *body = pool->body;
-    const int device = body->device->context.ordinal;
+    const int device = pool->device->context.ordinal;
 
-    XSEG_SPAN_BEGIN(pause, device, atomic_load_explicit(&body->reserved, memory_order_relaxed));
+    XSEG_SPAN_BEGIN(pause, device, atomic_load_explicit(&pool->reserved, memory_order_relaxed));
     const xseg_status status = pause_pool(pool, keep, path);
     XSEG_SPAN_END(pause, device, status);
-    xseg_allocator_end_call(body->device->allocator);
+    xseg_allocator_end_call(pool->device->allocator);
     return status;
 }
 
@@ -410,8 +408,7 @@ static xseg_status supply(struct move *move)
 /* Ask other processes for memory, and try again until the time is over. */
 static xseg_status supply_from_others(struct move *move, xseg_status status)
 {
-    struct xseg_arena *arena =
-        atomic_load_explicit(&move->pool->body->arenas, memory_order_acquire);
+    struct xseg_arena *arena = atomic_load_explicit(&move->pool->arenas, memory_order_acquire);
     struct xseg_asking asking;
 
     /* A pool that has had no memory misses none: it is a limit that is passed already. */
@@ -467,11 +464,11 @@ static xseg_status resume(struct move *move)
     const xseg_status status = come_back(move);
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(move->contents == move->pool->body->contents);
+    XSEG_ASSERT(move->contents == move->pool->contents);
     if (status == XSEG_OK) {
-        xseg_pool_visit_arenas(move->pool->body, note_return, NULL);
+        xseg_pool_visit_arenas(move->pool, note_return, NULL);
         visit_segments(move, arrive_segment);
-        move->pool->body->contents = NULL;
+        move->pool->contents = NULL;
         xseg_forget_contents(move->contents);
         (void)xseg_notice_pool(move->pool, false);
         settle(move, XSEG_POOL_RUNS);
@@ -488,32 +485,32 @@ static xseg_status resume(struct move *move)
 
 static xseg_status resume_pool(struct xseg_pool *pool)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
     struct move move = {.device = device, .pool = pool};
     xseg_status status = XSEG_OK;
 
     xseg_lock_take(&device->growth_lock);
     if (xseg_context_is_lost(&device->context))
         status = xseg_driver_fail_lost(&device->context);
-    else if (pool->body->state == XSEG_POOL_RUNS)
+    else if (pool->state == XSEG_POOL_RUNS)
         status = xseg_fail(XSEG_ERR_ARGUMENT, "pool %s is not paused", xseg_pool_label(pool));
-    else if (pool->body->state == XSEG_POOL_MOVES)
+    else if (pool->state == XSEG_POOL_MOVES)
         status = xseg_pool_check_running(pool);
     if (status == XSEG_OK)
         status = check_captures(device);
     if (status == XSEG_OK) {
-        pool->body->state = XSEG_POOL_MOVES;
-        move.contents = pool->body->contents;
+        pool->state = XSEG_POOL_MOVES;
+        move.contents = pool->contents;
         status = resume(&move);
     }
-    XSEG_ASSERT(status != XSEG_OK || pool->body->state == XSEG_POOL_RUNS);
+    XSEG_ASSERT(status != XSEG_OK || pool->state == XSEG_POOL_RUNS);
     xseg_lock_give(&device->growth_lock);
     return status;
 }
 
 xseg_status xseg_pause_end(struct xseg_pool *pool)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
     const int ordinal = device->context.ordinal;
 
     XSEG_SPAN_BEGIN(resume, ordinal, atomic_load_explicit(&device->evicted, memory_order_relaxed));

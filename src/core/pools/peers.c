@@ -54,7 +54,7 @@ static void look_for_moves(void *self, struct xseg_arena *arena)
 {
     bool *moves = self;
 
-    *moves = *moves || arena->pool->body->state == XSEG_POOL_MOVES;
+    *moves = *moves || arena->pool->state == XSEG_POOL_MOVES;
 }
 
 /* Whether the hardware and the state of the pools let a peer be added.  GROWTH is held. */

@@ -84,7 +84,7 @@ static void unclaim(const struct commit *commit)
 /* Which idle pages the range may have; as scrub.h says, with the stream of the commit. */
 static struct xseg_page_taker taker_of(const struct commit *commit)
 {
-    struct xseg_page_taker taker = {commit->arena->pool, XSEG_PAGE_ANY,
+    struct xseg_page_taker taker = {xseg_pool_owner(commit->arena->pool), XSEG_PAGE_ANY,
                                     commit->run.extent->segment.properties, commit->run.body};
 
     if (commit->config->scrub)
@@ -110,7 +110,7 @@ static xseg_status check_limits(struct commit *commit, const struct xseg_page_ta
                          body->elastic.leaving * commit->run.extent->segment.granule_bytes);
     const xseg_status status =
         xseg_growth_check(commit->arena->pool, commit->missing, xseg_min(commit->missing, idle));
-    commit->is_full = commit->arena->pool->body->is_full;
+    commit->is_full = commit->arena->pool->is_full;
     return status;
 }
 
@@ -411,7 +411,6 @@ static void describe(struct commit *commit)
     }
     commit->need = (struct xseg_need){
         .config = commit->config,
-        .pool = commit->arena->pool,
         .requested = xseg_range_bytes(&commit->run),
         .bytes = commit->missing,
         .alignment = XSEG_SIZE_QUANTUM,
@@ -507,7 +506,7 @@ static xseg_status refuse(struct commit *commit, xseg_status status)
     uint64_t free_bytes = 0;
 
     atomic_fetch_add_explicit(&commit->device->ooms, 1, memory_order_relaxed);
-    if (commit->is_full && !arena->pool->body->is_full)
+    if (commit->is_full && !arena->pool->is_full)
         return status;
     status = xseg_shortage_fail(arena, &commit->need, status, false, &free_bytes);
     if (!xseg_notes_are_kept(arena))
@@ -525,10 +524,6 @@ static void report(const struct commit *commit, xseg_status status)
 
     device->allocator->report_oom(device->allocator);
     (void)xseg_shortage_tell(commit->arena, &commit->need, status, XSEG_OBSERVERS_OOM, 0);
-    xseg_lock_take(&device->growth_lock);
-    XSEG_ASSERT(commit->arena->misses > 0);
-    commit->arena->misses--;
-    xseg_lock_give(&device->growth_lock);
 }
 
 xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
@@ -548,12 +543,10 @@ xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t byte
         xseg_lock_give(&device->growth_lock);
         return status;
     }
-    commit.arena->misses++;
     status = commit_run(&commit);
     const bool is_short = xseg_refusal_is_shortage(status);
     if (is_short)
         status = refuse(&commit, status);
-    commit.arena->misses -= !is_short;
     xseg_lock_give(&device->growth_lock);
     if (is_short)
         report(&commit, status);

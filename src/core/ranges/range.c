@@ -13,6 +13,7 @@
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/places.h"
+#include "src/core/reclaim/release.h"
 #include "src/core/reclaim/trim_steps.h"
 
 #define DEFAULT_PAGE (2 * XSEG_MIB)
@@ -116,7 +117,7 @@ static struct xseg_range_body *make_body(uint32_t granules)
 static xseg_status get_arena(struct xseg_pool *pool, struct xseg_arena **out)
 {
     struct xseg_known_stream *stream = NULL;
-    const xseg_status status = xseg_streams_get(&pool->body->device->streams, NULL, &stream);
+    const xseg_status status = xseg_streams_get(&pool->device->streams, NULL, &stream);
 
     return status == XSEG_OK ? xseg_pool_arena(pool, stream, false, out) : status;
 }
@@ -144,7 +145,7 @@ static xseg_status reserve(struct xseg_range_body *body, struct xseg_arena *aren
 /* Whether a pool can have ranges. */
 static xseg_status check_pool(const struct xseg_pool *pool)
 {
-    const struct xseg_device *device = pool->body->device;
+    const struct xseg_device *device = pool->device;
 
     if (!xseg_device_makes_pages(device))
         return xseg_fail(
@@ -162,7 +163,7 @@ static xseg_status check_pool(const struct xseg_pool *pool)
 xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
                                 const struct xseg_range_options *options, struct xseg_range **out)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
     const uint64_t page = options->page_bytes == 0 ? DEFAULT_PAGE : options->page_bytes;
     struct xseg_arena *arena = NULL;
     xseg_status status = check_pool(pool);
@@ -315,7 +316,7 @@ xseg_status xseg_ranges_tell(struct xseg_range *range, struct xseg_range_info *o
         .committed_bytes = elastic->live * segment->granule_bytes,
         .leaving_bytes = elastic->leaving * segment->granule_bytes,
         .mapped_bytes = atomic_load_explicit(&segment->mapped, memory_order_relaxed),
-        .physical_bytes = body->pool->body->state == XSEG_POOL_PAUSED ? 0 : elastic->own,
+        .physical_bytes = body->pool->state == XSEG_POOL_PAUSED ? 0 : elastic->own,
         .prepared_bytes = xseg_pages_of_kind(&device->pages, prepared),
         .retaken = body->retaken,
     };
@@ -438,7 +439,7 @@ xseg_status xseg_ranges_release(struct xseg_range *range)
     }
     xseg_lock_give(&device->growth_lock);
     if (status == XSEG_OK)
-        (void)xseg_retire_release(pool);
+        (void)xseg_release_pool(pool);
     return status;
 }
 

@@ -42,29 +42,34 @@ static void forget_arena(void *self, struct xseg_arena *arena)
     }
 }
 
-static void forget(struct xseg_pool_body *body)
+static void end_holes(void *self, struct xseg_arena *arena)
 {
-    XSEG_ASSERT(body->state == XSEG_POOL_PAUSED);
-    xseg_pool_visit_arenas(body, forget_arena, NULL);
-    xseg_forget_contents(body->contents);
-    body->contents = NULL;
-    body->state = XSEG_POOL_RUNS;
+    (void)self;
+    (void)xseg_trim_end_holes(arena);
+}
+
+static void forget(struct xseg_pool *pool)
+{
+    XSEG_ASSERT(pool->state == XSEG_POOL_PAUSED);
+    xseg_pool_visit_arenas(pool, forget_arena, NULL);
+    xseg_forget_contents(pool->contents);
+    pool->contents = NULL;
+    pool->state = XSEG_POOL_RUNS;
+    if (xseg_pool_is_retired(pool))
+        xseg_pool_visit_arenas(pool, end_holes, NULL);
 }
 
 static void forget_some(struct xseg_device *device, bool all)
 {
-    struct xseg_pool_body *body = atomic_load(&device->private_pools);
-
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    for (; body != NULL; body = atomic_load(&body->next)) {
+    for (struct xseg_pool *pool = NULL; (pool = xseg_pools_next(device, pool)) != NULL;) {
         uint64_t active = 0;
 
-        if (body->state != XSEG_POOL_PAUSED || (!all && !xseg_pool_is_retired(body->pool)))
+        if (pool->state != XSEG_POOL_PAUSED || (!all && !xseg_pool_is_retired(pool)))
             continue;
-        xseg_pool_visit_arenas(body, add_active, &active);
-        XSEG_ASSERT(body->device == device);
+        xseg_pool_visit_arenas(pool, add_active, &active);
         if (all || active == 0)
-            forget(body);
+            forget(pool);
     }
 }
 
@@ -80,11 +85,9 @@ void xseg_forget_all(struct xseg_device *device)
 
 void xseg_forget_lost(struct xseg_device *device)
 {
-    struct xseg_pool_body *body = atomic_load(&device->private_pools);
-
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && xseg_context_is_lost(&device->context));
-    for (; body != NULL; body = atomic_load(&body->next)) {
-        xseg_forget_contents(body->contents);
-        body->contents = NULL;
+    for (struct xseg_pool *pool = NULL; (pool = xseg_pools_next(device, pool)) != NULL;) {
+        xseg_forget_contents(pool->contents);
+        pool->contents = NULL;
     }
 }

@@ -186,8 +186,7 @@ struct claim {
     uint32_t step;
     uint64_t part, part_pages, pages;
     bool rounds_up;
-    uint64_t before;   /* only memory that was cached before this time */
-    const void *owner; /* only segments of this owner; NULL: any */
+    uint64_t before; /* only memory that was cached before this time */
 };
 
 static bool is_wanted(const struct claim *claim, const struct xseg_segment *segment,
@@ -264,8 +263,7 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct claim *cl
 
     while (claim->pages > 0 && xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
            (block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
-        const bool is_owners = claim->owner == NULL || claim->owner == block->extent->segment.owner;
-        const struct run run = is_owners ? choose_run(claim, block) : (struct run){0, 0};
+        const struct run run = choose_run(claim, block);
         const uint64_t begin = block->base;
 
         bytes = block->bytes;
@@ -380,9 +378,8 @@ static void take_arena(void *self, struct xseg_arena *arena)
 
     if (!is_meant(arena, wish->pool) || taking->left.pages == 0 || taking->status != XSEG_OK ||
         (wish->stream != NULL && xseg_arena_stream(arena) != wish->stream) ||
-        (wish->pool != NULL && arena->pool != wish->pool && !arena->pool->is_orphans))
+        (wish->pool != NULL && arena->pool != wish->pool))
         return;
-    taking->left.owner = arena->pool->is_orphans ? wish->pool : NULL;
     struct xseg_block *claimed = claim_idle(taking, arena);
     if (!xseg_notice_leave(arena->device, claimed)) {
         taking->taken->busy += chain_bytes(claimed);
@@ -400,7 +397,7 @@ static void take_arena(void *self, struct xseg_arena *arena)
         taking->taken->returned += given;
         taking->taken->refused += bytes - given;
     }
-    if (xseg_pool_is_retired(arena->pool) && !arena->pool->is_orphans)
+    if (xseg_pool_is_retired(arena->pool))
         (void)xseg_trim_end_holes(arena);
 }
 
@@ -410,7 +407,7 @@ xseg_status xseg_idle_take(struct xseg_device *device, const struct xseg_idle_wi
     struct taking taking = {
         .wish = wish,
         .left = {wish->ages, wish->step, wish->part, wish->part_pages, wish->pages, wish->rounds_up,
-                 UINT64_MAX, NULL},
+                 UINT64_MAX},
         .taken = taken,
         .status = XSEG_OK,
     };

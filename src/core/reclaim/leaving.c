@@ -379,7 +379,7 @@ static bool take(struct run run, bool keep)
 static void work(struct xseg_device *device, struct xseg_leaving_batch *batch, bool keep)
 {
     /* What leaves is in the way of a pause, until it has gone. */
-    XSEG_ASSERT(batch->extent->arena->pool->body->state != XSEG_POOL_PAUSED);
+    XSEG_ASSERT(batch->extent->arena->pool->state != XSEG_POOL_PAUSED);
     batch->is_worked = true;
     batch->let_go = xseg_leaving_batch_released(batch->extent);
     for (uint32_t at = batch->first;;) {

@@ -125,7 +125,7 @@ static void collect_arena(void *self, struct xseg_arena *arena)
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
         struct xseg_mapping mapping;
 
-        if (collection->pool != NULL && extent->segment.owner != collection->pool)
+        if (collection->pool != NULL && arena->pool != collection->pool)
             continue;
         for (uint32_t at = 0, end = xseg_mapping_granules(extent);
              collection->status == XSEG_OK && xseg_mapping_next(extent, &at, end, &mapping);) {

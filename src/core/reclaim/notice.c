@@ -138,11 +138,11 @@ void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t 
 
 bool xseg_notice_pool(struct xseg_pool *pool, bool leaves)
 {
-    struct xseg_device *device = pool->body->device;
+    struct xseg_device *device = pool->device;
     struct xseg_fail_kept kept;
-    struct xseg_arena *arena = atomic_load_explicit(&pool->body->arenas, memory_order_acquire);
+    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && pool->body->state == XSEG_POOL_MOVES);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && pool->state == XSEG_POOL_MOVES);
     if (!xseg_notice_is_wanted(device))
         return true;
     const bool outer = begin_leaving();

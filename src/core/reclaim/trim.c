@@ -24,50 +24,21 @@ struct trim {
     xseg_status status; /* the first error of a stream */
 };
 
-/* The owner whose segments are selected in an arena: NULL, which is all, but in the arenas of orphans. */
-static const void *owner_in(const struct trim *trim, const struct xseg_arena *arena)
-{
-    return arena->pool->is_orphans ? trim->plan->pool : NULL;
-}
-
-static bool is_owners(void *owner, const struct xseg_block *block)
-{
-    return owner == NULL || block->extent->segment.owner == owner;
-}
-
-/* Mapped bytes of an owner's segments among orphans; all of them are cached. */
-static uint64_t orphan_bytes(const struct xseg_arena *arena, const void *owner)
-{
-    uint64_t bytes = 0;
-
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        const struct xseg_segment *segment =
-            &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
-
-        if (segment->owner == owner)
-            bytes += atomic_load_explicit(&segment->mapped, memory_order_relaxed);
-    }
-    return bytes;
-}
-
 /* Cached bytes of an arena; none of a paused one, whose memory is evicted. */
-static uint64_t cached_bytes(const struct xseg_arena *arena, const void *owner)
+static uint64_t cached_bytes(const struct xseg_arena *arena)
 {
     if (arena->is_paused)
         return 0;
-    if (owner != NULL)
-        return orphan_bytes(arena, owner);
     const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
     const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
     XSEG_ASSERT(active <= reserved);
     return reserved - active;
 }
 
-static uint64_t locked_cached_bytes(struct xseg_arena *arena, const void *owner)
+static uint64_t locked_cached_bytes(struct xseg_arena *arena)
 {
     xseg_arena_lock(arena);
-    const uint64_t bytes = cached_bytes(arena, owner);
+    const uint64_t bytes = cached_bytes(arena);
     xseg_arena_unlock(arena);
     return bytes;
 }
@@ -103,7 +74,7 @@ static void add_whole(struct whole *sum, const struct xseg_block *block)
 }
 
 /* Cached bytes of an arena in whole pages and segments: those that could go, and those that are held. */
-static struct whole whole_bytes(struct xseg_arena *arena, const void *owner)
+static struct whole whole_bytes(struct xseg_arena *arena)
 {
     uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
     struct whole sum = {0, {0, 0}};
@@ -113,14 +84,13 @@ static struct whole whole_bytes(struct xseg_arena *arena, const void *owner)
     while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
-        if (is_owners((void *)(uintptr_t)owner, block))
-            add_whole(&sum, block);
+        add_whole(&sum, block);
     }
     return sum;
 }
 
 /* Cached bytes of an arena that are held.  Without a held page in it, no block is looked at. */
-static struct xseg_segment_held held_bytes(struct xseg_arena *arena, const void *owner)
+static struct xseg_segment_held held_bytes(struct xseg_arena *arena)
 {
     bool any = false;
 
@@ -128,7 +98,7 @@ static struct xseg_segment_held held_bytes(struct xseg_arena *arena, const void 
     {
         any |= xseg_segment_holds(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
     }
-    return any ? whole_bytes(arena, owner).held : (struct xseg_segment_held){0, 0};
+    return any ? whole_bytes(arena).held : (struct xseg_segment_held){0, 0};
 }
 
 static void note_held(struct xseg_trimmed *done, struct xseg_segment_held held)
@@ -168,19 +138,17 @@ static uint64_t give_all(struct xseg_block *claimed)
 
 static void trim_arena(struct trim *trim, struct xseg_arena *arena)
 {
-    const void *owner = owner_in(trim, arena);
-    const struct xseg_trim_wish wish = {XSEG_SIZE_SMALL_SEGMENT, trim->most, is_owners,
-                                        (void *)(uintptr_t)owner};
+    const struct xseg_trim_wish wish = {XSEG_SIZE_SMALL_SEGMENT, trim->most, NULL, NULL};
     struct xseg_block *claimed;
     uint64_t claimed_bytes = 0, cached, whole, given;
     bool idle = true;
 
     xseg_arena_lock(arena);
-    const struct xseg_segment_held held = held_bytes(arena, owner);
-    XSEG_ASSERT(held.pinned + held.exported <= cached_bytes(arena, owner));
-    cached = cached_bytes(arena, owner) - held.pinned - held.exported;
+    const struct xseg_segment_held held = held_bytes(arena);
+    XSEG_ASSERT(held.pinned + held.exported <= cached_bytes(arena));
+    cached = cached_bytes(arena) - held.pinned - held.exported;
     note_held(trim->done, held);
-    whole = trim->most == UINT64_MAX ? 0 : whole_bytes(arena, owner).loose;
+    whole = trim->most == UINT64_MAX ? 0 : whole_bytes(arena).loose;
     claimed = xseg_trim_claim(arena, &wish, &claimed_bytes);
     xseg_arena_unlock(arena);
     /* The claim may have given the lock for a moment, so it may have more or fewer bytes than were counted. */
@@ -230,8 +198,7 @@ static void end_if_retired(struct xseg_arena *arena)
 static bool is_selected(const struct xseg_trim_plan *plan, const struct xseg_arena *arena)
 {
     return (plan->stream == NULL || xseg_arena_stream(arena) == plan->stream) &&
-           (plan->pool == NULL || arena->pool == plan->pool ||
-            (arena->pool->is_orphans && xseg_retire_is_over(plan->pool)));
+           (plan->pool == NULL || arena->pool == plan->pool);
 }
 
 static void visit_arena(void *self, struct xseg_arena *arena)
@@ -242,11 +209,11 @@ static void visit_arena(void *self, struct xseg_arena *arena)
         return;
     trim->done->kept_pending += pending_bytes(arena);
     if (xseg_pending_captures(trim->device->pending)) {
-        trim->done->kept_capture += locked_cached_bytes(arena, owner_in(trim, arena));
+        trim->done->kept_capture += locked_cached_bytes(arena);
         return;
     }
     if (!may_trim(trim, arena)) {
-        trim->done->kept_pool += locked_cached_bytes(arena, NULL);
+        trim->done->kept_pool += locked_cached_bytes(arena);
         return;
     }
     trim_arena(trim, arena);
@@ -271,8 +238,8 @@ static void count_rest(void *self, struct xseg_arena *arena)
         return;
     trim->done->kept_pending += pending_bytes(arena);
     xseg_arena_lock(arena);
-    const uint64_t cached = cached_bytes(arena, owner_in(trim, arena));
-    const struct whole whole = whole_bytes(arena, owner_in(trim, arena));
+    const uint64_t cached = cached_bytes(arena);
+    const struct whole whole = whole_bytes(arena);
     xseg_arena_unlock(arena);
     if (!may_trim(trim, arena)) {
         trim->done->kept_pool += cached;
@@ -323,11 +290,8 @@ static void add_reserved(void *self, struct xseg_arena *arena)
 
     if (!is_selected(trim->plan, arena))
         return;
-    const void *owner = owner_in(trim, arena);
     xseg_arena_lock(arena);
-    trim->reserved += owner != NULL
-                          ? orphan_bytes(arena, owner)
-                          : xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    trim->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
     xseg_arena_unlock(arena);
 }
 
@@ -427,7 +391,6 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_tri
         trim_old(&trim);
     else
         xseg_device_visit_arenas(device, visit_arena, &trim);
-    xseg_retire_look_at_all(device);
 
     /* Memory that left the arenas without reaching the driver is a leftover. */
     XSEG_ASSERT(done->returned >= returned_before);

@@ -214,6 +214,7 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block,
     (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_pool_note_shrink(arena, bytes);
+    xseg_pool_drop_reference(arena->pool);
     return bytes;
 }
 
@@ -281,8 +282,8 @@ uint64_t xseg_trim_give(struct xseg_block *block, bool keep, enum xseg_history_a
     if (!xseg_extent_is_expandable(extent))
         return give_segment(arena, block, cause);
     const uint64_t given = give_pages(arena, block, keep, cause);
-    /* A segment among orphans ends with its last page. */
-    if (arena->pool->is_orphans)
+    /* A segment of a retired pool ends with its last page, and a pool with its last segment. */
+    if (xseg_pool_is_retired(arena->pool))
         (void)xseg_trim_end_hole(extent);
     return given;
 }
@@ -316,15 +317,19 @@ static void remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
     xseg_extent_fini(extent);
 }
 
-/* Give the addresses of an extent back that was removed. */
-static void end_addresses(struct xseg_device *device, struct xseg_extent *extent)
+/* Give the addresses of an extent back that was removed.  Its pool may be freed. */
+static void end_addresses(struct xseg_extent *extent)
 {
+    struct xseg_device *device = xseg_device_of(extent);
+    struct xseg_pool *pool = extent->arena->pool;
+
     XSEG_ASSERT(atomic_load(&extent->segment.mapped) == 0);
     XSEG_ASSERT(atomic_load(&device->addresses) >= extent->segment.reserved_bytes);
     atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
                               memory_order_relaxed);
     (void)xseg_segment_end(&extent->segment); /* addresses that are refused are a leftover */
     xseg_list_insert(&device->spare_extents, &extent->link);
+    xseg_pool_drop_reference(pool);
 }
 
 void xseg_trim_end_elastic(struct xseg_extent *extent)
@@ -336,7 +341,7 @@ void xseg_trim_end_elastic(struct xseg_extent *extent)
     xseg_arena_lock(arena);
     remove_extent(arena, extent);
     xseg_arena_unlock(arena);
-    end_addresses(arena->device, extent);
+    end_addresses(extent);
 }
 
 bool xseg_trim_end_hole(struct xseg_extent *extent)
@@ -344,7 +349,7 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     struct xseg_arena *arena = extent->arena;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (arena->pool->body->state != XSEG_POOL_RUNS || extent->registered != 0)
+    if (arena->pool->state != XSEG_POOL_RUNS || extent->registered != 0)
         return false;
     xseg_arena_lock(arena);
     const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE && extent->first->next == NULL &&
@@ -355,7 +360,7 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     }
     xseg_arena_unlock(arena);
     if (is_hole)
-        end_addresses(arena->device, extent);
+        end_addresses(extent);
     return is_hole;
 }
 

@@ -229,7 +229,7 @@ static void divide(struct xseg_registration_desk *desk, struct xseg_registration
     struct xseg_registration_run *left = NULL, *right = NULL;
 
     const bool stays =
-        registration->extent->arena->pool->body->state == XSEG_POOL_RUNS && !registration->ends;
+        registration->extent->arena->pool->state == XSEG_POOL_RUNS && !registration->ends;
     remove_run(registration, run);
     if (stays && from < begin)
         left = add_busy(registration, from, begin);

@@ -108,7 +108,7 @@ static xseg_status request_block(struct worker *worker, struct block *block, str
 void step_alloc(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct tag *tag = chance(worker, 2) ? any_tag(worker) : NULL;
+    struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
     struct block *block = free_block(worker), made = {0};
     const uint64_t epoch = fault_epoch();
     uint64_t features = 0;

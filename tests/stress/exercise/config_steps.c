@@ -146,7 +146,7 @@ void step_trim(struct worker *worker)
     struct xseg_where where = XSEG_WHERE_ANY;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct tag *tag = chance(worker, 4) ? any_tag(worker) : NULL;
+    struct tag *tag = chance(worker, 4) ? any_own_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch(), before = physical(world);
 
     how.wait = chance(worker, 3);
@@ -184,7 +184,7 @@ void step_prewarm(struct worker *worker)
 {
     struct world *world = worker->world;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct tag *tag = chance(worker, 2) ? any_tag(worker) : NULL;
+    struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch();
     const size_t bytes = any_size(worker);
 

@@ -32,7 +32,7 @@ void step_stats(struct worker *worker)
     struct world *world = worker->world;
     struct xseg_where where = XSEG_WHERE_ANY;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct tag *tag = chance(worker, 2) ? any_tag(worker) : NULL;
+    struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch();
 
     see_devices(world);
@@ -82,7 +82,7 @@ void step_explain(struct worker *worker)
     struct world *world = worker->world;
     struct xseg_explained sums = XSEG_EXPLAINED_INIT;
     struct xseg_where where = XSEG_WHERE_ANY;
-    struct tag *tag = chance(worker, 3) ? any_tag(worker) : NULL;
+    struct tag *tag = chance(worker, 3) ? any_own_tag(worker) : NULL;
     uint64_t left = 1 + below(worker, 200);
 
     where.device = tag == NULL ? any_device(worker) : tag->device;

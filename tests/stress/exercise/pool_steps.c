@@ -108,7 +108,7 @@ void step_tag(struct worker *worker)
 
 void step_retain(struct worker *worker)
 {
-    struct tag *tag = any_tag(worker), *own = any_own_tag(worker);
+    struct tag *own = any_own_tag(worker);
 
     if (own != NULL && own->holders < 4) {
         CHECK(CALL(xseg_pool_retain, own->pool) == XSEG_OK);
@@ -122,10 +122,6 @@ void step_retain(struct worker *worker)
         atomic_fetch_or(&own->features,
                         setting == XSEG_POOL_NO_SPLIT ? FEATURE(NO_SPLIT) : FEATURE(LEND));
     }
-    /* Of a pool that nobody holds nobody can take hold. */
-    if (worker->world->options.threads == 1 && tag != NULL && tag->holders == 0 &&
-        !tag->is_routed && !tag->is_capturing)
-        CHECK(CALL(xseg_pool_retain, tag->pool) == XSEG_ERR_ARGUMENT);
 }
 
 static void end_checkpoint(struct tag *tag)

@@ -248,19 +248,6 @@ struct stream *find_stream(struct worker *worker, int device, xseg_stream handle
     return NULL;
 }
 
-struct tag *any_tag(struct worker *worker)
-{
-    struct world *world = worker->world;
-    const unsigned tags = atomic_load_explicit(&world->tags, memory_order_acquire);
-    struct tag *own = any_own_tag(worker);
-
-    /* Mostly its own; sometimes any that there was. */
-    if (own != NULL && !chance(worker, 4))
-        return own;
-    return tags == 0 ? NULL
-                     : atomic_load_explicit(&world->tag[below(worker, tags)], memory_order_acquire);
-}
-
 struct tag *any_own_tag(struct worker *worker)
 {
     const unsigned first = (unsigned)below(worker, WORLD_TAGS);

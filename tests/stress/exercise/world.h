@@ -184,7 +184,6 @@ int any_device(struct worker *worker);
 struct stream *any_stream(struct worker *worker, int device);
 /* NULL: this worker has no such stream. */
 struct stream *find_stream(struct worker *worker, int device, xseg_stream handle);
-struct tag *any_tag(struct worker *worker);     /* of any worker; NULL: there is none */
 struct tag *any_own_tag(struct worker *worker); /* that is held; NULL: there is none */
 struct block *any_block(struct worker *worker); /* that is live; NULL: there is none */
 struct block *free_block(struct worker *worker);

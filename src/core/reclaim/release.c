@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/reclaim/release.h"
+
+#include "src/base/error.h"
+#include "src/core/device/device.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/trim_steps.h"
+
+static void end_holes(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    (void)xseg_trim_end_holes(arena);
+}
+
+/* Free the addresses of a retired pool that has no memory mapped.  A trim does that later if a capture is active. */
+static void free_addresses(struct xseg_pool *pool)
+{
+    struct xseg_device *device = pool->device;
+    struct xseg_fail_kept kept;
+
+    /* The release may follow a failure of its caller. */
+    xseg_fail_keep(&kept);
+    xseg_lock_take(&device->growth_lock);
+    if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
+        xseg_pool_visit_arenas(pool, end_holes, NULL);
+    xseg_lock_give(&device->growth_lock);
+    xseg_fail_restore(&kept);
+}
+
+bool xseg_release_pool(struct xseg_pool *pool)
+{
+    struct xseg_device *device = pool->device;
+    bool is_last = false;
+
+    XSEG_ASSERT(!xseg_lock_is_any_held());
+    if (!xseg_pool_let_go(pool, &is_last))
+        return false;
+    if (!is_last)
+        return true;
+    /* The holders' reference keeps the pool until here. */
+    if (atomic_load(&pool->references) > 1 && atomic_load(&pool->reserved) == 0)
+        free_addresses(pool);
+    xseg_pool_drop_reference(pool);
+    xseg_pools_notify(device);
+    return true;
+}

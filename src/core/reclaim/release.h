@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Release of a pool by one of its holders.
+ */
+#ifndef XSEG_CORE_RELEASE_H
+#define XSEG_CORE_RELEASE_H
+
+#include "src/core/device/pool.h"
+
+/*
+ * Remove a holder of a pool.  With the last holder the pool is retired; without memory it is destroyed, and its callback
+ * is called.  No lock is held.
+ *
+ * Returns: false if the pool has no holder
+ * Cost:    if the pool has no memory but addresses, one cuMemAddressFree per segment
+ */
+bool xseg_release_pool(struct xseg_pool *pool);
+
+#endif
