@@ -66,7 +66,7 @@ enum xseg_page_state {
     XSEG_PAGE_FRESH_MAPPED /* mapped on its way back, with new memory */
 };
 
-/* Who retains pages. */
+/* Owners of references to pages. */
 enum xseg_retainer {
     XSEG_RETAIN_PIN,          /* xseg_pin() */
     XSEG_RETAIN_REGISTRATION, /* a pinned descriptor, or a registration */

@@ -183,8 +183,12 @@ static bool on_short(void *context, const struct xseg_shortage *shortage)
     return false;
 }
 
+/* Callbacks of one registration may run in two threads at once. */
+static pthread_mutex_t runs_lock = PTHREAD_MUTEX_INITIALIZER;
+
 static void add_run(struct runs *runs, const struct xseg_registered *run)
 {
+    (void)pthread_mutex_lock(&runs_lock);
     const uintptr_t begin = (uintptr_t)run->base, end = begin + run->bytes;
 
     PROMISE(right_at(run->base, 0) != 0, "enter for %p, which is not mapped", run->base);
@@ -195,12 +199,14 @@ static void add_run(struct runs *runs, const struct xseg_registered *run)
     runs->begin[runs->count] = begin;
     runs->end[runs->count++] = end;
     runs->entered++;
+    (void)pthread_mutex_unlock(&runs_lock);
 }
 
 static void remove_run(struct runs *runs, const struct xseg_registered *run)
 {
     size_t at = 0;
 
+    (void)pthread_mutex_lock(&runs_lock);
     PROMISE(right_at(run->base, 0) != 0, "leave for %p, which is not mapped any more", run->base);
     while (at < runs->count && runs->begin[at] != (uintptr_t)run->base)
         at++;
@@ -209,6 +215,7 @@ static void remove_run(struct runs *runs, const struct xseg_registered *run)
     runs->count--;
     runs->begin[at] = runs->begin[runs->count];
     runs->end[at] = runs->end[runs->count];
+    (void)pthread_mutex_unlock(&runs_lock);
 }
 
 static bool on_enter(void *context, struct xseg_registered *run)

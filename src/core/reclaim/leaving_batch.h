@@ -13,7 +13,7 @@
 struct xseg_leaving_batch {
     struct xseg_list link; /* among all */
     struct xseg_list
-        turn; /* among those of its stream, those without event, or those that are over */
+        turn; /* among those of its stream, those without an event, or those whose stream has passed */
     struct xseg_extent *extent;
     struct xseg_known_stream *stream;
     uint64_t
@@ -32,20 +32,21 @@ struct xseg_leaving_batch {
 /* Give a batch a number; false without host memory. */
 bool xseg_leaving_batch_add(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch);
 
-/* Append a batch to the list that its state requires: of its stream, of those without an event, or of those that are over. */
+/* Append a batch to the list that its state requires: of its stream, of those without an event, or of those whose
+ * stream has passed. */
 void xseg_leaving_batch_enlist(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch);
 
 /* End a batch that has no granule left. */
 void xseg_leaving_batch_end(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch);
 
-/* How often references to memory of an extent were released. */
+/* The number of references to memory of an extent that were released. */
 uint64_t xseg_leaving_batch_released(const struct xseg_extent *extent);
 
 /* Keep a batch aside, none of whose granules may be unmapped, until a reference is released.  References that were released
  * while observers ran are not missed: the batch is examined again. */
 void xseg_leaving_batch_park(struct xseg_leaving *leaving, struct xseg_leaving_batch *batch);
 
-/* Let the next look examine a batch. */
+/* Let the next poll examine a batch. */
 void xseg_leaving_batch_wake(struct xseg_leaving_batch *batch);
 
 /* Wake the batches of extents in which a pin or an export was released. */

@@ -43,8 +43,8 @@ void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t 
  * about to be unmapped has to stay. */
 bool xseg_notice_pool(struct xseg_pool *pool, bool leaves);
 
-/* In a callback that is told of memory that is about to be unmapped: keep it, since another thread registers it or
- * deregisters it at this moment. */
+/* Called in a callback that is notified before memory is unmapped: the memory stays, since another thread registers or
+ * deregisters it. */
 void xseg_notice_keep(void);
 
 #endif

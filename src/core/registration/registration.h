@@ -42,7 +42,7 @@ struct xseg_registration {
     struct xseg_extent *extent;
     struct xseg_device *device;
     struct xseg_pool *pool;     /* as users see it */
-    uint64_t times;             /* calls of xseg_register() that it stands for */
+    uint64_t times;             /* calls of xseg_register() that returned its ID */
     struct xseg_intervals runs; /* struct xseg_registration_run */
     uint64_t bytes;             /* of runs that have entered */
     unsigned references;

@@ -19,7 +19,7 @@
 #include "src/base/lock.h"
 #include "xseg/observe.h"
 
-/* A callback of the user's that a thread runs, on the thread's stack. */
+/* A callback that a thread runs, on the thread's stack. */
 struct xseg_callback {
     const void *owner; /* the observer or registration */
     const struct xseg_callback *outer;
