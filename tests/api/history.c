@@ -139,10 +139,13 @@ struct sources {
 
 static bool look_at_source(void *context, const struct xseg_history_frame *frame)
 {
+    /* A compiler may append a suffix, as in alloc_here.constprop.0. */
+    static const char name[] = "alloc_here";
     struct sources *sources = context;
 
     sources->count += frame->source != NULL;
-    sources->functions += frame->function != NULL && strcmp(frame->function, "alloc_here") == 0;
+    sources->functions +=
+        frame->function != NULL && strncmp(frame->function, name, sizeof(name) - 1) == 0;
     if (frame->source != NULL && strstr(frame->source, "api/history.c") != NULL)
         sources->of_here += frame->line > 0;
     return true;
