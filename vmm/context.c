@@ -221,8 +221,6 @@ xseg_status xseg_context_try(struct xseg_context *context, struct xseg_leftovers
     return status;
 }
 
-/* --- Memory that may only be read. --- */
-
 xseg_status xseg_context_close(struct xseg_context *context)
 {
     return xseg_driver_let_go(context);

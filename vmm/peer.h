@@ -3,8 +3,6 @@
  * Peers: the rights of another device on memory that is mapped already.  What is mapped later gets them with the
  * rights of its own device, in one call (xseg_driver_set_access()).
  *
- * Where the owner may only read, so may its peers, or one of them could write what the owner takes for constant.
- *
  * Locking: GROWTH of the device that has the memory.
  */
 #ifndef XSEG_VMM_PEER_H
@@ -23,7 +21,7 @@ void xseg_peer_add(struct xseg_context *owner, const struct xseg_context *peer);
 void xseg_peer_remove(struct xseg_context *owner, const struct xseg_context *peer);
 
 /*
- * Give a peer the rights on all mapped pages of an expandable segment that the segment's device has, or take them away.
+ * Give a peer the right to read and write all mapped pages of an expandable segment, or take it away.
  *
  * is_allowed: false also takes it away where only some of the pages have it
  * Returns: XSEG_OK; or the driver's error: on giving, the first one, and some pages may have the right; on taking,

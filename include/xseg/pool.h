@@ -313,10 +313,10 @@ enum xseg_keep {
  *          XSEG_ERR_BUSY         work is queued on a stream of the pool, or on one that xseg_use()
  *                                named for a live block of it; freed blocks wait for other streams;
  *                                granules of a range have been decommitted, and their stream has not passed
- *                                or something holds them; a page is also mapped in another pool, where it
- *                                leaves; a page is pinned or exported; a block lives there that the pool has lent
- *                                (use_on_oom), which the text names, whatever `keep` is; another thread
- *                                allocates from the pool; a capture is under way on the device
+ *                                or something holds them; a page is pinned or exported; a block lives there
+ *                                that the pool has lent (use_on_oom), which the text names, whatever `keep` is;
+ *                                another thread allocates from the pool or is in a registration callback about
+ *                                its memory; a capture is under way on the device
  *          XSEG_ERR_PAUSED       it is paused already
  *          XSEG_ERR_UNSUPPORTED  it has classic segments, whose addresses go with their memory: make
  *                                its blocks with expandable_segments:True, without memory functions
@@ -344,8 +344,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_pool_pause(struct xseg_pool *pool, enum
  *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  there is not enough, or per_process_memory_fraction,
  *                             hard_limit_mb, xseg_limits() of the device, or the pool's own limit
  *                             does not allow it: free or trim something, or raise the limit
- *          XSEG_ERR_BUSY      a capture is under way on the device; the pool has a page of a range that another
- *                             pool has, too, which was paused after it: resume that first
+ *          XSEG_ERR_BUSY      a capture is under way on the device
  *          XSEG_ERR_ARGUMENT  the pool is not paused
  *          XSEG_ERR_FILE      the file cannot be read
  *          XSEG_ERR_UNSUPPORTED  the pool is exportable, and the driver refuses to make such memory

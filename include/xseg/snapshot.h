@@ -38,8 +38,8 @@ struct xseg_snapshot_options {
  * Write a snapshot.
  *
  * Names of the frames of call stacks are looked up first, each once: xseg_history_find_sources().  With most_ms that takes
- * at most half of the time.  Other threads go on meanwhile.  The blocks of a device are those of one moment, and its events end there; each device
- * has a moment of its own.
+ * at most half of the time.  Other threads go on meanwhile.  The blocks of a device are those of one moment, and its
+ * events end there; each device has a moment of its own.
  *
  * @param path     of the file, which is written beside it and takes its place when it is complete; a device, a
  *                 pipe and standard output (such as /dev/stdout) are written into, whole

@@ -2,7 +2,7 @@
 /*
  * What PyTorch's users write beside events: metadata and compile contexts of a thread, and annotations of a block.
  *
- * A text of the library's history is short and is kept for ever, so what is longer, or has parts, stays here, and the
+ * A text of the library's history has at most 119 bytes, so what is longer, or has parts, stays here, and the
  * text ends in its number: "optimizer #12".  A note is kept while somebody holds it or an event has its text; then its
  * number is used again, so that there are no more texts than notes at a time.  Where texts have taken TEXTS_MOST bytes,
  * new ones are numbers alone.

@@ -15,8 +15,7 @@
 /*
  * Serve a request from the free index.  Takes the lock.
  *
- * Returns: XSEG_OK, with *out unchanged for a miss, while the pool is paused, and if the arena does not belong to
- *          the pool any more; XSEG_ERR_HOST_MEMORY
+ * Returns: XSEG_OK, with *out unchanged for a miss and while the pool is paused; XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
                              struct xseg_grant *out);

@@ -6,7 +6,6 @@
  *   - freed blocks that wait for other streams, and granules of ranges that leave and do not go
  *   - blocks that the pool has lent
  *   - pages that are pinned or exported
- *   - pages that are mapped in a range of another pool as well, and do not serve there
  *   - blocks that another thread is growing or freeing
  *   - classic segments
  *

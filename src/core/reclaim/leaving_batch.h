@@ -26,7 +26,7 @@ struct xseg_leaving_batch {
     bool is_worked;        /* its memory is being taken away; GROWTH may be let go meanwhile */
     bool is_parked;        /* `turn` is in the list of its extent */
     uint64_t look;         /* the last one in which it was looked at */
-    uint64_t let_go;       /* let_go_of() when memory was last taken away */
+    uint64_t let_go;       /* xseg_leaving_batch_released() when memory was last taken away */
 };
 
 /* Give a batch a number; false without host memory. */

@@ -11,8 +11,8 @@
 #include "src/core/config/config.h"
 #include "src/core/inspect/explain.h"
 
-/* Write the configuration as PyTorch's `allocator_settings`.  Its text has the keys that differ from their defaults and
- * have to do with where memory comes from and goes; not those that only say what is recorded. */
+/* Write the configuration as PyTorch's `allocator_settings`.  Its string has the keys that differ from their defaults and
+ * affect where memory is allocated and released, not those that only select what is recorded; and ignored keys as written. */
 void xseg_snapshot_facts_write_settings(struct xseg_document *document,
                                         const struct xseg_config *config);
 
