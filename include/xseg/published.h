@@ -60,7 +60,7 @@ enum xseg_published_kind {
     XSEG_PUBLISHED_DEFAULT, /* the default pool */
     XSEG_PUBLISHED_PRIVATE, /* a private pool */
     XSEG_PUBLISHED_GUARDED, /* blocks with a segment each (unmap_on_free, guard_page) */
-    XSEG_PUBLISHED_ENDED,   /* cached memory of pools that have ended */
+    XSEG_PUBLISHED_ENDED,   /* cached memory of released pools without blocks */
     XSEG_PUBLISHED_OTHERS   /* `count` private pools that have no row of their own */
 };
 

@@ -71,16 +71,14 @@ struct xseg_statistics {
  *
  * Of a pool there are the groups, the oversize counts, physical_bytes (its reserved bytes),
  * limit_bytes, address_bytes, paused_bytes and registered_bytes; everything else is 0, and so are peaks but those of
- * reserved_bytes, which are exact.  They can be read as long as the pool is held, has blocks, or has memory.  Of one
- * that has only cached memory left there are reserved_bytes and segment, which begin anew with that memory;
- * but of one that tells of its end (`gone` in struct xseg_pool_options) everything is there to the end.  What the pool has lent (use_on_oom) is reserved by it, but its holder, the default pool, has
- * allocated it: it counts in `reserved_bytes` of the pool, not in what is live, active or requested.
+ * reserved_bytes, which are exact.  They can be read as long as the handle is valid (xseg_pool_release()).  What the pool
+ * has lent (use_on_oom) is reserved by it, but its holder, the default pool, has allocated it: it counts in
+ * `reserved_bytes` of the pool, not in what is live, active or requested.
  *
  * @param where  names one device, or a private pool; selecting a stream is XSEG_ERR_UNSUPPORTED
  * @param out    filled in up to out->struct_bytes, which the caller sets
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT,
- *          XSEG_ERR_UNSUPPORTED, XSEG_ERR_FORKED; XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY,
+ * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_UNSUPPORTED, XSEG_ERR_FORKED; XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY,
  *          XSEG_ERR_DEVICE_LOST (the device could not be opened)
  * Cost:    no driver call once the device is open.  host_bytes takes a system call for each pool of a stream, and up
  *          to two for each segment; a caller whose struct_bytes ends before that member does not pay for it.
@@ -96,8 +94,6 @@ enum {
 
 /**
  * Reset statistics of a device, or of one pool of it.  Neither changes the other's.
- *
- * Of a pool that has only cached memory left and does not tell of its end, there is nothing to reset.
  *
  * @param what  XSEG_RESET_PEAK, XSEG_RESET_ACCUMULATED, or both
  *
