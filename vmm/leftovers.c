@@ -50,14 +50,11 @@ static xseg_status offer_page(struct xseg_context *context, struct xseg_leftover
     xseg_status status = XSEG_OK;
     bool is_known = true;
 
-    for (unsigned i = 0; i < XSEG_LEFTOVER_PLACES && status == XSEG_OK; i++) {
-        if (page->mapped_at[i] != 0)
-            status = xseg_leftovers_unmap(context, page->mapped_at[i], page->bytes, &is_known);
-        if (status == XSEG_OK)
-            page->mapped_at[i] = 0;
-    }
+    if (page->mapped_at != 0)
+        status = xseg_leftovers_unmap(context, page->mapped_at, page->bytes, &is_known);
     if (status != XSEG_OK)
         return status;
+    page->mapped_at = 0;
     return xseg_driver_release(context, page->what);
 }
 
@@ -120,20 +117,13 @@ static xseg_status give(struct xseg_leftovers *leftovers, struct xseg_leftover l
 xseg_status xseg_leftovers_give(struct xseg_leftovers *leftovers, enum xseg_leftover_kind kind,
                                 uint64_t what, uint64_t bytes)
 {
-    return give(leftovers, (struct xseg_leftover){kind, what, bytes, {0, 0}});
+    return give(leftovers, (struct xseg_leftover){kind, what, bytes, 0});
 }
 
 xseg_status xseg_leftovers_give_mapped(struct xseg_leftovers *leftovers, uint64_t handle,
                                        uint64_t address, uint64_t bytes)
 {
-    return xseg_leftovers_give_mapped_twice(leftovers, handle, address, 0, bytes);
-}
-
-xseg_status xseg_leftovers_give_mapped_twice(struct xseg_leftovers *leftovers, uint64_t handle,
-                                             uint64_t address, uint64_t other, uint64_t bytes)
-{
-    return give(leftovers,
-                (struct xseg_leftover){XSEG_LEFTOVER_PAGE, handle, bytes, {address, other}});
+    return give(leftovers, (struct xseg_leftover){XSEG_LEFTOVER_PAGE, handle, bytes, address});
 }
 
 xseg_status xseg_leftovers_retry(struct xseg_leftovers *leftovers)

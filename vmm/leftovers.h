@@ -28,15 +28,11 @@ enum xseg_leftover_kind {
     XSEG_LEFTOVER_MAPPING /* of memory of another process */
 };
 
-/* How many mappings of a page there may be. */
-#define XSEG_LEFTOVER_PLACES 2u
-
 struct xseg_leftover {
     enum xseg_leftover_kind kind;
     uint64_t what; /* handle, or address, of the device or the host */
     uint64_t bytes;
-    /* Of a page: the addresses where it is still mapped, so that it must be unmapped first; or 0. */
-    uint64_t mapped_at[XSEG_LEFTOVER_PLACES];
+    uint64_t mapped_at; /* of a page: the address where it is still mapped; 0: it is not mapped */
 };
 
 struct xseg_leftovers {
@@ -70,11 +66,6 @@ xseg_status xseg_leftovers_give(struct xseg_leftovers *leftovers, enum xseg_left
 /* Unmap a page that is mapped, and give it back to the driver, or keep it. */
 xseg_status xseg_leftovers_give_mapped(struct xseg_leftovers *leftovers, uint64_t handle,
                                        uint64_t address, uint64_t bytes);
-
-/* Unmap a page that may be mapped at two places, and give it back to the driver, or keep it; an address is 0 where the
- * page is not mapped. */
-xseg_status xseg_leftovers_give_mapped_twice(struct xseg_leftovers *leftovers, uint64_t handle,
-                                             uint64_t address, uint64_t other, uint64_t bytes);
 
 /*
  * Unmap one mapping.  If the driver refuses, it is asked whether the mapping exists: a batch that failed

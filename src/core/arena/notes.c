@@ -249,7 +249,7 @@ static void note_segment(const struct noting *noting, const struct xseg_extent *
         tell(noting, holder(extent->arena, false), action, base, bytes);
     if (xseg_history_settings_note(noting->settings, action))
         note_rare(noting, action, &(struct xseg_noted_block){base, bytes, bytes, false},
-                  xseg_history_draw(extent->arena->history), extent->pool_number);
+                  xseg_history_draw(noting->arena->history), noting->arena->pool_number);
 }
 
 void xseg_notes_segment(const struct xseg_extent *extent, enum xseg_history_action action,

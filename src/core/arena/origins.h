@@ -29,7 +29,6 @@ struct xseg_arena;
 struct xseg_clock;
 struct xseg_config;
 struct xseg_extent;
-struct xseg_origins;
 
 /* Who allocated a block: numbers of history/store.h, each 0 where there is none. */
 struct xseg_origin {

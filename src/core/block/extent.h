@@ -31,7 +31,6 @@ struct xseg_extent {
     struct xseg_cells cells;
     struct xseg_block *records;   /* with cells: tree of tracts and isolated cells, see tract.h */
     struct xseg_list link;        /* in its arena */
-    uint32_t pool_number;         /* of the pool that it was made for, for notes; as in arena.h */
     uint32_t registered;          /* registrations that hold its addresses; guarded by GROWTH */
     struct xseg_elastic *elastic; /* of an elastic extent, see elastic.h; else NULL */
     _Atomic(struct xseg_origins *) origins; /* NULL while none is noted; see origins.h */

@@ -287,21 +287,6 @@ void xseg_pool_note_shrink(struct xseg_arena *arena, uint64_t bytes)
     atomic_fetch_add_explicit(&pool->device->shrunk, 1, memory_order_relaxed);
 }
 
-void xseg_pool_move_reserved(struct xseg_arena *from, struct xseg_arena *to, uint64_t bytes)
-{
-    const unsigned part = !from->is_small;
-    struct xseg_pool *source = from->pool, *target = to->pool;
-    const uint64_t now = xseg_clock_coarse(&source->device->allocator->clock);
-
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(source != target && from->is_small == to->is_small);
-    XSEG_ASSERT(atomic_load(&source->reserved_part[part]) >= bytes);
-    change(&source->reserved, &source->recent, now, -(int64_t)bytes);
-    atomic_fetch_sub_explicit(&source->reserved_part[part], bytes, memory_order_relaxed);
-    change(&target->reserved, &target->recent, now, (int64_t)bytes);
-    atomic_fetch_add_explicit(&target->reserved_part[part], bytes, memory_order_relaxed);
-}
-
 bool xseg_pool_hold(struct xseg_pool *pool)
 {
     unsigned holders = atomic_load(&pool->holders);

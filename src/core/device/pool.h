@@ -189,9 +189,6 @@ void xseg_pool_visit_arenas(struct xseg_pool *pool,
 void xseg_pool_note_growth(struct xseg_arena *arena, uint64_t bytes);
 void xseg_pool_note_shrink(struct xseg_arena *arena, uint64_t bytes);
 
-/* Count memory of one pool's arena for another's from now on.  GROWTH is held. */
-void xseg_pool_move_reserved(struct xseg_arena *from, struct xseg_arena *to, uint64_t bytes);
-
 /*
  * The arena of a stream, created if there is none.  The caller holds the pool.
  *

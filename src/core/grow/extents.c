@@ -76,7 +76,6 @@ xseg_status xseg_extents_announce(struct xseg_extent *extent, bool cover)
     if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
         goto end_tables;
     extent->segment.owner = xseg_pool_owner(arena->pool);
-    extent->pool_number = arena->pool_number;
     extent->segment.properties = xseg_pool_properties(arena->pool);
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
     xseg_arena_lock(arena);

@@ -12,7 +12,6 @@
 #include "src/base/text.h"
 #include "xseg/status.h"
 
-struct xseg_config;
 struct xseg_device;
 struct xseg_pool;
 

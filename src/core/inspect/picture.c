@@ -33,7 +33,7 @@ static struct xseg_picture_run *begin_run(struct xseg_picture *picture,
         return NULL;
     *run = (struct xseg_picture_run){
         .base = part->base,
-        .pool = extent->pool_number,
+        .pool = arena->pool_number,
         .stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle,
         .is_small = arena->is_small,
         .is_expandable = xseg_extent_is_expandable(extent),

@@ -297,23 +297,6 @@ void xseg_counts_end_use(struct xseg_counts *counts, uint64_t bytes)
     xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, bytes);
 }
 
-/* The headroom moves with the amount, so that the sum of the quotas stays the same. */
-void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xseg_count what,
-                      uint64_t amount)
-{
-    XSEG_ASSERT(from != to && from->totals == to->totals && from->group == to->group);
-    XSEG_ASSERT(xseg_counts_read_row(from, what).current >= amount);
-    xseg_lock_take(&from->totals->lock);
-    wake(from);
-    wake(to);
-    const uint64_t headroom = xseg_min(quota_of(from, what), amount);
-    xseg_word_add(&to->row[what].up, amount);
-    xseg_word_add(&from->row[what].up, -amount);
-    set_quota(from, what, quota_of(from, what) - headroom);
-    set_quota(to, what, quota_of(to, what) + headroom);
-    xseg_lock_give(&from->totals->lock);
-}
-
 /* --- Reconciling. --- */
 
 static __attribute__((noinline)) void add_resting(struct sum *sum, const struct xseg_totals *totals,

@@ -263,13 +263,6 @@ static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, 
     xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
 }
 
-/*
- * Move an amount of a quantity from one arena to another, as if the latter had counted it.  Both
- * are of one group; GROWTH is held, without which the quantity does not change.
- */
-void xseg_counts_move(struct xseg_counts *from, struct xseg_counts *to, enum xseg_count what,
-                      uint64_t amount);
-
 /* Begin and end the time in which freed blocks, or bytes that belong to none, stay active, since streams still use
  * them. */
 void xseg_counts_pend(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes);
