@@ -109,8 +109,9 @@ struct xseg_segment {
     atomic_uint_fast64_t *generation; /* [granules], or one; may be read without the lock */
     atomic_uint_fast64_t generation_whole;
     struct xseg_retains retains[XSEG_RETAINERS];
-    uint8_t *
-        shown; /* [granules]: whether the page that starts there was ever exported; NULL: none was */
+    /* [granules]: whether the page that starts there was ever exported; NULL before the first export.  The pointer may be
+     * read without the lock. */
+    _Atomic(uint8_t *) shown;
     /* [granules]: enum xseg_page_role of the page that starts there; NULL before the first guest.  The pointer may be
      * read without the lock. */
     _Atomic(uint8_t *) role;
