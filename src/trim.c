@@ -36,13 +36,15 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_whe
 static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_where *where,
                             const struct xseg_trim_options *how, struct xseg_trimmed *done)
 {
+    /* A trim may destroy the pool, so the pool is not read after the first one. */
+    const struct xseg_device *pool_device = where->pool != NULL ? where->pool->device : NULL;
     xseg_status first = XSEG_OK;
 
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device == NULL || (where->device != -1 && where->device != i) ||
-            (where->pool != NULL && where->pool->device != device))
+            (pool_device != NULL && pool_device != device))
             continue;
         const xseg_status status = trim_device(device, where, how, done);
         first = first == XSEG_OK ? status : first;

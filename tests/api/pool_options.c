@@ -263,6 +263,30 @@ static void a_released_pool_is_trimmed_by_name(void **state)
     }
 }
 
+/* The pool is freed while the trim goes on with the other devices. */
+static void a_trim_that_destroys_its_pool_names_all_devices(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct told told;
+    const struct xseg_pool_options options = telling(&told);
+    void *other = NULL;
+
+    (void)state;
+    settings.devices = 2;
+    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    struct xseg_pool *pool = where.pool = make_pool(allocator, &options);
+    assert_int_equal(xseg_alloc(allocator, 1, 40 * MIB, NULL, &other), XSEG_OK);
+    scene_free(allocator, other);
+    scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
+    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_int_equal(done.returned, 40 * MIB);
+    assert_int_equal(told.times, 1);
+    scene_close(allocator);
+}
+
 /* Own functions are not called once the pool is gone: at a trim, where memory was short, or at the close. */
 static void own_functions_end_before_the_pool_is_gone(void **state)
 {
@@ -524,6 +548,7 @@ int main(void)
         cmocka_unit_test(older_callers_have_no_name),
         cmocka_unit_test(a_pool_without_memory_is_gone_with_its_release),
         cmocka_unit_test(a_released_pool_is_trimmed_by_name),
+        cmocka_unit_test(a_trim_that_destroys_its_pool_names_all_devices),
         cmocka_unit_test(own_functions_end_before_the_pool_is_gone),
         cmocka_unit_test(a_failure_keeps_its_text),
         cmocka_unit_test(own_functions_serve_a_capture),
