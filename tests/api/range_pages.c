@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Where ranges get their pages: from what was made ahead or is idle, within what was promised; all or nothing; and which
  * pools can have ranges. */
+#include <pthread.h>
 #include <string.h>
 
 #include "tests/support/ranges.h"
@@ -208,6 +209,63 @@ static void pools_that_have_none(void **state)
     scene_close(allocator);
 }
 
+static void *release_range(void *context)
+{
+    struct xseg_range **range = context;
+
+    assert_int_equal(xseg_range_release(*range), XSEG_OK);
+    *range = NULL;
+    return NULL;
+}
+
+/* Releases a range in another thread when a line says that no snapshot could be written. */
+static void release_when_short(void *context, enum xseg_log_level level, const char *line)
+{
+    struct xseg_range **range = context;
+    pthread_t thread;
+
+    if (level == XSEG_LOG_INFO || strstr(line, "snapshot") == NULL || *range == NULL)
+        return;
+    assert_int_equal(pthread_create(&thread, NULL, release_range, range), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+static void count_refusal(void *context, const struct xseg_shortage *shortage)
+{
+    unsigned *count = context;
+
+    (void)shortage;
+    ++*count;
+}
+
+/* The pool of a range exists until the report of a refused commit is complete. */
+static void a_range_is_released_while_a_refusal_is_reported(void **state)
+{
+    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_allocator *allocator = NULL;
+    struct xseg_range *range, *to_release = NULL;
+    unsigned count = 0;
+    uint64_t id = 0;
+
+    (void)state;
+    settings.memory_bytes = 4 * PAGE;
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    options.driver = scene_driver();
+    options.log = release_when_short;
+    options.log_context = &to_release;
+    assert_int_equal(xseg_open("oom_snapshot:/dev/null", &options, &allocator), XSEG_OK);
+    observer.context = &count;
+    observer.out_of_memory = count_refusal;
+    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    range = to_release = reserve(allocator);
+    assert_int_equal(xseg_range_commit(range, 0, GRANULES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
+    assert_null(to_release);
+    assert_int_equal(count, 1);
+    scene_close(allocator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +274,7 @@ int main(void)
         cmocka_unit_test(pages_made_ahead_at_a_limit),
         cmocka_unit_test(limits_hold_while_observers_are_told),
         cmocka_unit_test(pools_that_have_none),
+        cmocka_unit_test(a_range_is_released_while_a_refusal_is_reported),
     };
 
     return cmocka_run_group_tests_name("range_pages", tests, NULL, NULL);

@@ -21,6 +21,7 @@
 #include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/reclaim/places.h"
+#include "src/core/reclaim/release.h"
 #include "src/core/reclaim/trim.h"
 
 /* A commit under way. */
@@ -547,8 +548,13 @@ xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t byte
     const bool is_short = xseg_refusal_is_shortage(status);
     if (is_short)
         status = refuse(&commit, status);
+    /* The report reads the pool, and another thread may release the range meanwhile. */
+    struct xseg_pool *pool = commit.arena->pool;
+    const bool is_retained = is_short && xseg_pool_hold(pool);
     xseg_lock_give(&device->growth_lock);
     if (is_short)
         report(&commit, status);
+    if (is_retained)
+        (void)xseg_release_pool(pool);
     return status;
 }
