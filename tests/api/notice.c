@@ -215,6 +215,43 @@ static void what_the_driver_refuses_stays(void **state)
     free(mirror);
 }
 
+static void grow(struct mirror *mirror)
+{
+    mirror->ptr = scene_alloc(mirror->allocator, 70 * MIB, NULL);
+}
+
+static void grow_when_told_next(struct mirror *mirror)
+{
+    mirror->act = grow;
+}
+
+/* Pages are mapped in the segment while observers are told that the rest of a block stays. */
+static void a_growth_during_the_notice_of_a_refusal_is_counted(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct mirror *mirror = observe(allocator);
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    (void)state;
+    scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
+    /* The call for all pages fails, and so does the one for the third page. */
+    fault.call = "cuMemUnmap";
+    fault.nth = 1;
+    fault.every = 3;
+    fault.error = 999;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    mirror->act = grow_when_told_next;
+    scene_empty_cache(allocator);
+    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    assert_non_null(mirror->ptr);
+    expect_true(mirror);
+    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current,
+                     xseg_sim_used(0));
+    scene_free(allocator, mirror->ptr);
+    scene_close(allocator);
+    free(mirror);
+}
+
 static void begin_capture(struct mirror *mirror)
 {
     scene_capture_begin(mirror->pool, mirror->stream);
@@ -387,6 +424,7 @@ int main(void)
         cmocka_unit_test(growth_and_trim_are_told),
         cmocka_unit_test(observers_may_call_the_library),
         cmocka_unit_test(what_the_driver_refuses_stays),
+        cmocka_unit_test(a_growth_during_the_notice_of_a_refusal_is_counted),
         cmocka_unit_test(nothing_goes_in_a_capture_that_begins_meanwhile),
         cmocka_unit_test(a_shortage_leaves_a_capture_alone_that_begins_meanwhile),
         cmocka_unit_test(pauses_are_told),

@@ -245,11 +245,12 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
                                  (uint32_t)(block->bytes / granule), keep, &done);
     const uint64_t gone = done * granule;
     XSEG_ASSERT(gone <= block->bytes);
-    if (gone < block->bytes)
-        xseg_notice_come(block->extent, block->base + gone, block->bytes - gone);
     /* Evicted memory was not counted as reserved. */
     const uint64_t reserved = mapped - atomic_load_explicit(&segment->mapped, memory_order_relaxed);
     XSEG_ASSERT(reserved <= gone);
+    /* Other calls may map and unmap memory of the segment while observers run. */
+    if (gone < block->bytes)
+        xseg_notice_come(block->extent, block->base + gone, block->bytes - gone);
     xseg_arena_lock(arena);
     if (spare != NULL)
         xseg_slab_put(&arena->blocks, spare);
