@@ -65,7 +65,8 @@ static void release(struct xseg_segment *segment, enum xseg_retainer by, struct 
 {
     struct xseg_retains *retains = &segment->retains[by];
 
-    for (uint32_t at = run.first; at < run.end; at++) {
+    /* The counts of a lost device are freed when the allocator starts to close. */
+    for (uint32_t at = run.first; retains->count != NULL && at < run.end; at++) {
         XSEG_ASSERT(retains->count[at] != 0);
         retains->granules -= --retains->count[at] == 0;
     }
@@ -211,6 +212,7 @@ void xseg_segment_free_retains(struct xseg_segment *segment)
     for (int by = 0; by < XSEG_RETAINERS; by++) {
         free(segment->retains[by].count);
         segment->retains[by].count = NULL;
+        segment->retains[by].granules = 0;
     }
     free(segment->shown);
     segment->shown = NULL;

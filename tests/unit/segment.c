@@ -383,6 +383,26 @@ static void pinned_pages_are_not_loose(void **state)
     tear_down(&f);
 }
 
+/* Segments of a lost device end with their references when the allocator starts to close; users release these later if the
+ * close fails. */
+static void an_ended_segment_has_no_references(void **state)
+{
+    struct xseg_segment segment;
+    struct fixture f;
+
+    (void)state;
+    set_up(&f, XSEG_GIB);
+    assert_int_equal(xseg_segment_reserve(&segment, &f.context, &f.pages, PAGES * PAGE, PAGE),
+                     XSEG_OK);
+    assert_int_equal(xseg_segment_retain(&segment, XSEG_RETAIN_EXPORT, 0, 2 * PAGE), XSEG_OK);
+    assert_int_equal(xseg_segment_retain(&segment, XSEG_RETAIN_PIN, 0, PAGE), XSEG_OK);
+    assert_int_equal(xseg_segment_end(&segment), XSEG_OK);
+    assert_false(xseg_segment_release(&segment, XSEG_RETAIN_PIN, 0, PAGE));
+    xseg_segment_unexport(&segment, 0, 2);
+    assert_false(xseg_segment_is_held(&segment, 0, 2));
+    tear_down(&f);
+}
+
 /* An export holds whole pages; one that was ever exported goes to the driver and nowhere else. */
 static void exported_pages_are_held_and_not_kept(void **state)
 {
@@ -580,6 +600,7 @@ int main(void)
         cmocka_unit_test(a_kept_page_moves),
         cmocka_unit_test(the_audit_names_the_broken_invariant),
         cmocka_unit_test(pinned_pages_are_not_loose),
+        cmocka_unit_test(an_ended_segment_has_no_references),
         cmocka_unit_test(exported_pages_are_held_and_not_kept),
         cmocka_unit_test(pages_leave_and_come_back),
     };
