@@ -19,6 +19,14 @@ void xseg_notice_keep(void)
     keeps = true;
 }
 
+/* The pool of which this thread reports that all memory is about to be unmapped; NULL: none. */
+static _Thread_local const struct xseg_pool *leaving_pool;
+
+bool xseg_notice_is_of_pool(const struct xseg_pool *pool)
+{
+    return leaving_pool == pool;
+}
+
 /* Give GROWTH while observers are called, with let_go(), and take it again, with take_again(). */
 static void let_go(struct xseg_device *device, struct xseg_fail_kept *kept) XSEG_UNCHECKED
 {
@@ -146,6 +154,8 @@ bool xseg_notice_pool(struct xseg_pool *pool, bool leaves)
     if (!xseg_notice_is_wanted(device))
         return true;
     const bool outer = begin_leaving();
+    const struct xseg_pool *outer_pool = leaving_pool;
+    leaving_pool = leaves ? pool : NULL;
     let_go(device, &kept);
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire))
         XSEG_LIST_FOR(node, &arena->extents)
@@ -156,5 +166,6 @@ bool xseg_notice_pool(struct xseg_pool *pool, bool leaves)
                  leaves ? XSEG_OBSERVERS_LEAVING : XSEG_OBSERVERS_CAME);
         }
     take_again(device, &kept);
+    leaving_pool = outer_pool;
     return end_leaving(outer);
 }

@@ -43,6 +43,9 @@ void xseg_notice_come(const struct xseg_extent *extent, uint64_t base, uint64_t 
  * about to be unmapped has to stay. */
 bool xseg_notice_pool(struct xseg_pool *pool, bool leaves);
 
+/* Whether the notification that the calling thread delivers is that all memory of a pool is about to be unmapped. */
+bool xseg_notice_is_of_pool(const struct xseg_pool *pool);
+
 /* Called in a callback that is notified before memory is unmapped: the memory stays, since another thread registers or
  * deregisters it. */
 void xseg_notice_keep(void);

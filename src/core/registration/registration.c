@@ -8,6 +8,7 @@
 #include "src/base/error.h"
 #include "src/core/device/pool.h"
 #include "src/core/reclaim/mapping.h"
+#include "src/core/reclaim/notice.h"
 #include "src/core/stats/observers.h"
 
 struct xseg_registration_run {
@@ -219,8 +220,8 @@ void xseg_registration_enter(struct xseg_registration_desk *desk,
     }
 }
 
-/* Remove a part of a run whose `leave` has been called, and let what remains of the run enter, unless the pool does not run:
- * then all of the run is about to be unmapped. */
+/* Remove a part of a run whose `leave` has been called, and let what remains of the run enter, unless all memory of the pool is
+ * about to be unmapped. */
 static void divide(struct xseg_registration_desk *desk, struct xseg_registration *registration,
                    struct xseg_registration_run *run, uint64_t begin, uint64_t end)
     XSEG_REQUIRES(desk->lock)
@@ -229,7 +230,7 @@ static void divide(struct xseg_registration_desk *desk, struct xseg_registration
     struct xseg_registration_run *left = NULL, *right = NULL;
 
     const bool stays =
-        registration->extent->arena->pool->state == XSEG_POOL_RUNS && !registration->ends;
+        !registration->ends && !xseg_notice_is_of_pool(registration->extent->arena->pool);
     remove_run(registration, run);
     if (stays && from < begin)
         left = add_busy(registration, from, begin);
