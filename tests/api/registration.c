@@ -218,6 +218,56 @@ static void a_classic_segment_takes_its_addresses_along(void **state)
     scene_close(allocator);
 }
 
+/* The scene of a capture that begins when memory is about to be unmapped. */
+struct capturing {
+    struct xseg_pool *pool;
+    xseg_stream stream;
+};
+
+static void capture_once(void *context, const struct xseg_mapping *mapping)
+{
+    struct capturing *capturing = context;
+
+    (void)mapping;
+    if (capturing->pool != NULL)
+        scene_capture_begin(capturing->pool, capturing->stream);
+    capturing->pool = NULL;
+}
+
+static void a_classic_segment_that_stays_enters_again(void **state)
+{
+    struct seen seen;
+    struct xseg_allocator *allocator = open_seen(&seen, "expandable_segments:False");
+    struct capturing capturing = {scene_pool(allocator), scene_stream()};
+    struct xseg_pool *pool = capturing.pool;
+    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    const uint64_t id = add(&seen, block, 40 * MIB, false);
+    uint64_t observed = 0;
+
+    (void)state;
+    observer.context = &capturing;
+    observer.leaving = capture_once;
+    assert_int_equal(xseg_observe(allocator, &observer, &observed), XSEG_OK);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_int_equal(done.kept_capture, 40 * MIB);
+    assert_int_equal(seen.left, 1);
+    assert_int_equal(seen.in, 1);
+    assert_int_equal(xseg_sim_registered(), 40 * MIB);
+    scene_graph_destroy(scene_capture_end(pool, capturing.stream));
+    scene_empty_cache(allocator);
+    assert_int_equal(seen.in, 0);
+    /* Other memory at the same addresses is not registered. */
+    block = scene_alloc(allocator, 40 * MIB, NULL);
+    assert_int_equal(seen.in, 0);
+    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    scene_free(allocator, block);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    scene_stream_destroy(capturing.stream);
+}
+
 /* --- Pins. --- */
 
 static bool find_registered(void *context, const struct xseg_reason *reason)
@@ -467,6 +517,7 @@ int main(void)
         cmocka_unit_test(what_stays_of_a_run_enters_again),
         cmocka_unit_test(a_pause_and_a_resume_are_told),
         cmocka_unit_test(a_classic_segment_takes_its_addresses_along),
+        cmocka_unit_test(a_classic_segment_that_stays_enters_again),
         cmocka_unit_test(with_a_pin_memory_stays),
         cmocka_unit_test(the_same_one_is_counted_and_others_may_overlap),
         cmocka_unit_test(a_refusal_undoes_what_had_entered),

@@ -46,9 +46,11 @@ struct xseg_registration {
     struct xseg_intervals runs; /* struct xseg_registration_run */
     uint64_t bytes;             /* of runs that have entered */
     unsigned references;
-    bool is_starting;                    /* the first runs are entering */
-    bool ends;                           /* it is being removed */
-    bool is_over;                        /* its classic segment, and so its addresses, are freed */
+    bool is_starting; /* the first runs are entering */
+    bool ends;        /* it is being removed */
+    /* Its classic segment, and so its addresses, are freed, unless observers are notified that the segment stays. */
+    bool is_over;
+    uint64_t generation;                 /* of that segment, once is_over has been set */
     struct xseg_registration *same_hash; /* the next registration in a list of the table */
     struct xseg_registration *same_id;
 };

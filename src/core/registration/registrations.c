@@ -161,20 +161,32 @@ static void take_out(struct xseg_registrations *all, struct xseg_registration *r
     XSEG_ASSERT(registration->ends && !registration->is_starting);
     while (waits && registration->references > 1)
         (void)pthread_cond_wait(&all->desk.changed, &all->desk.lock.os);
-    const bool is_over = registration->is_over;
+    xseg_lock_give(&all->desk.lock);
+    /* The device memory lock keeps the record of a classic segment from being reused between the check and the update. */
+    xseg_lock_take(&device->growth_lock);
+    xseg_lock_take(&all->desk.lock);
+    if (!registration->is_over)
+        extent->registered--;
     atomic_fetch_add(&all->changes, 1);
     xseg_intervals_remove(&all->ranges, &registration->range);
     remove_from_lists(all, registration);
     all->count--;
     xseg_registration_release(&all->desk, registration);
     xseg_lock_give(&all->desk.lock);
-    xseg_lock_take(&device->growth_lock);
-    if (!is_over)
-        extent->registered--;
     xseg_lock_give(&device->growth_lock);
 }
 
 /* --- Notifications. --- */
+
+/* Follow the classic segment of a registration: its addresses end with its memory, unless the memory stays after all. */
+static void follow_classic(struct xseg_registration *registration,
+                           const struct xseg_mapping *mapping, bool leaves)
+{
+    if (leaves && !registration->is_over)
+        registration->generation = mapping->generation;
+    if (leaves || registration->generation == mapping->generation)
+        registration->is_over = leaves;
+}
 
 static void follow(struct xseg_registrations *all, const struct xseg_mapping *mapping, bool leaves)
 {
@@ -189,11 +201,14 @@ static void follow(struct xseg_registrations *all, const struct xseg_mapping *ma
         after = node->begin;
         order = node->order;
         registration->references++;
+        if (!leaves && !mapping->is_expandable)
+            follow_classic(registration, mapping, false);
         if (!leaves)
             xseg_registration_enter(&all->desk, registration, begin, end);
         else if (!xseg_registration_leave(&all->desk, registration, begin, end))
             xseg_notice_keep();
-        registration->is_over |= leaves && !mapping->is_expandable;
+        if (leaves && !mapping->is_expandable)
+            follow_classic(registration, mapping, true);
         xseg_registration_release(&all->desk, registration);
     }
     xseg_lock_give(&all->desk.lock);
