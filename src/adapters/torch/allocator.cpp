@@ -134,7 +134,7 @@ void *Allocator::take(size_t bytes, DeviceIndex device, cudaStream_t stream)
             status = allocate_foreign(library_, bytes, device, stream, &ptr);
         }
         if (status != XSEG_OK) {
-            raise(status == refused.status ? refused : refusal(library_, status, device, bytes));
+            raise(status == refused.status ? std::move(refused) : refusal(library_, status, device, bytes));
         }
     }
     tell_allocation(ptr, device);

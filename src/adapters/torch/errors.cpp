@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iomanip>
+#include <new>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -47,37 +49,71 @@ std::string size_text(uint64_t bytes)
     return text.str();
 }
 
+/* std::exception_ptr::~exception_ptr() and std::rethrow_exception(), which takes the address of its argument. */
+extern "C" void destroy_exception_ptr(void *pointer) __asm__("_ZNSt15__exception_ptr13exception_ptrD1Ev");
+extern "C" [[noreturn]] void rethrow_exception_ptr(const void *pointer) __asm__(
+    "_ZSt17rethrow_exceptionNSt15__exception_ptr13exception_ptrE");
+
+static_assert(sizeof(std::exception_ptr) == sizeof(void *) && alignof(std::exception_ptr) == alignof(void *),
+              "an exception_ptr is a pointer");
+
+KeptException::~KeptException()
+{
+    if (object != nullptr) {
+        destroy_exception_ptr(&object);
+    }
+}
+
+KeptException KeptException::current()
+{
+    /* Initialized in place: the pointer is neither copied nor destroyed. */
+    alignas(std::exception_ptr) unsigned char storage[sizeof(std::exception_ptr)];
+    KeptException kept;
+
+    new (storage) std::exception_ptr(std::current_exception());
+    std::memcpy(&kept.object, storage, sizeof(kept.object));
+    return kept;
+}
+
+void KeptException::rethrow() const
+{
+    rethrow_exception_ptr(&object);
+}
+
 /* `exception`: thrown by a callback since the request began; no exception can pass through the library. */
 static thread_local struct {
     uint64_t bytes, segment_bytes;
-    std::exception_ptr exception;
+    KeptException exception;
     bool is_new; /* the exception was thrown before note_refused() was called for the request */
 } last_refused;
 
 void note_refused(const struct xseg_shortage *shortage)
 {
     if (last_refused.bytes != shortage->bytes && !last_refused.is_new) {
-        last_refused.exception = nullptr;
+        last_refused.exception = KeptException();
     }
     last_refused.is_new = false;
     last_refused.bytes = shortage->bytes;
     last_refused.segment_bytes = shortage->segment_bytes;
 }
 
-void keep_exception(std::exception_ptr exception)
+void keep_current_exception()
 {
-    if (last_refused.exception == nullptr) {
-        last_refused.exception = std::move(exception);
+    if (!last_refused.exception.is_held()) {
+        last_refused.exception = KeptException::current();
         last_refused.is_new = true;
     }
 }
 
 /* The exception of a callback during a request that has failed. */
-static std::exception_ptr take_exception(size_t bytes)
+static KeptException take_exception(size_t bytes)
 {
-    std::exception_ptr exception = std::exchange(last_refused.exception, nullptr);
+    KeptException exception = std::move(last_refused.exception);
     last_refused.is_new = false;
-    return last_refused.bytes == bytes ? exception : nullptr;
+    if (last_refused.bytes != bytes) {
+        return KeptException();
+    }
+    return exception;
 }
 
 /* Whether the last failed request of the thread was rejected (throw_on_cudamalloc_oom). */
@@ -330,8 +366,8 @@ Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex 
 
 void raise(const Refusal &refusal)
 {
-    if (refusal.exception != nullptr) {
-        std::rethrow_exception(refusal.exception);
+    if (refusal.exception.is_held()) {
+        refusal.exception.rethrow();
     }
     if (refusal.status == XSEG_ERR_FORKED) {
         refuse_fork(refusal.text);

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <string>
+#include <utility>
 
 #include "src/adapters/torch/interface.h"
 #include "xseg/xseg.h"
@@ -21,8 +22,37 @@ std::string size_text(uint64_t bytes);
 /** Remember what the library says of a request of the calling thread that it is about to refuse. */
 void note_refused(const struct xseg_shortage *shortage);
 
-/** Keep the exception that a callback has thrown during such a request: raise() throws it.  The first one counts. */
-void keep_exception(std::exception_ptr exception);
+/**
+ * Holds an exception, or none.  A std::exception_ptr is not used: GCC 12 compiles its copies and its destructor to calls of
+ * functions that libstdc++ exports since GCC 11, and wheels run with the libstdc++ of GCC 8.  This class calls the
+ * destructor that every libstdc++ exports, and never copies.
+ */
+class KeptException
+{
+public:
+    KeptException() = default;
+    KeptException(KeptException &&other) noexcept : object(std::exchange(other.object, nullptr)) {}
+    KeptException &operator=(KeptException &&other) noexcept
+    {
+        std::swap(object, other.object);
+        return *this;
+    }
+    ~KeptException();
+
+    /** The exception that the calling thread handles. */
+    static KeptException current();
+
+    bool is_held() const { return object != nullptr; }
+
+    [[noreturn]] void rethrow() const;
+
+private:
+    void *object = nullptr; /* what a std::exception_ptr consists of: one reference to the exception */
+};
+
+/** Keep the exception that the calling thread handles, which a callback has thrown during such a request: raise() throws
+ * it.  The first one counts. */
+void keep_current_exception();
 
 /** Throws c10::Error with the library's sentence unless the status is XSEG_OK. */
 void check(xseg_status status, const char *what);
@@ -40,7 +70,7 @@ void log_shortage(const struct xseg_shortage *shortage);
 struct Refusal {
     xseg_status status;
     std::string text;
-    std::exception_ptr exception = nullptr; /* of a callback; raise() throws it instead */
+    KeptException exception{}; /* of a callback; raise() throws it instead */
 };
 
 /**

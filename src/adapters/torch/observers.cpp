@@ -46,7 +46,7 @@ bool spare(void *, const struct xseg_shortage *shortage)
             has_freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
         }
     } catch (...) {
-        keep_exception(std::current_exception());
+        keep_current_exception();
     }
     return has_freed;
 }
@@ -87,7 +87,7 @@ void tell_shortage(void *context, const struct xseg_shortage *shortage)
             observer(shortage->device, shortage->segment_bytes, shortage->allowed_bytes, shortage->free_bytes);
         }
     } catch (...) {
-        keep_exception(std::current_exception());
+        keep_current_exception();
     }
 }
 
@@ -111,7 +111,7 @@ void tell_rejection(void *context, const struct xseg_shortage *shortage)
                      now.device_bytes);
         }
     } catch (...) {
-        keep_exception(std::current_exception());
+        keep_current_exception();
     }
 }
 

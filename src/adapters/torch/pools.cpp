@@ -154,7 +154,7 @@ void *memory_alloc(void *context, size_t bytes, int device, xseg_stream)
         c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
         return static_cast<CUDAAllocator *>(context)->raw_alloc(bytes);
     } catch (...) {
-        keep_exception(std::current_exception());
+        keep_current_exception();
         return nullptr;
     }
 }
@@ -558,7 +558,7 @@ c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address)
     }
     if (status != XSEG_OK) {
         Refusal refused = refusal(library_, status, device, bytes);
-        TORCH_CHECK(status == XSEG_ERR_FORKED || refused.exception != nullptr,
+        TORCH_CHECK(status == XSEG_ERR_FORKED || refused.exception.is_held(),
                     "Could not allocate CUDA storage at exact address ", address, ": ", refused.text);
         raise(refused);
     }
