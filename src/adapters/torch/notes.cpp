@@ -14,7 +14,6 @@ namespace xseg_torch {
 namespace {
 
 constexpr size_t SHOWN = 90;             /* bytes of a text that stand before its number */
-constexpr size_t TEXTS_MOST = 4u << 20;  /* bytes of texts that show more than their number */
 constexpr size_t NOTES_LEAST = 16384;    /* fewer are not worth a look at the events */
 
 struct Kept {
@@ -30,7 +29,6 @@ struct Notes {
     std::map<std::tuple<std::string, std::string, std::string>, uint64_t> labels;
     std::vector<uint64_t> vacant; /* numbers that were used before */
     uint64_t last = 0, round = 0;
-    size_t text_bytes = 0;
     size_t many = NOTES_LEAST;
 };
 
@@ -47,17 +45,12 @@ std::tuple<std::string, std::string, std::string> key_of(const Note &note)
 }
 
 /* A text of the library's ends at a NUL, and so does the part of a note that it shows. */
-std::string text_of(Notes &all, const Note &note, uint64_t number)
+std::string text_of(const Note &note, uint64_t number)
 {
     std::string shown = note.metadata.empty() ? note.compile_context : note.metadata;
     shown = shown.substr(0, shown.find('\0'));
     std::string text = "#" + std::to_string(number);
-    if (shown.empty() || all.text_bytes >= TEXTS_MOST) {
-        return text;
-    }
-    text = shown.substr(0, SHOWN) + " " + text;
-    all.text_bytes += text.size();
-    return text;
+    return shown.empty() ? text : shown.substr(0, SHOWN) + " " + text;
 }
 
 uint64_t new_number(Notes &all)
@@ -98,7 +91,7 @@ HeldNote hold_note(Note note)
         all.labels[key_of(note)] = number;
     }
     Kept kept;
-    kept.text = text_of(all, note, number);
+    kept.text = text_of(note, number);
     kept.note = std::move(note);
     return {number, all.by_number.emplace(number, std::move(kept)).first->second.text};
 }
