@@ -15,12 +15,12 @@
 #define TIMEOUT_S 2
 #define BACKLOG   64
 
-/* How long accepting pauses when the process has no descriptor left. */
+/* The server retries accept() after this time if the process has no free descriptor. */
 #define PAUSE_MS 10
 
 /* --- Answering. --- */
 
-/* Wait until a descriptor is readable.  False: the time is over, or the server has to stop. */
+/* Wait until a descriptor is readable.  Returns false on a timeout, or if the server must stop. */
 static bool wait_readable(const struct xseg_export_server *server, int fd, int milliseconds)
 {
     struct pollfd wait[2] = {{.fd = server->stop, .events = POLLIN}, {.fd = fd, .events = POLLIN}};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What exporter and importer exchange: the layout of an export token, and the protocol of the exporter's socket.
+ * Wire format of exports: the layout of an export token, and the protocol of the exporter's socket.
  *
  *     importer                                   exporter
  *     connect, struct xseg_export_token    --->  the export whose token is equal
