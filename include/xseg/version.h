@@ -3,9 +3,9 @@
 #ifndef XSEG_VERSION_H
 #define XSEG_VERSION_H
 
-#define XSEG_VERSION_MAJOR 1
-#define XSEG_VERSION_MINOR 0
+#define XSEG_VERSION_MAJOR 0
+#define XSEG_VERSION_MINOR 9
 #define XSEG_VERSION_PATCH 0
-#define XSEG_VERSION_TEXT  "1.0.0"
+#define XSEG_VERSION_TEXT  "0.9.0"
 
 #endif

@@ -50,8 +50,8 @@ def build(folder, compiler):
 
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         failed = "".join(pool.map(compile_some, range(count)))
-    return failed or run(*compiler, "-shared", "-Wl,-soname,libxseg.so.1", f"-Wl,--version-script={folder / 'src/xseg.map'}",
-                         "-o", folder / "libxseg.so.1", *sorted(folder.glob("part*.o")), "-pthread", "-ldl")
+    return failed or run(*compiler, "-shared", "-Wl,-soname,libxseg.so.0", f"-Wl,--version-script={folder / 'src/xseg.map'}",
+                         "-o", folder / "libxseg.so.0", *sorted(folder.glob("part*.o")), "-pthread", "-ldl")
 
 
 def main(root, library, *compiler):
@@ -64,11 +64,11 @@ def main(root, library, *compiler):
         grown = grow(root, folder)
         source = programme.read_text()
         (folder / "today").mkdir()
-        (folder / "today/libxseg.so.1").symlink_to(library.resolve())
+        (folder / "today/libxseg.so.0").symlink_to(library.resolve())
 
         def play(headers, libraries):
             made = folder / f"pair-{headers.parent.name}-{libraries.name}"
-            return run(*compiler, *FLAGS, f"-I{headers}", "-o", made, programme, libraries / "libxseg.so.1") or \
+            return run(*compiler, *FLAGS, f"-I{headers}", "-o", made, programme, libraries / "libxseg.so.0") or \
                 run(made, folder / "snapshot.pickle", env={**os.environ, "LD_LIBRARY_PATH": str(libraries)})
 
         unnamed = [name for name in grown if not re.search(rf"\b{name}\b", source)]

@@ -63,7 +63,7 @@ class Costs(packed.Packed):
 
     def test_another_driver_is_measured_and_disagrees(self):
         driver = self.folder.parent / "libcuda.so.1"
-        shutil.copy(self.folder / "lib/libxseg-sim.so.1", driver)
+        shutil.copy(self.folder / "lib/libxseg-sim.so.0", driver)
         self.run_all("--driver", str(driver), "--out", str(self.out), "--only", "costs",
                      "--minutes", "60", status=1)
         report = self.report()

@@ -47,7 +47,7 @@ class Replays(packed.Packed):
             [self.folder / "bin/xseg", "replay", "--json", "--driver", self.folder / "lib/libgpu-timed.so",
              self.folder / "traces/moe_train.xtrace.zst"], check=True, text=True, stdout=subprocess.PIPE,
             env={"LD_LIBRARY_PATH": str(self.folder / "lib"), "GPU_TIMED_OUT": str(out),
-                 "GPU_TIMED_DRIVER": str(self.folder / "lib/libxseg-sim.so.1")}).stdout
+                 "GPU_TIMED_DRIVER": str(self.folder / "lib/libxseg-sim.so.0")}).stdout
         counted = json.loads(said)["driver_calls"]
         lines = [line.split("\t") for line in out.read_text().splitlines()]
         timed = {call: int(calls) for call, size, calls, *_ in lines if size == "all"}

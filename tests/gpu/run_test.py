@@ -52,7 +52,7 @@ class Steps(packed.Packed):
 
     def test_a_step_that_loses_the_device_does_not_stop_the_others(self):
         driver = self.folder.parent / "libcuda.so.1"
-        shutil.copy(self.folder / "lib/libxseg-sim.so.1", driver)
+        shutil.copy(self.folder / "lib/libxseg-sim.so.0", driver)
         self.steps(first=self.GOOD, loses=(45, f"rm {driver}; exit 1"), last=self.GOOD)
         self.run_all("--driver", str(driver), "--out", str(self.out), status=1)
         self.assert_both_are_there("afterwards the device does not answer")

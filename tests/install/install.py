@@ -107,7 +107,7 @@ class Installed:
 
     def start(self, program, *arguments, **environment):
         """Run a program on the installed simulator."""
-        return run(program, *arguments, XSEG_DRIVER=str(self.libdir / "libxseg-sim.so.1"),
+        return run(program, *arguments, XSEG_DRIVER=str(self.libdir / "libxseg-sim.so.0"),
                    **environment)
 
 
@@ -123,7 +123,7 @@ def files_are_complete(tree, root, version, is_whole=True):
     """Every file, and nothing else; of the library alone, if not of all."""
     want = {f"include/xseg/{path.name}" for path in (root / "include/xseg").glob("*.h")}
     for name in ("libxseg", "libxseg-sim") if is_whole else ("libxseg",):
-        want |= {f"lib/{name}.so", f"lib/{name}.so.1", f"lib/{name}.so.{version}"}
+        want |= {f"lib/{name}.so", f"lib/{name}.so.0", f"lib/{name}.so.{version}"}
     want |= {"lib/libxseg.a", "lib/libxseg-preload.so", "lib/libxseg-torch.so", "lib/pkgconfig/xseg.pc",
              "lib/cmake/xseg/xsegConfig.cmake", "lib/cmake/xseg/xsegConfigVersion.cmake"}
     if is_whole:
@@ -158,7 +158,7 @@ def names_are_right(tree, root):
     """The soname, the exported symbols, and what the static library brings along."""
     for name in ("libxseg", "libxseg-sim"):
         said = run("readelf", "-d", tree.libdir / f"{name}.so")
-        expect(f"soname: [{name}.so.1]" in said, f"{name}.so: {said}")
+        expect(f"soname: [{name}.so.0]" in said, f"{name}.so: {said}")
         expect("NODELETE" in said, f"{name}.so: {said}")
     exported = symbols.exported(tree.libdir / "libxseg.so")
     expect(exported == symbols.declared(root, False), f"exported: {sorted(exported)}")
@@ -189,7 +189,7 @@ def nothing_names_the_build(tree):
 
 def loads_libxseg(program):
     """Whether a program needs libxseg.so."""
-    return "[libxseg.so.1]" in run("readelf", "-d", program)
+    return "[libxseg.so.0]" in run("readelf", "-d", program)
 
 
 def with_pkg_config(tree, language, is_static, version):
@@ -208,7 +208,7 @@ def is_loaded_again(tree, program=None):
     program = program or tree.compile(
         "reload.c", "-D_GNU_SOURCE", "-pthread", "-ldl", f"-Wl,-rpath,{tree.libdir}",
         *tree.pkg_config("--cflags", "--libs", "xseg-sim"), output="reload")
-    tree.start(program, tree.libdir / "libxseg.so.1",
+    tree.start(program, tree.libdir / "libxseg.so.0",
                GLIBC_TUNABLES="glibc.malloc.tcache_count=0")
 
 
@@ -277,7 +277,7 @@ def tool_needs_no_simulator(tree):
     found = start(tree.bindir / "xseg", "probe", LD_LIBRARY_PATH=str(elsewhere))
     for path in elsewhere.iterdir():
         path.rename(tree.libdir / path.name)
-    expect(refused.returncode == 2 and "libxseg-sim.so.1" in refused.stderr and
+    expect(refused.returncode == 2 and "libxseg-sim.so.0" in refused.stderr and
            "--driver cuda" in refused.stderr, f"status {refused.returncode}: {refused.stderr}")
     expect("Simulated device 0" in found.stdout, found.stderr)
 
@@ -359,7 +359,7 @@ def library_alone(tree, folder, root, version):
     files_are_complete(alone, root, version, is_whole=False)
     program = alone.compile("use.c", *alone.pkg_config("--cflags", "--libs", "xseg"),
                             output="use-alone")
-    driver = str(tree.libdir / "libxseg-sim.so.1")
+    driver = str(tree.libdir / "libxseg-sim.so.0")
     said = run(program, XSEG_DRIVER=driver, LD_LIBRARY_PATH=str(alone.libdir))
     expect(said == f"{version}\n", said)
 
@@ -396,7 +396,7 @@ def works_where_it_was_put(tree, root, version):
     with_pkg_config(tree, "c", False, version)
     with_pkg_config(tree, "c", True, version)
     driver = tree.pkg_config("--variable=driver", "xseg-sim")
-    expect(driver == [str(tree.libdir / "libxseg-sim.so.1")], f"driver: {driver}")
+    expect(driver == [str(tree.libdir / "libxseg-sim.so.0")], f"driver: {driver}")
     tool_runs(tree, version)
 
 

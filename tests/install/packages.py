@@ -17,7 +17,7 @@ from fresh_root import Fresh, expect, missing, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
-NAMES = ("libxseg1", "libxseg-dev", "xseg", "python3-xseg")
+NAMES = ("libxseg0", "libxseg-dev", "xseg", "python3-xseg")
 NEEDED = ("debootstrap", "chroot", "unshare", "dpkg-buildpackage", "lintian")
 # What apt and dpkg themselves write.
 BOOKS = ("./var/cache/", "./var/lib/apt/", "./var/lib/dpkg/", "./var/log/", "./etc/ld.so.cache", "./tmp/", "./etc/apt/",
@@ -50,8 +50,8 @@ def another_soname(folder):
     """The packages of a tree in which the next version breaks programs: libxseg2."""
     tree = folder / "tree"
     shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".git", "build*", "out", "__pycache__"))
-    for name, old, new in (("meson.build", r"^abi = '1'$", "abi = '2'"), ("meson.build", r"^  version: '1\.", "  version: '2."),
-                           ("include/xseg/version.h", r'(_TEXT\s+)"1\.', r'\1"2.')):
+    for name, old, new in (("meson.build", r"^abi = '0'$", "abi = '2'"), ("meson.build", r"^  version: '0\.", "  version: '2."),
+                           ("include/xseg/version.h", r'(_TEXT\s+)"0\.', r'\1"2.')):
         text = (tree / name).read_text(encoding="utf-8")
         text, count = re.subn(old, new, text, flags=re.MULTILINE)
         expect(count == 1, f"{name} has {old!r} {count} times")
@@ -76,7 +76,7 @@ def is_used(root, version):
     (root.folder / "packages/use.py").write_text(PYTHON, encoding="utf-8")
     said = root.do("XSEG_TORCH=1 python3 packages/use.py").split("\n")
     multiarch = root.do("dpkg-architecture -q DEB_HOST_MULTIARCH || cc -print-multiarch").split()[-1]
-    want = [f"{1 << 20} {version}", f"/usr/lib/{multiarch}/libxseg.so.1 /usr/include True", "True", version, ""]
+    want = [f"{1 << 20} {version}", f"/usr/lib/{multiarch}/libxseg.so.0 /usr/include True", "True", version, ""]
     expect(said == want, f"Python says {said}")
     shared = compile_program(root, "$(pkg-config --libs xseg)", "shared")
     static = compile_program(root, "$(pkg-config --static --libs xseg | sed s/-lxseg/-l:libxseg.a/)", "static")
@@ -115,7 +115,7 @@ def go_through(root, made, version):
     # All of the next version take the places of theirs, but for the library that programs of before are linked with.
     root.install("/packages/*_2.*.deb")
     expect(root.do("xseg --version").startswith("xseg 2."), "the tool of the next version")
-    expect(root.do(shared.replace("$(pkg-config --variable=driver xseg-sim)", "libxseg-sim.so.1")) == f"{version}\n",
+    expect(root.do(shared.replace("$(pkg-config --variable=driver xseg-sim)", "libxseg-sim.so.0")) == f"{version}\n",
            "a program of before the next version")
     print("ok - upgraded to another soname", flush=True)
 

@@ -120,7 +120,7 @@ def has_every_file(place, wheel):
     package, headers = place.root / "src/adapters/python/xseg", place.root / "include/xseg"
     want = {f"xseg/{path.relative_to(package)}" for path in package.rglob("*.py")} | {"xseg/py.typed", "xseg/bin/xseg"}
     want |= {f"xseg/include/xseg/{path.name}" for path in headers.glob("*.h")}
-    want |= {"xseg/lib/libxseg.so.1", "xseg/lib/libxseg-sim.so.1", "xseg_torch.pth", "_xseg_torch_hook.py"}
+    want |= {"xseg/lib/libxseg.so.0", "xseg/lib/libxseg-sim.so.0", "xseg_torch.pth", "_xseg_torch_hook.py"}
     torch = place.root / "src/adapters/torch"
     want |= {f"xseg/torch/src/{path.relative_to(torch)}" for path in torch.rglob("*")
              if path.is_file() and path.name != "meson.build" and "__pycache__" not in path.parts}
@@ -170,7 +170,7 @@ def is_typed_and_imports(place):
 
 def finds_its_libraries(place):
     """The simulator by its name alone, the plug-in and the library to preload by the folder of the package."""
-    for name in ("libxseg-sim.so", "libxseg-sim.so.1"):
+    for name in ("libxseg-sim.so", "libxseg-sim.so.0"):
         sizes, found = run(place.python, "-c", NAMED, XSEG_DRIVER=name).splitlines()
         expect(sizes == f"{1 << 20} {1 << 20}" and found.startswith("True "), found)
     said = start("/bin/true", LD_PRELOAD=f"{found.split()[1]}/lib/libxseg-preload.so")
@@ -190,7 +190,7 @@ def runs_what_is_shown(place):
     for name, page, words in (("program.py", "docs/python.md", "import xseg\n\nwith xseg.open"), ("program.c", "README.md", "int main(void)")):
         (folder / name).write_text(shown(page, words), encoding="utf-8")
     build = shown("docs/installing.md", "cc program.c -I$folder").replace("cc ", shlex.join(place.compiler) + " ", 1)
-    use = shown("docs/python.md", "LD_PRELOAD=$folder").replace("LD_PRELOAD", "XSEG_DRIVER=$folder/lib/libxseg-sim.so.1 LD_PRELOAD")
+    use = shown("docs/python.md", "LD_PRELOAD=$folder").replace("LD_PRELOAD", "XSEG_DRIVER=$folder/lib/libxseg-sim.so.0 LD_PRELOAD")
     said = run("sh", "-ec", f"cd {folder}\n{build}\nmv a.out program\n{use}", PATH=f"{place.python.parent}:{os.environ['PATH']}")
     expect(said.startswith("<xseg.Block 0x"), said)
 
@@ -210,7 +210,7 @@ def can_be_linked(place):
     source, program = place.scratch / "use.c", place.scratch / "use"
     source.write_text(PROGRAM, encoding="utf-8")
     library = pathlib.Path(said[1])
-    run(*place.compiler, f"-I{said[0]}", "-o", program, source, f"-L{library.parent}", "-l:libxseg.so.1",
+    run(*place.compiler, f"-I{said[0]}", "-o", program, source, f"-L{library.parent}", "-l:libxseg.so.0",
         f"-Wl,-rpath,{library.parent}")
     expect(re.fullmatch(r"\d+\.\d+\.\d+\n", run(program)), "no version")
 

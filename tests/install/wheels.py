@@ -25,7 +25,7 @@ from fresh_root import Fresh, expect, missing, run
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NEEDED = ("debootstrap", "chroot", "unshare", "qemu-aarch64-static", "readelf")
 PROCESSORS = {"x86_64": "X86-64", "aarch64": "AArch64"}
-MOST = {"the wheel": 12 << 20, "libxseg.so.1": 700 << 10}
+MOST = {"the wheel": 12 << 20, "libxseg.so.0": 700 << 10}
 NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}  # what manylinux_2_28 has
 TAPE = "tests/data/tapes/expandable-mixed.tape.zst"
 OLD = """
@@ -73,13 +73,13 @@ def is_made_right(wheel, processor, folder):
     adapters = {f"torch-{'.'.join(each['version'].split('.')[:2])}-abi{int(each['is_cxx11'])}.so" for each in known}
     found = {path.name for path in folder.glob("xseg/torch/compiled/*.so")}
     expect(adapters == found, f"adapters {sorted(adapters ^ found)}")
-    size = (folder / "xseg/lib/libxseg.so.1").stat().st_size
-    expect(size <= MOST["libxseg.so.1"], f"libxseg.so.1 has {size} bytes")
-    libraries = [folder / "xseg/bin/xseg", *folder.rglob("*.so"), *folder.rglob("*.so.1")]
+    size = (folder / "xseg/lib/libxseg.so.0").stat().st_size
+    expect(size <= MOST["libxseg.so.0"], f"libxseg.so.0 has {size} bytes")
+    libraries = [folder / "xseg/bin/xseg", *folder.rglob("*.so"), *folder.rglob("*.so.0")]
     for path in libraries:
         expect(PROCESSORS[processor] in run("readelf", "-h", path), f"{path.name} is for another processor")
         expect_old_system(path)
-    print(f"ok - {wheel.name}: {wheel.stat().st_size} bytes, libxseg.so.1 {size}, {len(found)} adapters", flush=True)
+    print(f"ok - {wheel.name}: {wheel.stat().st_size} bytes, libxseg.so.0 {size}, {len(found)} adapters", flush=True)
 
 
 def comes_of_the_sdist(made, scratch):
@@ -126,7 +126,7 @@ def works_for_a_new_user(made, scratch):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
     environment = (sys.executable, ROOT / "tests/support/torch_environment.py")
-    simulator = site / "xseg/lib/libxseg-sim.so.1"
+    simulator = site / "xseg/lib/libxseg-sim.so.0"
     python = pathlib.Path(run(*environment, "python").strip())
     if not (python.parent.parent / "lib/python3.11").exists():
         print("skipped - PyTorch here is of another Python than Debian's")

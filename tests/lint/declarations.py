@@ -180,7 +180,7 @@ def statistics_of(reader, text):
 
 def exports_of(reader):
     """The file of the linker: what the library exports."""
-    return "XSEG_1 {\nglobal:\n" + "".join(f"  {name};\n" for name in sorted(reader.functions)) + "local:\n  *;\n};\n"
+    return "XSEG_0 {\nglobal:\n" + "".join(f"  {name};\n" for name in sorted(reader.functions)) + "local:\n  *;\n};\n"
 
 
 def printed(root):

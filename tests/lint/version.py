@@ -2,8 +2,8 @@
 """One version everywhere: meson.build, the headers, the Python package, the changelog.
 
 version.py ROOT             each says the same, and the changelog has it
-version.py ROOT --release   the changelog gives it a date and has nothing behind it, and the binary interface is recorded:
-                            src/package/release asks
+version.py ROOT --release   the changelog has a date for the version, and the recorded binary interface has the soname of
+                            the version: src/package/release runs this check
 """
 import re
 import sys
@@ -38,12 +38,8 @@ def check_release(root):
     text = (root / "docs/changelog.md").read_text(encoding="utf-8")
     found = []
     if not re.search(rf"^## \[{re.escape(build)}\] - \d{{4}}-\d\d-\d\d$", text, re.MULTILINE):
-        found.append(f"docs/changelog.md: {build} has no date")
-    if not re.search(r"^## \[Unreleased\]\n+## \[", text, re.MULTILINE):
-        found.append("docs/changelog.md: there is something under Unreleased, or no such heading")
-    now, recorded = root / "tests/abi/libxseg.abi", root / f"tests/abi/release-{build}.abi"
-    if not recorded.exists() or recorded.read_bytes() != now.read_bytes():
-        found.append(f"tests/abi/release-{build}.abi: is not libxseg.abi: python3 tests/abi/abi.py . --release")
+        found.append(f"docs/changelog.md: version without a date, {build}; replace \"unreleased\"")
+    now = root / "tests/abi/libxseg.abi"
     abi = find(root, "meson.build", r"^abi = '(.*)'$")
     if f'soname="libxseg.so.{abi}"' not in now.read_text(encoding="utf-8"):
         found.append(f"tests/abi/libxseg.abi: is not that of libxseg.so.{abi}")

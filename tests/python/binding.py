@@ -698,7 +698,7 @@ class Libraries(unittest.TestCase):
     def test_a_library_for_another_machine_is_told_from_one_that_is_broken(self):
         own = pathlib.Path(os.environ["XSEG_LIBRARY"]).read_bytes()
         with tempfile.TemporaryDirectory() as folder:
-            library = str(pathlib.Path(folder, "libxseg.so.1"))
+            library = str(pathlib.Path(folder, "libxseg.so.0"))
             load = "import os, xseg._library as library\n{before}\ntry: library.load()\nexcept ImportError as why: print(why)"
             for machine_number, before, want in (
                     (b"\xb7\0", "library.platform.machine = lambda: 'x86_64'",

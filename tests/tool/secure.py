@@ -34,7 +34,7 @@ class Secure(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.folder.chmod(0o755)
-        self.program, self.simulator = self.folder / "program", self.folder / "libxseg-sim.so.1"
+        self.program, self.simulator = self.folder / "program", self.folder / "libxseg-sim.so.0"
         shutil.copy(PROGRAM, self.program)
         shutil.copy(SIMULATOR, self.simulator)
         self.injection = self.folder / "injection.so"

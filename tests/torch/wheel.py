@@ -71,7 +71,7 @@ def with_compiled(folder, python, run):
     include = pathlib.Path(called(sys.executable, backends.ENVIRONMENT, "--offline", "include").strip())
     package = pathlib.Path(called(python, "-c", "import xseg; print(xseg.__file__)").strip()).parent
     made = package / "torch/compiled"
-    adapters.build_all(toolchain.NATIVE, package / "lib/libxseg.so.1", made, VERSION, lambda _: (torch / "include", include))
+    adapters.build_all(toolchain.NATIVE, package / "lib/libxseg.so.0", made, VERSION, lambda _: (torch / "include", include))
     adapter, = made.glob("*.so")
     said = called(*run, BARE + FITS)
     print(said)

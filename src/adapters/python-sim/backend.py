@@ -16,7 +16,7 @@ def package(stage, folder, _):
     shutil.copytree(HERE / "xseg_sim", stage / "xseg_sim", ignore=shutil.ignore_patterns("__pycache__"))
     (stage / "xseg_sim/lib").mkdir()
     driver = stage / "xseg_sim/lib/libcuda.so.1"
-    shutil.copy(folder / "lib/libxseg-sim.so.1", driver)
+    shutil.copy(folder / "lib/libxseg-sim.so.0", driver)
     _shared.run("patchelf", "--set-soname", "libcuda.so.1", driver)
 
 

@@ -15,7 +15,7 @@ from xseg._functions import FUNCTIONS
 HERE = pathlib.Path(__file__).resolve().parent
 MACHINES = {b"\x3e\0": "x86_64", b"\xb7\0": "aarch64"}  # e_machine of an ELF file
 OLDEST_GLIBC = (2, 28)  # of the wheels, manylinux_2_28
-SIMULATORS = ("libxseg-sim.so", "libxseg-sim.so.1")
+SIMULATORS = ("libxseg-sim.so", "libxseg-sim.so.0")
 
 
 def path() -> str:
@@ -26,9 +26,9 @@ def path() -> str:
     chosen = os.environ.get("XSEG_LIBRARY")
     if chosen:
         return chosen
-    own = HERE / "lib/libxseg.so.1"
+    own = HERE / "lib/libxseg.so.0"
     # Debian's package of this one is in /usr/lib/python3/dist-packages, the library in a folder of the processor's.
-    for found in (own, HERE.parents[2] / getattr(sys.implementation, "_multiarch", "") / "libxseg.so.1"):
+    for found in (own, HERE.parents[2] / getattr(sys.implementation, "_multiarch", "") / "libxseg.so.0"):
         if found.exists():
             return str(found)
     raise ImportError(f"there is no {own}: install the wheel of xseg, or set XSEG_LIBRARY to a libxseg.so")
@@ -50,7 +50,7 @@ def simulator() -> str:
 
     ImportError: there is none.
     """
-    found = pathlib.Path(path()).resolve().parent / "libxseg-sim.so.1"
+    found = pathlib.Path(path()).resolve().parent / "libxseg-sim.so.0"
     if not found.exists():
         raise ImportError(f"there is no {found}: this libxseg.so came without the simulated driver")
     return str(found)

@@ -8,7 +8,7 @@ from ctypes import (
     c_uint8, c_void_p,
 )
 
-VERSION = "1.0.0"
+VERSION = "0.9.0"
 
 XSEG_OK = 0
 XSEG_ERR_ARGUMENT = -1
