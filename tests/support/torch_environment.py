@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """PyTorch on the simulator: finds or makes an environment that has it, and runs programs there.
 
-torch_environment.py [--driver PATH] run PROGRAM [ARGS...]   a program; "python" is the environment's
+torch_environment.py [--driver PATH] [--xseg] run PROGRAM [ARGS...]   a program; "python" is the environment's
 torch_environment.py [--driver PATH] print                   the variables, as lines for a shell
 torch_environment.py python                                  the path of the environment's Python
 torch_environment.py include                                 the folder that has cuda_runtime_api.h
 
---driver is libxseg-sim.so, build-tests/libxseg-sim.so without it.  --offline installs nothing.
+--driver is libxseg-sim.so, build-tests/libxseg-sim.so without it.  --xseg makes the package xseg of this tree importable,
+with the libxseg.so that is in the driver's folder.  --offline installs nothing.
 
 XSEG_REFERENCE names a Python environment with PyTorch in it, or a folder that has one as v/.  Without it
 an environment is made in ${XDG_CACHE_HOME:-~/.cache}/xseg, with a lock, from PyTorch's wheel and what that
@@ -116,13 +117,16 @@ def libraries(python, torch, driver, include):
     return folder
 
 
-def variables(folder, torch, include):
-    """What the environment of a program that uses PyTorch needs."""
+def variables(folder, torch, include, library):
+    """The environment variables of a program that uses PyTorch, and the package xseg if a library is given."""
     def before(name, value, separator):
         old = os.environ.get(name)
         return f"{value}{separator}{old}" if old else value
 
     result = {"LD_LIBRARY_PATH": before("LD_LIBRARY_PATH", str(folder), ":")}
+    if library:
+        result["PYTHONPATH"] = before("PYTHONPATH", str(ROOT / "src/adapters/python"), ":")
+        result["XSEG_LIBRARY"] = str(library)
     # Where the adapter finds the runtime's headers.
     result["CUDA_HOME"] = os.environ.get("CUDA_HOME", str(include.parent))
     # PyTorch's libraries look for NVIDIA's beside themselves first.  What is loaded already wins.
@@ -137,6 +141,7 @@ def parse():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--driver", type=pathlib.Path, default=ROOT / "build-tests/libxseg-sim.so")
+    parser.add_argument("--xseg", action="store_true")
     parser.add_argument("--offline", action="store_true")
     parser.add_argument("what", choices=("run", "print", "python", "include"))
     parser.add_argument("program", nargs=argparse.REMAINDER)
@@ -155,7 +160,8 @@ def prepare(options):
     driver = options.driver.resolve()
     if not driver.exists():
         raise Absent(f"{driver} is missing: build it, or name another with --driver")
-    return python, variables(libraries(python, torch, driver, include), torch, include), include
+    library = driver.with_name("libxseg.so") if options.xseg else None
+    return python, variables(libraries(python, torch, driver, include), torch, include, library), include
 
 
 def main():
