@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What does a page of metrics cost?  With 1, 16 and 128 private pools that have a small and a large block each: the time
- * of a page in both formats, and of the file.
+ * of the text, and of the file.
  *
  * Each figure is the median of many pages, between which other memory is read, as between two scrapes.  Files go to the
  * folder for temporary files.
@@ -58,19 +58,11 @@ static void read_other(void)
 
 static char page[256 << 10];
 
-static size_t make_prometheus(struct xseg_allocator *allocator)
+static size_t make_text(struct xseg_allocator *allocator)
 {
     size_t needed = 0;
 
-    need(xseg_metrics(allocator, XSEG_METRICS_PROMETHEUS, page, sizeof(page), &needed), "metrics");
-    return needed - 1;
-}
-
-static size_t make_openmetrics(struct xseg_allocator *allocator)
-{
-    size_t needed = 0;
-
-    need(xseg_metrics(allocator, XSEG_METRICS_OPENMETRICS, page, sizeof(page), &needed), "metrics");
+    need(xseg_metrics(allocator, page, sizeof(page), &needed), "metrics");
     return needed - 1;
 }
 
@@ -134,8 +126,7 @@ int main(void)
         need(xseg_alloc_with(allocator, &request, &large[i]), "xseg_alloc_with");
         if (i + 1 != 1 && i + 1 != 16 && i + 1 != POOLS)
             continue;
-        measure(allocator, i + 1, "prometheus", make_prometheus);
-        measure(allocator, i + 1, "openmetrics", make_openmetrics);
+        measure(allocator, i + 1, "text", make_text);
         measure(allocator, i + 1, "file", make_file);
     }
     for (unsigned i = 0; i < POOLS; i++) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Metrics: what an allocator holds and does, for Prometheus and what reads its formats (docs/metrics.md has each metric).
+ * Metrics: counters and gauges of an allocator in Prometheus's text format 0.0.4 (docs/metrics.md lists every metric).
  *
- * Reading changes nothing: it takes no lock that a hit takes, calls no driver, and any number of readers see the
- * same.  What changes while it is read may be told as of slightly different moments.  Devices that have not been opened
- * have no metrics; of the private pools of a device the 128 oldest have metrics of their own, and the others share theirs.
+ * Reading metrics changes nothing: it takes no lock of the fast path and makes no driver call.  Concurrent changes may
+ * be reported as of slightly different moments.  Devices that have not been opened have no metrics.  The 128 oldest
+ * private pools of a device have metrics of their own; the others share one row.
  *
- * Threads: any; readable while everything runs.  Fork and errors: as in allocator.h.
+ * Threads: any, concurrently with every other call.  Fork and errors: as in allocator.h.
  */
 #ifndef XSEG_METRICS_H
 #define XSEG_METRICS_H
@@ -17,46 +17,35 @@
 extern "C" {
 #endif
 
-/** How metrics are written. */
-enum xseg_metrics_format {
-    XSEG_METRICS_PROMETHEUS, /* Prometheus's text format 0.0.4 */
-    XSEG_METRICS_OPENMETRICS /* OpenMetrics 1.0 */
-};
+/* The Content-Type of an HTTP response that contains the text of xseg_metrics(). */
+#define XSEG_METRICS_CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
 /**
  * Write the metrics of an allocator as text.
  *
- * @param text    where it goes, always terminated; "" if there is not room for all of it; NULL when bytes is 0
- * @param needed  NULL, or the size in bytes that the whole text takes, terminator included.  Numbers grow: give the
- *                next call some more
+ * @param text    the buffer, which is always terminated; "" if the whole text does not fit.  NULL if `bytes` is 0
+ * @param bytes   size of the buffer
+ * @param needed  NULL, or receives the size of the whole text in bytes, terminator included.  Values grow between two
+ *                calls: allocate some more than this
  *
- * Returns: XSEG_OK, also when the text does not fit; XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    no driver call; a lock for moments, once something was registered (registration.h).  Some 300 bytes of host
- *          memory for each pool that is listed meanwhile, given back before it returns; the time of a few reads of each
- *          pool and stream
+ * Returns: XSEG_OK, also if the text does not fit; XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
+ * Cost:    no driver call; O(pools + arenas).  Allocates about 300 bytes of host memory for each listed pool during the
+ *          call.  Locks the registrations briefly once memory was registered (registration.h)
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_metrics(struct xseg_allocator *allocator,
-                                                 enum xseg_metrics_format format, char *text,
+XSEG_API XSEG_NODISCARD xseg_status xseg_metrics(struct xseg_allocator *allocator, char *text,
                                                  size_t bytes, size_t *needed);
 
 /**
- * The media type of a format, for the header Content-Type of an answer to a scrape.
+ * Write the metrics of an allocator to a file, for the textfile collector of Prometheus's node exporter.
  *
- * Returns: a string that lives as long as the library; "" for another number.
- */
-XSEG_API const char *xseg_metrics_content_type(enum xseg_metrics_format format);
-
-/**
- * Write the metrics into a file for node exporter's textfile collector, in Prometheus's text format 0.0.4: the collector
- * takes no other.
+ * The text is written to a temporary file in the same folder, whose name ends in ".part", which then replaces the file
+ * atomically, so the collector never reads a partial file.  Devices, pipes and standard output are written directly.
  *
- * @param path  of the file, whose name the collector wants to end in ".prom".  It is written beside it, under a name that
- *              ends in ".part", and takes its place when it is complete; a device, a pipe and standard output (such as
- *              /dev/stdout) are written into
+ * @param path  the file; the collector reads files whose names end in ".prom"
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE: the sentence has the system's reason, and the
- *          file that was there before still is; XSEG_ERR_FORKED
- * Cost:    as xseg_metrics(), and the time of the file
+ * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE: the error message contains the reason of the
+ *          system, and an earlier file is unchanged; XSEG_ERR_FORKED
+ * Cost:    as xseg_metrics(), plus writing the file
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_metrics_write(struct xseg_allocator *allocator,
                                                        const char *path);

@@ -288,8 +288,7 @@ static double metric(struct xseg_allocator *allocator, const char *name)
     static char page[1 << 16];
     char line[96];
 
-    assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_PROMETHEUS, page, sizeof(page), NULL),
-                     XSEG_OK);
+    assert_int_equal(xseg_metrics(allocator, page, sizeof(page), NULL), XSEG_OK);
     (void)snprintf(line, sizeof(line), "\n%s{device=\"0\"} ", name);
     const char *found = strstr(page, line);
     return found == NULL ? -1 : strtod(found + strlen(line), NULL);

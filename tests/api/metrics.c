@@ -32,16 +32,16 @@ static int remove_folder(void **state)
 }
 
 /* The page, for the caller to free. */
-static char *read_page(struct xseg_allocator *allocator, enum xseg_metrics_format format)
+static char *read_page(struct xseg_allocator *allocator)
 {
     size_t needed = 0;
     char *text;
 
-    assert_int_equal(xseg_metrics(allocator, format, NULL, 0, &needed), XSEG_OK);
+    assert_int_equal(xseg_metrics(allocator, NULL, 0, &needed), XSEG_OK);
     needed += 4096;
     text = malloc(needed);
     assert_non_null(text);
-    assert_int_equal(xseg_metrics(allocator, format, text, needed, NULL), XSEG_OK);
+    assert_int_equal(xseg_metrics(allocator, text, needed, NULL), XSEG_OK);
     assert_true(text[0] == '#');
     return text;
 }
@@ -62,7 +62,7 @@ static double value_of(const char *page, const char *what)
 /* The value of a line of a fresh page. */
 static double now(struct xseg_allocator *allocator, const char *what)
 {
-    char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    char *page = read_page(allocator);
     const double value = value_of(page, what);
 
     free(page);
@@ -97,18 +97,11 @@ static void arguments_are_checked(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
 
     (void)state;
-    scene_expect_error(xseg_metrics(NULL, XSEG_METRICS_PROMETHEUS, NULL, 0, NULL),
-                       XSEG_ERR_ARGUMENT, "allocator");
-    scene_expect_error(xseg_metrics(allocator, (enum xseg_metrics_format)2, NULL, 0, NULL),
-                       XSEG_ERR_ARGUMENT, "2 is no format");
-    scene_expect_error(xseg_metrics(allocator, XSEG_METRICS_OPENMETRICS, NULL, 1, NULL),
-                       XSEG_ERR_ARGUMENT, "text is NULL");
+    scene_expect_error(xseg_metrics(NULL, NULL, 0, NULL), XSEG_ERR_ARGUMENT, "allocator");
+    scene_expect_error(xseg_metrics(allocator, NULL, 1, NULL), XSEG_ERR_ARGUMENT, "text is NULL");
     scene_expect_error(xseg_metrics_write(allocator, NULL), XSEG_ERR_ARGUMENT, "name a file");
     scene_expect_error(xseg_metrics_write(allocator, ""), XSEG_ERR_ARGUMENT, "name a file");
     scene_expect_error(xseg_metrics_write(NULL, "file"), XSEG_ERR_ARGUMENT, "allocator");
-    assert_non_null(strstr(xseg_metrics_content_type(XSEG_METRICS_PROMETHEUS), "version=0.0.4"));
-    assert_non_null(strstr(xseg_metrics_content_type(XSEG_METRICS_OPENMETRICS), "version=1.0.0"));
-    assert_string_equal(xseg_metrics_content_type((enum xseg_metrics_format)2), "");
     scene_close(allocator);
 }
 
@@ -122,7 +115,7 @@ static void what_is_registered_is_told_by_pool(void **state)
     (void)state;
     char *const own = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_int_equal(xseg_register(allocator, own, 30 * MIB, &registrar, &id), XSEG_OK);
-    char *const page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    char *const page = read_page(allocator);
     assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"default\",name=\"\"}") ==
                 0.0);
     assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"1\",name=\"\"}") ==
@@ -142,21 +135,19 @@ static void a_page_is_whole_or_not_there(void **state)
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
-    assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_OPENMETRICS, NULL, 0, &needed), XSEG_OK);
+    assert_int_equal(xseg_metrics(allocator, NULL, 0, &needed), XSEG_OK);
     text = malloc(needed);
     assert_non_null(text);
     for (size_t bytes = 1; bytes < needed; bytes++) {
         memset(text, 'x', needed);
-        assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_OPENMETRICS, text, bytes, &again),
-                         XSEG_OK);
+        assert_int_equal(xseg_metrics(allocator, text, bytes, &again), XSEG_OK);
         assert_int_equal(again, needed);
         assert_int_equal(text[0], '\0');
         assert_int_equal(text[bytes], 'x');
     }
-    assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_OPENMETRICS, text, needed, NULL),
-                     XSEG_OK);
+    assert_int_equal(xseg_metrics(allocator, text, needed, NULL), XSEG_OK);
     assert_int_equal(strlen(text), needed - 1);
-    assert_string_equal(text + needed - 7, "# EOF\n");
+    assert_int_equal(text[needed - 2], '\n');
     free(text);
     scene_close(allocator);
 }
@@ -166,7 +157,7 @@ static void before_the_first_block(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     const uint64_t calls = xseg_sim_calls(NULL);
-    char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    char *page = read_page(allocator);
 
     (void)state;
     assert_null(strstr(page, "xseg_live_bytes"));
@@ -180,7 +171,7 @@ static void before_the_first_block(void **state)
 
 static void expect_sums(struct xseg_allocator *allocator)
 {
-    char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    char *page = read_page(allocator);
     const struct xseg_statistics stats = scene_stats(allocator);
 
     assert_int_equal(sum_of(page, "xseg_live_bytes"), stats.allocated_bytes[XSEG_STAT_ALL].current);
@@ -307,7 +298,7 @@ static void the_number_of_labels_is_bounded(void **state)
     assert_true(now(allocator, "xseg_live_bytes{device=\"0\",pool=\"129\",name=\"\"}") < 0);
     expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"other\",name=\"\"}", 22 * 512);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 150);
-    char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    char *page = read_page(allocator);
     assert_int_equal(count_lines(page, "\nxseg_live_bytes{"), 130);
     free(page);
     expect_sums(allocator);
@@ -315,7 +306,7 @@ static void the_number_of_labels_is_bounded(void **state)
         scene_free(allocator, block[i]);
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
     }
-    page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    page = read_page(allocator);
     assert_int_equal(count_lines(page, "\nxseg_live_bytes{"), 2);
     assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"ended\",name=\"\"}") > 0);
     free(page);
@@ -365,7 +356,7 @@ static void refusals_and_calls_are_counted(void **state)
     assert_int_equal(xseg_driver_calls(allocator, calls, COUNT_OF(calls), &count), XSEG_OK);
     assert_in_range(count, 40, COUNT_OF(calls));
     unsigned timed = 0, failed = 0;
-    char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+    char *page = read_page(allocator);
     for (size_t i = 0; i < count; i++) {
         char line[128];
 
@@ -501,7 +492,7 @@ static void the_file_has_the_page(void **state)
     scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
     path_of(path, sizeof(path), "xseg.prom");
     for (unsigned i = 0; i < 2; i++) {
-        char *page = read_page(allocator, XSEG_METRICS_PROMETHEUS);
+        char *page = read_page(allocator);
 
         assert_int_equal(xseg_metrics_write(allocator, path), XSEG_OK);
         const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -638,7 +629,7 @@ static void a_forked_child_is_refused(void **state)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
-        _exit(xseg_metrics(allocator, XSEG_METRICS_PROMETHEUS, NULL, 0, NULL) == XSEG_ERR_FORKED &&
+        _exit(xseg_metrics(allocator, NULL, 0, NULL) == XSEG_ERR_FORKED &&
                       xseg_metrics_write(allocator, "/dev/null") == XSEG_ERR_FORKED
                   ? 0
                   : 1);

@@ -261,8 +261,7 @@ static bool write_metrics(struct world *world, uint64_t of_host, bool onward, ui
     assert_int_equal(take_files(), status == XSEG_OK ? 1 : 0);
     assert_int_equal(scene_open_files(), files);
     host_fail(of_host, onward);
-    const xseg_status read =
-        xseg_metrics(world->allocator, XSEG_METRICS_OPENMETRICS, text, sizeof(text), &needed);
+    const xseg_status read = xseg_metrics(world->allocator, text, sizeof(text), &needed);
     host_recover();
     assert_int_equal(read, host_struck() > 0 ? XSEG_ERR_HOST_MEMORY : XSEG_OK);
     assert_true(read != XSEG_OK || strlen(text) + 1 == needed);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Metrics, read by the parsers of the Python package prometheus-client: each reads its own format, every type is kept.
+"""Metrics, read by the parser of the Python package prometheus-client.
 
 Is skipped without the package (Debian: python3-prometheus-client).
 """
@@ -20,7 +20,6 @@ from cases import MIB
 SYSTEM = "/usr/bin/python3"  # Debian's packages are this one's
 try:
     from prometheus_client import parser
-    from prometheus_client.openmetrics import parser as openmetrics_parser
 except ImportError:
     if os.path.exists(SYSTEM) and os.path.realpath(SYSTEM) != os.path.realpath(sys.executable):
         os.execv(SYSTEM, [SYSTEM, *sys.argv])
@@ -34,10 +33,10 @@ TYPES = {name: kind for name, kind in ALL.items() if name not in BUDGET}
 NAMES = ("kv cache", 'a "b" \\c\\', "one\nline", "} 7\n# EOF\n", "x" * 63, "caf\u00e9", "a,b={}", "")
 
 
-def families(text, is_open):
-    """The families of a page by name."""
+def families(text):
+    """The metric families of a text by name."""
     found = {}
-    for family in (openmetrics_parser if is_open else parser).text_string_to_metric_families(text):
+    for family in parser.text_string_to_metric_families(text):
         if family.name in found:
             raise AssertionError(f"{family.name} comes twice")
         found[family.name] = family
@@ -74,36 +73,24 @@ class Pages(unittest.TestCase):
             block.free()
         self.blocks, self.pools = [], []
 
-    def test_each_parser_reads_its_own_with_every_type(self):
-        for is_open in (False, True):
-            with self.subTest(openmetrics=is_open):
-                found = families(self.allocator.metrics(openmetrics=is_open), is_open)
-                self.assertEqual({name: family.type for name, family in found.items()}, TYPES)
-                for name, family in found.items():
-                    self.assertGreater(len(family.documentation), 10, name)
-                    self.assertGreater(len(family.samples), 0, name)
-                    unit = name.rsplit("_", 1)[1] if name.endswith(("_bytes", "_seconds")) else ""
-                    self.assertEqual(family.unit, unit if is_open else "", name)
-                    for sample in family.samples:
-                        self.assertEqual(sample.name, name + "_total" * (TYPES[name] == "counter"))
-                        self.assertTrue(math.isfinite(sample.value) and sample.value >= 0, sample)
-
-    def test_both_formats_say_the_same(self):
-        plain, opened = (families(self.allocator.metrics(openmetrics=is_open), is_open) for is_open in (False, True))
-        self.assertEqual(set(plain), set(opened))
-        for name, family in plain.items():
-            if not name.endswith("_age_seconds"):
-                self.assertEqual(values(family), values(opened[name]), name)
+    def test_the_parser_reads_every_type(self):
+        found = families(self.allocator.metrics())
+        self.assertEqual({name: family.type for name, family in found.items()}, TYPES)
+        for name, family in found.items():
+            self.assertGreater(len(family.documentation), 10, name)
+            self.assertGreater(len(family.samples), 0, name)
+            for sample in family.samples:
+                self.assertEqual(sample.name, name + "_total" * (TYPES[name] == "counter"))
+                self.assertTrue(math.isfinite(sample.value) and sample.value >= 0, sample)
 
     def test_names_come_out_as_they_were(self):
-        for is_open in (False, True):
-            live = values(families(self.allocator.metrics(openmetrics=is_open), is_open)["xseg_live_bytes"])
-            for at, name in enumerate(NAMES):
-                labels = (("device", "0"), ("name", unescaped(name)), ("pool", str(at + 1)))
-                self.assertEqual(live.get(labels), (at + 1) * MIB, f"{name!r} of {sorted(live)}")
+        live = values(families(self.allocator.metrics())["xseg_live_bytes"])
+        for at, name in enumerate(NAMES):
+            labels = (("device", "0"), ("name", unescaped(name)), ("pool", str(at + 1)))
+            self.assertEqual(live.get(labels), (at + 1) * MIB, f"{name!r} of {sorted(live)}")
 
     def test_the_figures_are_those_of_the_other_reports(self):
-        found = families(self.allocator.metrics(), False)
+        found = families(self.allocator.metrics())
         stats = self.allocator.statistics()
         self.assertEqual(sum(values(found["xseg_live_bytes"]).values()), stats.allocated_bytes.all.current)
         self.assertEqual(sum(values(found["xseg_reserved_bytes"]).values()), stats.reserved_bytes.all.current)
@@ -119,7 +106,7 @@ class Pages(unittest.TestCase):
         listed = {name: (kind, labels.split(", "))
                   for name, kind, labels in re.findall(r"^\| `(xseg_\w+)` \| (gauge|counter) \| ([\w, ]+) \|", text, re.M)
                   if name.removesuffix("_total") in TYPES}
-        told = {sample.name: (family.type, list(sample.labels)) for family in families(self.allocator.metrics(), False).values()
+        told = {sample.name: (family.type, list(sample.labels)) for family in families(self.allocator.metrics()).values()
                 for sample in family.samples}
         self.assertEqual(listed, told)
 
@@ -129,17 +116,16 @@ class Pages(unittest.TestCase):
             end = time.monotonic() + 20
             while "xseg_budget_others" not in allocator.metrics() and time.monotonic() < end:
                 time.sleep(0.01)
-            for is_open in (False, True):
-                found = families(allocator.metrics(openmetrics=is_open), is_open)
-                self.assertEqual({name: family.type for name, family in found.items() if name not in TYPES}, BUDGET)
-                for name in BUDGET:
-                    self.assertEqual([list(sample.labels) for sample in found[name].samples], [["device"]], name)
-                self.assertEqual(list(values(found["xseg_budget_others"]).values()), [0])
+            found = families(allocator.metrics())
+            self.assertEqual({name: family.type for name, family in found.items() if name not in TYPES}, BUDGET)
+            for name in BUDGET:
+                self.assertEqual([list(sample.labels) for sample in found[name].samples], [["device"]], name)
+            self.assertEqual(list(values(found["xseg_budget_others"]).values()), [0])
 
     def test_a_page_may_be_larger_than_the_first_guess(self):
         pools = [self.allocator.pool(name="y" * 63) for _ in range(200)]
         blocks = [pool.allocate(512) for pool in pools]
-        found = families(self.allocator.metrics(openmetrics=True), True)
+        found = families(self.allocator.metrics())
         self.assertEqual(sum(values(found["xseg_live_bytes"]).values()),
                          self.allocator.statistics().allocated_bytes.all.current)
         self.assertLess(len(found["xseg_live_bytes"].samples), 135)
@@ -151,7 +137,7 @@ class Pages(unittest.TestCase):
             path = pathlib.Path(folder) / "xseg.prom"
             self.allocator.write_metrics(path)
             self.assertEqual(list(pathlib.Path(folder).iterdir()), [path])
-            self.assertEqual(set(families(path.read_text(encoding="utf-8"), False)), set(TYPES))
+            self.assertEqual(set(families(path.read_text(encoding="utf-8"))), set(TYPES))
             with self.assertRaises(xseg.FileError) as refused:
                 self.allocator.write_metrics(pathlib.Path(folder) / "none" / "xseg.prom")
             self.assertIn("No such file", str(refused.exception))

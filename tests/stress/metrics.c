@@ -94,13 +94,10 @@ static void *read_pages(void *self)
 
     count_failure(stage, text == NULL);
     for (unsigned i = 0; text != NULL && (i < PAGES || atomic_load(&stage->makers) > 0); i++) {
-        const enum xseg_metrics_format format =
-            i % 2 == 0 ? XSEG_METRICS_PROMETHEUS : XSEG_METRICS_OPENMETRICS;
         unsigned steady = 0;
         size_t needed = 0;
 
-        count_failure(stage,
-                      xseg_metrics(stage->allocator, format, text, ROOM, &needed) != XSEG_OK);
+        count_failure(stage, xseg_metrics(stage->allocator, text, ROOM, &needed) != XSEG_OK);
         count_failure(stage, needed > ROOM || strlen(text) + 1 != needed);
         const unsigned lines = look_at(text, "\nxseg_live_bytes{", &steady);
         count_failure(stage, lines < 2 || lines > 150 || steady != 1);

@@ -148,8 +148,7 @@ static int metric(struct xseg_allocator *allocator, const char *name, int device
     static char page[1 << 16];
     char line[96];
 
-    assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_PROMETHEUS, page, sizeof(page), NULL),
-                     XSEG_OK);
+    assert_int_equal(xseg_metrics(allocator, page, sizeof(page), NULL), XSEG_OK);
     (void)snprintf(line, sizeof(line), "\n%s{device=\"%d\"} ", name, device);
     const char *found = strstr(page, line);
     return found == NULL ? -1 : (int)strtol(found + strlen(line), NULL, 10);

@@ -33,9 +33,7 @@ static void no_lock_of_an_allocation_is_taken(void **state) XSEG_UNCHECKED
 
         xseg_arena_lock(held);
         assert_int_equal(xseg_figures_take(allocator, &figures), XSEG_OK);
-        assert_int_equal(xseg_metrics_text_write(&figures, XSEG_METRICS_OPENMETRICS, text,
-                                                 sizeof(text), &needed),
-                         XSEG_OK);
+        assert_int_equal(xseg_metrics_text_write(&figures, text, sizeof(text), &needed), XSEG_OK);
         xseg_arena_unlock(held);
         assert_int_equal(figures.devices, 1);
         assert_int_equal(figures.pools, 2);
@@ -65,9 +63,7 @@ static void parts_of_a_second_keep_their_places(void **state)
     (void)state;
     figures.call[0] =
         (struct xseg_figures_call){.name = "f", .count = 1, .spent = UINT64_C(12000000305)};
-    assert_int_equal(
-        xseg_metrics_text_write(&figures, XSEG_METRICS_PROMETHEUS, text, sizeof(text), &needed),
-        XSEG_OK);
+    assert_int_equal(xseg_metrics_text_write(&figures, text, sizeof(text), &needed), XSEG_OK);
     assert_non_null(strstr(text, "{call=\"f\"} 12.000000305\n"));
 }
 

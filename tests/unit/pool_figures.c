@@ -18,8 +18,7 @@ static void look(struct xseg_allocator *allocator)
 {
     memset(&frame, 0, sizeof(frame));
     xseg_published_fill(allocator, &frame);
-    assert_int_equal(xseg_metrics(allocator, XSEG_METRICS_PROMETHEUS, page, sizeof(page), NULL),
-                     XSEG_OK);
+    assert_int_equal(xseg_metrics(allocator, page, sizeof(page), NULL), XSEG_OK);
     assert_true(page[0] == '#');
 }
 

@@ -24,11 +24,11 @@ static xseg_status make_page(struct xseg_allocator *allocator, char **out, size_
     xseg_status status = xseg_figures_take(allocator, &figures);
 
     if (status == XSEG_OK)
-        status = xseg_metrics_text_write(&figures, XSEG_METRICS_PROMETHEUS, NULL, 0, &needed);
+        status = xseg_metrics_text_write(&figures, NULL, 0, &needed);
     if (status == XSEG_OK && (page = malloc(needed)) == NULL)
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for %zu bytes of metrics", needed);
     if (status == XSEG_OK)
-        status = xseg_metrics_text_write(&figures, XSEG_METRICS_PROMETHEUS, page, needed, &needed);
+        status = xseg_metrics_text_write(&figures, page, needed, &needed);
     xseg_figures_end(&figures);
     if (status != XSEG_OK)
         free(page);

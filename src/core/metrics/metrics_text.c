@@ -12,7 +12,7 @@
 /* --- Families. --- */
 
 enum kind { GAUGE, COUNTER };
-enum unit { NO_UNIT, BYTES, SECONDS }; /* figures in SECONDS are nanoseconds */
+enum unit { NUMBER, NANOSECONDS }; /* of the figure; nanoseconds are written as seconds */
 
 struct family {
     const char *name; /* without the _total of a counter */
@@ -23,81 +23,81 @@ struct family {
 };
 
 static const struct family of_pools[] = {
-    {"xseg_live_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, live),
+    {"xseg_live_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, live),
      "Memory in live blocks; of a paused pool addresses only."},
-    {"xseg_pending_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, pending),
+    {"xseg_pending_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, pending),
      "Memory in blocks that were freed and that another stream may still use."},
-    {"xseg_cached_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, cached),
+    {"xseg_cached_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, cached),
      "Reserved memory in no block."},
-    {"xseg_reserved_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, reserved),
+    {"xseg_reserved_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, reserved),
      "Memory of the driver that is mapped or allocated: live, pending and cached."},
-    {"xseg_reserved_recent_peak_bytes", GAUGE, BYTES,
+    {"xseg_reserved_recent_peak_bytes", GAUGE, NUMBER,
      offsetof(struct xseg_figures_pool, recent_peak),
      "Highest reserved memory of the last 60 to 65 seconds; not of other and ended."},
-    {"xseg_registered_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, registered),
+    {"xseg_registered_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, registered),
      "Memory that has entered registrations (xseg_register); what is registered twice counts "
      "twice."},
-    {"xseg_pool_limit_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_pool, limit),
+    {"xseg_pool_limit_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, limit),
      "Limit on what the pool may reserve; absent without a limit."},
 };
 
 static const struct family of_devices[] = {
-    {"xseg_device_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, total),
+    {"xseg_device_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, total),
      "Memory of the device."},
-    {"xseg_limit_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, limit),
+    {"xseg_limit_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, limit),
      "Limit on what may be taken of the device; absent without a limit."},
-    {"xseg_page_cache_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, page_cache),
+    {"xseg_page_cache_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, page_cache),
      "Pages that are mapped nowhere, kept for reuse."},
-    {"xseg_stuck_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, stuck),
+    {"xseg_stuck_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, stuck),
      "Memory that the driver would not take back."},
-    {"xseg_paused_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, paused),
+    {"xseg_paused_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, paused),
      "Memory of paused pools: addresses only."},
-    {"xseg_device_reserved_recent_peak_bytes", GAUGE, BYTES,
+    {"xseg_device_reserved_recent_peak_bytes", GAUGE, NUMBER,
      offsetof(struct xseg_figures_device, recent_peak),
      "Highest reserved memory of all pools together of the last 60 to 65 seconds."},
-    {"xseg_stranded_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, stranded),
+    {"xseg_stranded_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, stranded),
      "Cached memory on pages that blocks in use share, as of the last look; without pools that "
      "somebody holds."},
-    {"xseg_stranded_age_seconds", GAUGE, SECONDS,
+    {"xseg_stranded_age_seconds", GAUGE, NANOSECONDS,
      offsetof(struct xseg_figures_device, stranded_age), "Time since that look."},
-    {"xseg_used_elsewhere_bytes", GAUGE, BYTES,
+    {"xseg_used_elsewhere_bytes", GAUGE, NUMBER,
      offsetof(struct xseg_figures_device, used_elsewhere),
      "Memory of the device that others have taken, as of the driver's last answer."},
-    {"xseg_used_elsewhere_age_seconds", GAUGE, SECONDS,
+    {"xseg_used_elsewhere_age_seconds", GAUGE, NANOSECONDS,
      offsetof(struct xseg_figures_device, used_elsewhere_age), "Time since that answer."},
-    {"xseg_pools", GAUGE, NO_UNIT, offsetof(struct xseg_figures_device, pools),
+    {"xseg_pools", GAUGE, NUMBER, offsetof(struct xseg_figures_device, pools),
      "Private pools that have not ended."},
-    {"xseg_out_of_memory", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, ooms),
+    {"xseg_out_of_memory", COUNTER, NUMBER, offsetof(struct xseg_figures_device, ooms),
      "Allocations refused for want of memory."},
-    {"xseg_rejections", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, rejections),
+    {"xseg_rejections", COUNTER, NUMBER, offsetof(struct xseg_figures_device, rejections),
      "Allocations refused at once because of throw_on_cudamalloc_oom."},
-    {"xseg_retries", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, retries),
+    {"xseg_retries", COUNTER, NUMBER, offsetof(struct xseg_figures_device, retries),
      "Allocations tried again after all idle memory was given back."},
-    {"xseg_budget_member", GAUGE, NO_UNIT, offsetof(struct xseg_figures_device, has_part),
+    {"xseg_budget_member", GAUGE, NUMBER, offsetof(struct xseg_figures_device, has_part),
      "Whether this process shares the device by a budget: 1, or 0 where the log names the "
      "reason; absent without share_budget."},
-    {"xseg_budget_share_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, share),
+    {"xseg_budget_share_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, share),
      "Memory of the device that is this process's own; absent without share_budget."},
-    {"xseg_budget_borrowed_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, borrowed),
+    {"xseg_budget_borrowed_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, borrowed),
      "Memory taken above the share."},
-    {"xseg_budget_wanted_bytes", GAUGE, BYTES, offsetof(struct xseg_figures_device, wanted),
+    {"xseg_budget_wanted_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, wanted),
      "Memory for which requests wait."},
-    {"xseg_budget_others", GAUGE, NO_UNIT, offsetof(struct xseg_figures_device, others),
+    {"xseg_budget_others", GAUGE, NUMBER, offsetof(struct xseg_figures_device, others),
      "Other processes that share the device."},
-    {"xseg_budget_asks", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, asks),
+    {"xseg_budget_asks", COUNTER, NUMBER, offsetof(struct xseg_figures_device, asks),
      "Requests that waited for memory of other processes."},
-    {"xseg_budget_served", COUNTER, NO_UNIT, offsetof(struct xseg_figures_device, served),
+    {"xseg_budget_served", COUNTER, NUMBER, offsetof(struct xseg_figures_device, served),
      "Of these, those that got memory while they waited."},
-    {"xseg_budget_given_bytes", COUNTER, BYTES, offsetof(struct xseg_figures_device, given),
+    {"xseg_budget_given_bytes", COUNTER, NUMBER, offsetof(struct xseg_figures_device, given),
      "Memory given back since other processes wanted it."},
 };
 
 static const struct family of_calls[] = {
-    {"xseg_driver_calls", COUNTER, NO_UNIT, offsetof(struct xseg_figures_call, count),
+    {"xseg_driver_calls", COUNTER, NUMBER, offsetof(struct xseg_figures_call, count),
      "Calls of the driver; absent before the first one."},
-    {"xseg_driver_call_failures", COUNTER, NO_UNIT, offsetof(struct xseg_figures_call, failed),
+    {"xseg_driver_call_failures", COUNTER, NUMBER, offsetof(struct xseg_figures_call, failed),
      "Calls of the driver that failed."},
-    {"xseg_driver_call_seconds", COUNTER, SECONDS, offsetof(struct xseg_figures_call, spent),
+    {"xseg_driver_call_seconds", COUNTER, NANOSECONDS, offsetof(struct xseg_figures_call, spent),
      "Time in calls of the driver, the shortest ones left out."},
 };
 
@@ -105,7 +105,6 @@ static const struct family of_calls[] = {
 
 /* The page, of which as much is written as there is room for. */
 struct page {
-    enum xseg_metrics_format format;
     char *text;
     size_t bytes, length; /* length: of all of it, without a terminator */
 };
@@ -136,41 +135,39 @@ static void put_number(struct page *page, uint64_t number, unsigned least)
     put(page, digits + at, sizeof(digits) - at);
 }
 
-static void put_comment(struct page *page, const char *what, const char *name, const char *suffix,
+static const char *suffix_of(const struct family *family)
+{
+    return family->kind == COUNTER ? "_total" : "";
+}
+
+static void put_comment(struct page *page, const char *keyword, const struct family *family,
                         const char *text)
 {
     put_text(page, "# ");
-    put_text(page, what);
-    put_text(page, name);
-    put_text(page, suffix);
+    put_text(page, keyword);
+    put_text(page, family->name);
+    put_text(page, suffix_of(family));
     put_text(page, " ");
     put_text(page, text);
     put_text(page, "\n");
 }
 
-/* OpenMetrics names a counter's family without the _total of its lines. */
 static void begin_family(struct page *page, const struct family *family)
 {
-    const bool is_open = page->format == XSEG_METRICS_OPENMETRICS;
-    const char *suffix = family->kind == COUNTER && !is_open ? "_total" : "";
-
-    put_comment(page, "HELP ", family->name, suffix, family->help);
-    put_comment(page, "TYPE ", family->name, suffix, family->kind == COUNTER ? "counter" : "gauge");
-    if (is_open && family->unit != NO_UNIT)
-        put_comment(page, "UNIT ", family->name, "", family->unit == BYTES ? "bytes" : "seconds");
+    put_comment(page, "HELP ", family, family->help);
+    put_comment(page, "TYPE ", family, family->kind == COUNTER ? "counter" : "gauge");
 }
 
 static void put_line(struct page *page, const struct family *family, const char *labels,
                      uint64_t figure)
 {
-    const uint64_t second = family->unit == SECONDS ? UINT64_C(1000000000) : 1;
+    const uint64_t second = family->unit == NANOSECONDS ? UINT64_C(1000000000) : 1;
 
     put_text(page, family->name);
-    if (family->kind == COUNTER)
-        put(page, "_total", 6);
+    put_text(page, suffix_of(family));
     put_text(page, labels);
     put_number(page, figure / second, 1);
-    if (family->unit == SECONDS) {
+    if (family->unit == NANOSECONDS) {
         put(page, ".", 1);
         put_number(page, figure % second, 9);
     }
@@ -186,7 +183,7 @@ struct label {
     char text[LABEL_BYTES];
 };
 
-/* Write a name as the value of a label: both formats escape the same three characters. */
+/* Write a name as the value of a label: the format escapes three characters. */
 static void put_name(struct page *page, const char *name)
 {
     const unsigned char *at = (const unsigned char *)name;
@@ -305,15 +302,12 @@ static void put_page(struct page *page, const struct xseg_figures *figures, stru
         &(struct rows){figures->device, figures->devices, sizeof(*figures->device), of_device});
     put_families(page, of_calls, XSEG_COUNT_OF(of_calls),
                  &(struct rows){call, calls, sizeof(call[0]), of_call});
-    if (page->format == XSEG_METRICS_OPENMETRICS)
-        put_text(page, "# EOF\n");
 }
 
-xseg_status xseg_metrics_text_write(const struct xseg_figures *figures,
-                                    enum xseg_metrics_format format, char *text, size_t bytes,
+xseg_status xseg_metrics_text_write(const struct xseg_figures *figures, char *text, size_t bytes,
                                     size_t *needed)
 {
-    struct page page = {.format = format, .text = text, .bytes = bytes};
+    struct page page = {.text = text, .bytes = bytes};
     const size_t count = figures->pools + figures->devices + figures->calls;
     struct label *labels = malloc((count + 1) * sizeof(*labels));
 

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Figures as a page that Prometheus scrapes: its text format 0.0.4, or OpenMetrics 1.0.
+ * Metrics in Prometheus's text format 0.0.4.
  *
  * Terms:
- *   family  metrics of one name: their type, unit and help, then one line for each row of figures that has it
+ *   family  metrics of one name: their type and help, then one line for each row of figures that has it
  *   label   of a line: the device, the pool by its number and its name, or the driver call
  *
  * A family without a line is left out.  Names of pools are the only text of others: what is not UTF-8 in them, and
  * control characters but the newline, become question marks.
  *
- * https://prometheus.io/docs/instrumenting/exposition_formats, https://prometheus.io/docs/specs/om/open_metrics_spec
+ * https://prometheus.io/docs/instrumenting/exposition_formats
  */
 #ifndef XSEG_CORE_METRICS_TEXT_H
 #define XSEG_CORE_METRICS_TEXT_H
 
 #include "src/core/inspect/figures.h"
-#include "xseg/metrics.h"
 
 /*
  * Write the page.
@@ -24,8 +23,7 @@
  * needed: bytes that the page takes, terminator included
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_metrics_text_write(const struct xseg_figures *figures,
-                                    enum xseg_metrics_format format, char *text, size_t bytes,
+xseg_status xseg_metrics_text_write(const struct xseg_figures *figures, char *text, size_t bytes,
                                     size_t *needed);
 
 #endif
