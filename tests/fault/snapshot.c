@@ -134,8 +134,7 @@ static struct world open_world(void)
     char config[256];
 
     (void)snprintf(config, sizeof(config),
-                   "expandable_segments:True,history:all,history_stacks:all,oom_snapshots:1000000,"
-                   "oom_snapshot:%s",
+                   "expandable_segments:True,history:all,history_stacks:all,oom_snapshot:%s",
                    folder);
     world.allocator = scene_open(config);
     world.pool = scene_pool(world.allocator);
@@ -224,6 +223,10 @@ static void a_refusal_stays_what_it_is(void **state)
     (void)xseg_error_text(wanted, sizeof(wanted));
     assert_int_equal(take_files(), 1);
     for (uint64_t nth = 1; nth < 60; nth++) {
+        if (nth % 3 == 0) { /* an allocator writes at most three */
+            close_world(&world);
+            world = open_world();
+        }
         /* The trim and the ladder allocate as well: the first faults are theirs. */
         host_fail(nth % 2 == 0 ? nth : 0, true);
         until = nth % 2 == 1 ? nth / 2 + 1 : 0;
@@ -285,33 +288,6 @@ static void metrics_fail(void **state)
     close_world(&world);
 }
 
-/* A snapshot at a signal that cannot be written: the call that tried it is served, and the next signal is heard. */
-static void a_tick_stays_what_it_is(void **state)
-{
-    struct world world = open_world();
-    unsigned missing = 0;
-
-    (void)state;
-    assert_int_equal(xseg_configure(world.allocator, "snapshot_signal:USR2"), XSEG_OK);
-    for (uint64_t nth = 1; nth < 60; nth++) {
-        const unsigned files = scene_open_files();
-
-        assert_int_equal(raise(SIGUSR2), 0);
-        host_fail(nth % 2 == 0 ? nth : 0, nth % 4 == 0);
-        until = nth % 2 == 1 ? nth / 2 + 1 : 0;
-        assert_int_equal(xseg_tick(world.allocator, 0), XSEG_OK);
-        until = 0;
-        host_recover();
-        missing += take_files() == 0;
-        assert_int_equal(scene_open_files(), files);
-        assert_int_equal(raise(SIGUSR2), 0);
-        assert_int_equal(xseg_tick(world.allocator, 0), XSEG_OK);
-        assert_int_equal(take_files(), 1);
-    }
-    assert_in_range(missing, 10, 59);
-    close_world(&world);
-}
-
 static int set_up(void **state)
 {
     (void)state;
@@ -331,7 +307,6 @@ int main(void)
         cmocka_unit_test(the_file_fails),
         cmocka_unit_test(a_refusal_stays_what_it_is),
         cmocka_unit_test(metrics_fail),
-        cmocka_unit_test(a_tick_stays_what_it_is),
     };
 
     /* qemu-user 7.2 keeps 24 bytes for each page that was ever mapped, and this test came to 20 GB there. */

@@ -397,7 +397,7 @@ static const char *const everything =
     "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,"
     "exportable:True,"
     "rdma:True,"
-    "snapshot_signal:USR2,publish:True,share_budget:here,budget_share:0.5,"
+    "publish:True,share_budget:here,budget_share:0.5,"
     "budget_min_mb:12,budget_return_ms:13,"
     "page_mb:auto";
 

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "src/core/snapshot/naming.h"
-#include "src/core/snapshot/rank.h"
+#include "src/core/snapshot/oom.h"
 
 /* --- Files. --- */
 
@@ -32,8 +32,7 @@ static void expect_name(const char *rank)
     char name[128], want[128];
 
     (void)snprintf(want, sizeof(want), "a/folder/oom-%spid%ld-7.pickle", rank, (long)getpid());
-    assert_int_equal(xseg_snapshot_rank_name(name, sizeof(name), "a/folder", "oom", 7),
-                     strlen(want));
+    assert_int_equal(xseg_oom_snapshots_path(name, sizeof(name), "a/folder", 7), strlen(want));
     assert_string_equal(name, want);
 }
 
@@ -72,7 +71,7 @@ static void a_name_that_does_not_fit_is_cut(void **state)
     char name[16];
 
     (void)state;
-    assert_true(xseg_snapshot_rank_name(name, sizeof(name), "a/folder", "oom", 7) >= sizeof(name));
+    assert_true(xseg_oom_snapshots_path(name, sizeof(name), "a/folder", 7) >= sizeof(name));
     assert_int_equal(strlen(name), sizeof(name) - 1);
 }
 

@@ -64,9 +64,7 @@ enum xseg_config_key {
     XSEG_CONFIG_RDMA,
     XSEG_CONFIG_OOM_SNAPSHOT,
     XSEG_CONFIG_OOM_SNAPSHOT_MS,
-    XSEG_CONFIG_OOM_SNAPSHOTS,
     XSEG_CONFIG_OOM_SNAPSHOT_MB,
-    XSEG_CONFIG_SNAPSHOT_SIGNAL,
     XSEG_CONFIG_PUBLISH,
     XSEG_CONFIG_SHARE_BUDGET,
     XSEG_CONFIG_BUDGET_SHARE,
@@ -99,15 +97,6 @@ enum xseg_history_stacks {
     XSEG_HISTORY_STACKS_ALL
 };
 
-/* The signals of snapshot_signal; in the order of the words in the table. */
-enum xseg_snapshot_signal {
-    XSEG_SNAPSHOT_SIGNAL_NONE,
-    XSEG_SNAPSHOT_SIGNAL_HUP,
-    XSEG_SNAPSHOT_SIGNAL_QUIT,
-    XSEG_SNAPSHOT_SIGNAL_USR1,
-    XSEG_SNAPSHOT_SIGNAL_USR2
-};
-
 struct xseg_config {
     uint64_t large_segment_bytes;
     uint64_t max_split_bytes; /* UINT64_MAX: unlimited */
@@ -124,10 +113,9 @@ struct xseg_config {
     double budget_share;             /* 0: none is named */
     uint64_t budget_min_bytes;
     uint64_t oom_snapshot_bytes; /* of all of them; UINT64_MAX: no limit */
-    uint32_t oom_snapshot_ms, oom_snapshots;
+    uint32_t oom_snapshot_ms;
     uint32_t budget_return_ms;
-    uint32_t snapshot_signal; /* enum xseg_snapshot_signal */
-    int64_t idle_ms;          /* -1: never */
+    int64_t idle_ms; /* -1: never */
     uint64_t keep_bytes;
     uint64_t soft_limit_bytes;      /* UINT64_MAX: none */
     uint64_t hard_limit_bytes;      /* UINT64_MAX: none */

@@ -390,10 +390,11 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
                        "colons and brackets; or none",
             .unset = "unset",
             .sentence =
-                "Folder into which a snapshot is written when a request is refused for want of "
-                "memory, before the call returns, and at the signal of snapshot_signal; see "
-                "[snapshots](snapshots.md). Without it the variable `XSEG_OOM_SNAPSHOT` names the "
-                "folder; none: no snapshot, whatever the variable says.",
+                "Folder into which a snapshot is written when a request fails for lack of memory, "
+                "before the call returns; at most 3 of an allocator; see "
+                "[snapshots](snapshots.md). "
+                "Without the key the variable `XSEG_OOM_SNAPSHOT` names the folder. none: no "
+                "snapshot, whatever the variable contains.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT_MS] =
         {
@@ -405,20 +406,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .least = 1,
             .most = 3600000,
             .accepts = "a whole number of milliseconds from 1 to 3600000",
-            .sentence = "How long the snapshot of a refused request, or at a signal, may take; the "
-                        "oldest events are left out for that. Live and cached blocks are always "
-                        "written, all of them.",
-        },
-    [XSEG_CONFIG_OOM_SNAPSHOTS] =
-        {
-            .name = "oom_snapshots",
-            .source = "none known",
-            .type = XSEG_CONFIG_NUMBER,
-            .offset = MEMBER(oom_snapshots),
-            .start = 3,
-            .most = 1000000,
-            .accepts = "a whole number from 0 to 1000000",
-            .sentence = "How many snapshots of refused requests an allocator writes at the most.",
+            .sentence = "Time limit of such a snapshot, which omits the oldest events to keep it. "
+                        "All allocated and cached blocks are always written.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT_MB] =
         {
@@ -429,21 +418,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .start = 512,
             .accepts = ANY_MIB,
             .sentence =
-                "How large the snapshot of a refused request, or at a signal, is at the most; the "
-                "oldest events are left out for that. Live and cached blocks are always written, "
-                "all of them: some 30 bytes each.",
-        },
-    [XSEG_CONFIG_SNAPSHOT_SIGNAL] =
-        {
-            .name = "snapshot_signal",
-            .source = "none known",
-            .type = XSEG_CONFIG_CHOICE,
-            .offset = MEMBER(snapshot_signal),
-            .choice = {"none", "HUP", "QUIT", "USR1", "USR2"},
-            .accepts = "HUP, QUIT, USR1, USR2 or none",
-            .sentence = "Signal at which a snapshot is written into the folder of oom_snapshot, by "
-                        "the next call that is no hit; see [snapshots](snapshots.md). Refused if "
-                        "the process handles or ignores the signal, or without a folder.",
+                "Size limit of such a snapshot, which omits the oldest events to keep it. All "
+                "allocated and cached blocks are always written, about 30 bytes each.",
         },
     [XSEG_CONFIG_PUBLISH] =
         {

@@ -27,7 +27,6 @@ struct xseg_oom_snapshots;
 struct xseg_publisher;
 struct xseg_registrations;
 struct xseg_budget;
-struct xseg_signalled;
 
 /* A configuration, and the version that was made before. */
 struct xseg_config_version {
@@ -57,7 +56,6 @@ struct xseg_allocator {
     void (*report_oom)(struct xseg_allocator *allocator);
     struct xseg_budget *budget;                            /* budget.h */
     struct xseg_publisher *publisher;                      /* publisher.h */
-    struct xseg_signalled *signalled;                      /* signalled.h */
     void (*run_errands)(struct xseg_allocator *allocator); /* errands.h */
     struct xseg_observers observers;
     struct xseg_history_store history;

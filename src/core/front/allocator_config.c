@@ -15,7 +15,6 @@
 #include "src/core/front/opened.h"
 #include "src/core/inspect/publisher.h"
 #include "src/core/reclaim/trim_bounds.h"
-#include "src/core/snapshot/signalled.h"
 
 void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version)
@@ -183,12 +182,9 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
     xseg_status status = xseg_config_parse(&version->config, text, named);
     if (status == XSEG_OK)
         status = follow_on_all(allocator, &version->config, *named, false);
-    if (status == XSEG_OK)
-        status = xseg_signalled_prepare(allocator, &version->config);
     if (status == XSEG_OK && xseg_config_has_thread(&version->config))
         status = xseg_background_start(allocator);
     if (status != XSEG_OK) {
-        xseg_signalled_settle(allocator);
         free(version);
         return status;
     }
@@ -196,7 +192,6 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
     if (version->config.block_user && !xseg_allocator_config(allocator)->block_user)
         forget_all_users(allocator);
     publish(allocator, version);
-    xseg_signalled_settle(allocator);
     if (!xseg_config_has_thread(xseg_allocator_config(allocator)))
         xseg_background_end(allocator);
     return XSEG_OK;

@@ -24,7 +24,6 @@
 #include "src/core/pools/peers.h"
 #include "src/core/registration/registrations.h"
 #include "src/core/snapshot/oom.h"
-#include "src/core/snapshot/signalled.h"
 
 /* An allocator and the state that rooms above its own keep of it, in one piece of host memory. */
 struct whole {
@@ -32,7 +31,6 @@ struct whole {
     struct xseg_background background;
     struct xseg_registrations registrations;
     struct xseg_oom_snapshots oom_snapshots;
-    struct xseg_signalled signalled;
     struct xseg_publisher publisher;
     struct xseg_budget budget;
 };
@@ -63,7 +61,6 @@ static void free_allocator(struct xseg_allocator *allocator)
 {
     struct xseg_config_version *version = allocator->versions, *older;
 
-    xseg_signalled_end(allocator->signalled);
     xseg_publisher_end(allocator->publisher);
     xseg_budget_fini(allocator->budget);
     for (; version != NULL; version = older) {
@@ -95,8 +92,6 @@ static void init_parts(struct whole *whole)
     allocator->oom_snapshots = &whole->oom_snapshots;
     xseg_oom_snapshots_init(allocator->oom_snapshots);
     allocator->report_oom = xseg_oom_snapshots_report;
-    allocator->signalled = &whole->signalled;
-    xseg_signalled_init(allocator->signalled);
     allocator->publisher = &whole->publisher;
     xseg_publisher_init(allocator->publisher);
     allocator->budget = &whole->budget;
@@ -143,10 +138,6 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of devices");
         goto free_all;
     }
-    status = xseg_signalled_prepare(allocator, xseg_allocator_config(allocator));
-    if (status != XSEG_OK)
-        goto free_all;
-    xseg_signalled_settle(allocator);
     if (xseg_config_has_thread(xseg_allocator_config(allocator)))
         status = xseg_background_start(allocator);
     if (status != XSEG_OK)

@@ -2,10 +2,8 @@
 #include "src/core/front/errands.h"
 
 #include "src/core/inspect/publisher.h"
-#include "src/core/snapshot/signalled.h"
 
 void xseg_errands_run(struct xseg_allocator *allocator)
 {
-    xseg_signalled_write(allocator);
     xseg_publisher_run(allocator);
 }

@@ -11,7 +11,7 @@
 
 #include "src/core/device/allocator.h"
 
-/* Write a snapshot that a signal asked for; publish figures that are old.  errno and the calling thread's error text stay. */
+/* Publish figures that are old.  errno and the calling thread's error text stay. */
 void xseg_errands_run(struct xseg_allocator *allocator);
 
 #endif

@@ -1,27 +1,42 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The snapshot of a request that was refused for want of memory (keys oom_snapshot, oom_snapshot_ms, oom_snapshots,
- * oom_snapshot_mb).
+ * The memory snapshot of an out-of-memory failure.
  *
- * It is written before the call returns, and changes nothing of what the call returns.  The driver is not asked.  While
- * one is written, requests of other threads that are refused write none and do not wait.
+ * The folder is that of the key oom_snapshot or, without it, of the variable XSEG_OOM_SNAPSHOT.  The keys oom_snapshot_ms and
+ * oom_snapshot_mb limit the time and the size; an allocator writes at most XSEG_OOM_SNAPSHOTS files.  The snapshot is written
+ * before the failed call returns and does not change its result.  It makes no driver call.  While a thread writes a snapshot,
+ * failures of other threads write none and do not wait.
  *
- * Locking: none may be held.
+ * Locking: the caller holds no lock.
  */
 #ifndef XSEG_CORE_SNAPSHOT_OOM_H
 #define XSEG_CORE_SNAPSHOT_OOM_H
 
+#include <stddef.h>
+
 #include "src/core/device/allocator.h"
 
+#define XSEG_OOM_SNAPSHOTS 3u
+
 struct xseg_oom_snapshots {
-    atomic_bool is_writing; /* a thread is */
-    atomic_uint written;    /* so far */
+    atomic_bool is_writing;
+    atomic_uint written; /* number of attempts so far */
 };
 
 void xseg_oom_snapshots_init(struct xseg_oom_snapshots *snapshots);
 
-/* Write a snapshot, if the configuration or the environment names a folder and there may be one more.  Its path, or why
- * there is none, is logged.  The calling thread's error text and errno stay. */
+/*
+ * Write a snapshot if a folder is configured and fewer than XSEG_OOM_SNAPSHOTS have been written, and log its path or why there
+ * is none.  The error text of the calling thread and errno are preserved.
+ */
 void xseg_oom_snapshots_report(struct xseg_allocator *allocator);
+
+/*
+ * Write the path `FOLDER/oom-rankR-pidP-N.pickle`.  The rank is that of RANK, SLURM_PROCID or LOCAL_RANK; it is omitted if none
+ * of them is a number.
+ *
+ * Returns: the length of the path, which was truncated if it is not below `bytes`
+ */
+size_t xseg_oom_snapshots_path(char *path, size_t bytes, const char *folder, unsigned number);
 
 #endif

@@ -225,7 +225,7 @@ static bool open_allocator(struct player *player)
         return false;
     }
     /* What a file or the environment says of snapshots was meant for the programme. */
-    if (xseg_configure(player->allocator, "oom_snapshots:0") != XSEG_OK) {
+    if (xseg_configure(player->allocator, "oom_snapshot:none") != XSEG_OK) {
         say(player, "snapshots of refused requests cannot be switched off");
         return false;
     }
