@@ -157,8 +157,7 @@ static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
     /* Pages of other pools are left out: their contents could show. */
-    const struct xseg_page_taker taker = {segment->owner, XSEG_PAGE_OWN_ONLY, segment->properties,
-                                          NULL};
+    const struct xseg_page_taker taker = {segment->owner, segment->properties, NULL};
     struct xseg_page idle = {.handle = 0};
     xseg_status status = XSEG_OK;
 

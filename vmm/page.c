@@ -226,9 +226,9 @@ static void release_at(struct xseg_pages *pages, struct xseg_page_stack *stack, 
 
 /* --- Taking and putting. --- */
 
-static bool is_own(const struct xseg_page *page, const struct xseg_page_taker *taker)
+static bool is_usable(const struct xseg_page *page, const struct xseg_page_taker *taker)
 {
-    return page->owner == NULL || page->owner == taker->owner;
+    return taker->only_of == NULL || page->owner == NULL || page->owner == taker->only_of;
 }
 
 uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
@@ -241,10 +241,10 @@ uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
 
     if (stack == NULL)
         return bytes;
-    if (taker->choice != XSEG_PAGE_OWN_ONLY)
+    if (taker->only_of == NULL)
         return bytes + stack->count * page_bytes;
     for (size_t i = 0; i < stack->count; i++)
-        bytes += is_own(&stack->page[i], taker) ? page_bytes : 0;
+        bytes += is_usable(&stack->page[i], taker) ? page_bytes : 0;
     return bytes;
 }
 
@@ -278,12 +278,11 @@ bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
     if (stack == NULL || stack->count == 0)
         return false;
     size_t at = stack->count;
-    if (taker->choice != XSEG_PAGE_ANY)
-        while (at > 0 && !is_own(&stack->page[at - 1], taker))
-            at--;
-    if (at == 0 && taker->choice == XSEG_PAGE_OWN_ONLY)
+    while (at > 0 && !is_usable(&stack->page[at - 1], taker))
+        at--;
+    if (at == 0)
         return false;
-    *out = take_at(pages, stack, (at == 0 ? stack->count : at) - 1);
+    *out = take_at(pages, stack, at - 1);
     return true;
 }
 

@@ -62,16 +62,10 @@ struct xseg_pages {
     uint64_t generation; /* the last one that a segment of the device has drawn */
 };
 
-/* Which idle pages a taker may have. */
-enum xseg_page_choice {
-    XSEG_PAGE_ANY,
-    XSEG_PAGE_OWN_FIRST, /* its own and those without owner first, then those of others */
-    XSEG_PAGE_OWN_ONLY
-};
-
+/* A filter of idle pages. */
 struct xseg_page_taker {
-    const void *owner; /* the taker; the owner of the pages from then on */
-    enum xseg_page_choice choice;
+    const void
+        *only_of; /* pages whose last owner is this one, and pages without owner; NULL: any */
     unsigned properties;      /* that the pages must have, these and no others */
     const void *prepared_for; /* whose prepared pages it takes first; NULL: none */
 };

@@ -352,14 +352,12 @@ struct growth {
     struct xseg_segment *segment;
     const struct xseg_supply *supply;
     uint32_t first, end;
-    bool is_foreign; /* the run has pages that were another owner's */
 };
 
 static xseg_status get_page(struct growth *growth, uint32_t at)
 {
     struct xseg_segment *segment = growth->segment;
-    const struct xseg_page_taker taker = {segment->owner, growth->supply->choice,
-                                          segment->properties, growth->supply->prepared_for};
+    const struct xseg_page_taker taker = {NULL, segment->properties, growth->supply->prepared_for};
     const uint64_t idle_full =
         growth->supply->small ? xseg_pages_idle(segment->pages, segment->page_bytes, &taker) : 0;
     struct xseg_page page;
@@ -367,7 +365,6 @@ static xseg_status get_page(struct growth *growth, uint32_t at)
     segment->length[at] = choose_length(segment, at, growth->end, growth->supply, idle_full);
     if (xseg_pages_take(segment->pages, xseg_segment_page_bytes(segment, at), &taker, &page)) {
         segment->handle[at] = page.handle;
-        growth->is_foreign |= page.owner != NULL && page.owner != segment->owner;
         return XSEG_OK;
     }
     const xseg_status status =
@@ -388,8 +385,6 @@ static xseg_status get_run(struct growth *growth)
 
         if (segment->state[at] == XSEG_PAGE_HOLE)
             status = get_page(growth, at);
-        else
-            growth->is_foreign = true; /* a stuck page, whose last owner is not known */
         if (status == XSEG_OK)
             continue;
         for (uint32_t page = growth->first, next; page < at; page = next) {
@@ -434,25 +429,10 @@ static void withdraw_run(struct xseg_segment *segment, uint32_t first, uint32_t 
     }
 }
 
-/* Clear the whole run with one call if it has foreign pages; if the call fails, no work is queued on the run. */
-static xseg_status clear_run(const struct growth *growth, struct xseg_supply *supply)
-{
-    const struct xseg_segment *segment = growth->segment;
-    const uint64_t bytes = (growth->end - growth->first) * segment->granule_bytes;
-
-    if (supply->choice != XSEG_PAGE_OWN_FIRST || !growth->is_foreign)
-        return XSEG_OK;
-    const xseg_status status = xseg_driver_fill(
-        segment->context, xseg_segment_address(segment, growth->first), bytes, 0, supply->stream);
-    if (status == XSEG_OK)
-        supply->cleared += bytes;
-    return status;
-}
-
 xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                             struct xseg_supply *supply)
+                             const struct xseg_supply *supply)
 {
-    struct growth growth = {segment, supply, first, first + count, false};
+    struct growth growth = {segment, supply, first, first + count};
     char reason[256];
 
     XSEG_ASSERT(count > 0 && first + count <= segment->granules);
@@ -462,8 +442,6 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
     status = map_run(segment, first, count);
     if (status == XSEG_OK)
         status = xseg_segment_access(segment, first, count);
-    if (status == XSEG_OK)
-        status = clear_run(&growth, supply);
     if (status != XSEG_OK) {
         /* The undo may fail as well; the first reason is reported. */
         (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);

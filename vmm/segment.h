@@ -194,12 +194,7 @@ void xseg_segment_abandon(struct xseg_segment *segment);
 struct xseg_supply {
     bool small;       /* small pages, and full ones that are idle already */
     uint64_t longest; /* bytes of the longest page; beyond a full page, doubles of it are tried */
-    /* Which idle pages the segment may have.  With XSEG_PAGE_OWN_FIRST a run with a page of another owner is cleared
-     * before it can be used, by work on `stream`. */
-    enum xseg_page_choice choice;
-    xseg_stream stream;
     const void *prepared_for; /* as in struct xseg_page_taker */
-    uint64_t cleared;         /* bytes that were cleared: added to */
 };
 
 /*
@@ -207,10 +202,10 @@ struct xseg_supply {
  *
  * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY; XSEG_ERR_DRIVER
  * Cost:    one map a page, one create for each that is not idle, one set-access (one a page where
- *          the driver wants that); one memset where it is cleared
+ *          the driver wants that)
  */
 xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                             struct xseg_supply *supply);
+                             const struct xseg_supply *supply);
 
 /*
  * How many of the bytes that xseg_segment_map() would map can come from idle pages.

@@ -56,14 +56,13 @@ struct xseg_statistics {
     uint64_t overwrites;           /* blocks found written to after their free (debug_fill) */
     uint64_t num_oom_rejections;   /* refused at once, see throw_on_cudamalloc_oom; no num_ooms */
     uint64_t idle_page_bytes; /* pages that are mapped nowhere, kept for reuse: page_cache_mb */
-    uint64_t scrubbed_bytes;  /* cleared because a page changed pool (scrub) */
     uint64_t paused_bytes;    /* in blocks and cached memory of paused pools: addresses only */
     uint64_t imported_bytes;  /* memory of others that is mapped here (export.h); in no other sum */
     uint64_t
         registered_bytes; /* that have entered (registration.h); what is registered twice counts twice */
 };
 /* clang-format off */
-#define XSEG_STATISTICS_INIT {sizeof(struct xseg_statistics), {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XSEG_STATISTICS_INIT {sizeof(struct xseg_statistics), {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**
@@ -89,7 +88,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_stats(struct xseg_allocator *allocator,
 
 enum {
     XSEG_RESET_PEAK = 1,        /* peaks fall to the current values */
-    XSEG_RESET_ACCUMULATED = 2, /* totals, num_* counters, overwrites, scrubbed_bytes: again at 0 */
+    XSEG_RESET_ACCUMULATED = 2, /* totals, num_* counters, overwrites: again at 0 */
 };
 
 /**

@@ -211,7 +211,7 @@ static void unmapped_blocks_are_recycled(void **state)
     scene_close(allocator);
 }
 
-/* --- Scrub. --- */
+/* --- Contents of pages. --- */
 
 static struct xseg_allocator *open_real(const char *config)
 {
@@ -243,90 +243,6 @@ static size_t count_secrets(const void *ptr, size_t bytes)
     return count;
 }
 
-static void another_pool_finds_nothing(void **state)
-{
-    (void)state;
-    for (unsigned scrub = 0; scrub < 2; scrub++) {
-        struct xseg_allocator *allocator =
-            open_real(scrub != 0 ? "idle_ms:100,page_cache_mb:100,scrub:True"
-                                 : "idle_ms:100,page_cache_mb:100");
-        const xseg_stream stream = scene_stream();
-        void *ptr;
-
-        leave_secrets(allocator, scene_pool(allocator), 40 * MIB);
-        expect(allocator, 0, 40);
-        ptr = scene_alloc(allocator, 40 * MIB, stream);
-        expect(allocator, 40, 0);
-        xseg_sim_finish_all();
-        assert_int_equal(count_secrets(ptr, 40 * MIB), scrub != 0 ? 0 : 40 * MIB);
-        assert_int_equal(scene_stats(allocator).scrubbed_bytes, scrub * 40 * MIB);
-        assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), 0);
-        /* Back in the same pool nothing is cleared, on whatever stream. */
-        memset(ptr, 0x5e, 40 * MIB);
-        scene_free(allocator, ptr);
-        pass(allocator, 300);
-        ptr = scene_alloc(allocator, 40 * MIB, NULL);
-        xseg_sim_finish_all();
-        assert_int_equal(count_secrets(ptr, 40 * MIB), 40 * MIB);
-        assert_int_equal(scene_stats(allocator).scrubbed_bytes, scrub * 40 * MIB);
-        scene_free(allocator, ptr);
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
-        scene_stream_destroy(stream);
-    }
-}
-
-/* Memory is short: idle pages of the retired pool move right over. */
-static void stolen_pages_are_cleared(void **state)
-{
-    struct xseg_allocator *allocator = open_real("scrub:True");
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 200 * MIB, NULL);
-
-    (void)state;
-    memset(ptr, 0x5e, 200 * MIB);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    const uint64_t created = xseg_sim_calls("cuMemCreate");
-    ptr = scene_alloc(allocator, 160 * MIB, NULL);
-    assert_true(xseg_sim_calls("cuMemCreate") < created + 30);
-    xseg_sim_finish_all();
-    assert_int_equal(count_secrets(ptr, 160 * MIB), 0);
-    assert_true(scene_stats(allocator).scrubbed_bytes >= 100 * MIB);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
-}
-
-/* In a capture a memset would be a node of the graph: pages of others are not used at all. */
-static void a_capture_takes_no_pages_of_others(void **state)
-{
-    struct xseg_allocator *allocator = open_real("idle_ms:100,page_cache_mb:240,scrub:True");
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr, *more = NULL;
-
-    (void)state;
-    leave_secrets(allocator, scene_pool(allocator), 200 * MIB);
-    expect(allocator, 0, 200);
-    scene_capture_begin(pool, stream);
-    const uint64_t fills = xseg_sim_calls("cuMemsetD32Async");
-    ptr = scene_alloc(allocator, 40 * MIB, stream);
-    expect(allocator, 40, 200);
-    scene_expect_error(xseg_alloc(allocator, 0, 40 * MIB, stream, &more), XSEG_ERR_NO_MEMORY,
-                       "kept for reuse");
-    assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), fills);
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    assert_int_equal(count_secrets(ptr, 40 * MIB), 0);
-    /* Afterwards they are cleared and used. */
-    more = scene_alloc(allocator, 180 * MIB, NULL);
-    xseg_sim_finish_all();
-    assert_int_equal(count_secrets(more, 180 * MIB), 0);
-    scene_free(allocator, more);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
-}
-
 /* A pool that comes back without its own contents does not come back with those of another one. */
 static void a_resume_takes_no_pages_of_others(void **state)
 {
@@ -346,45 +262,6 @@ static void a_resume_takes_no_pages_of_others(void **state)
     scene_close(allocator);
 }
 
-/* What cannot be cleared is not handed out, and nothing has changed. */
-static void a_memset_that_fails_undoes_the_growth(void **state)
-{
-    struct xseg_allocator *allocator = open_real("idle_ms:100,page_cache_mb:100,scrub:True");
-    void *ptr = NULL;
-
-    (void)state;
-    leave_secrets(allocator, scene_pool(allocator), 40 * MIB);
-    assert_int_equal(xseg_sim_fail("cuMemsetD32Async", 1, 999), XSEG_OK);
-    assert_int_equal(xseg_alloc(allocator, 0, 40 * MIB, NULL, &ptr), XSEG_ERR_DRIVER);
-    assert_int_equal(reserved(allocator), 0);
-    ptr = scene_alloc(allocator, 40 * MIB, NULL);
-    xseg_sim_finish_all();
-    assert_int_equal(count_secrets(ptr, 40 * MIB), 0);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
-}
-
-/* A lender's block would take its contents along. */
-static void a_pool_does_not_lend(void **state)
-{
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_allocator *allocator = open_real("scrub:True");
-    struct xseg_pool *pool = NULL;
-    void *ptr;
-
-    (void)state;
-    options.use_on_oom = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 200 * MIB, NULL));
-    ptr = NULL;
-    scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "cached in pools that are held");
-    assert_int_equal(xseg_configure(allocator, "scrub:False"), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -395,12 +272,7 @@ int main(void)
         cmocka_unit_test(limits_count_what_is_kept),
         cmocka_unit_test(kept_pages_are_in_nobodys_way),
         cmocka_unit_test(unmapped_blocks_are_recycled),
-        cmocka_unit_test(another_pool_finds_nothing),
-        cmocka_unit_test(stolen_pages_are_cleared),
-        cmocka_unit_test(a_capture_takes_no_pages_of_others),
         cmocka_unit_test(a_resume_takes_no_pages_of_others),
-        cmocka_unit_test(a_memset_that_fails_undoes_the_growth),
-        cmocka_unit_test(a_pool_does_not_lend),
     };
 
     return cmocka_run_group_tests_name("page_cache", tests, NULL, NULL);

@@ -284,7 +284,7 @@ static const struct scenario scenarios[] = {
     {"come and go", NULL, some_of_all, come_and_go, false, false},
     {"come and go, one by one", NULL, some_of_all, come_and_go, true, false},
     {"classic", "expandable_segments:False", some_of_all, come_and_go, false, false},
-    {"decay", "idle_ms:100,page_cache_mb:50,scrub:True", some_of_all, come_and_go, false, false},
+    {"decay", "idle_ms:100,page_cache_mb:50", some_of_all, come_and_go, false, false},
     {"alone", "unmap_on_free:True", some_of_all, come_and_go, false, false},
     {"short", NULL, some_of_all, run_short, false, false},
     {"pause", NULL, some_of_all, pause_and_resume, false, false},

@@ -260,7 +260,7 @@ static void change_pools(struct stage *stage)
 static void recycling(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    const char *const config = "idle_ms:100,page_cache_mb:50,scrub:True";
+    const char *const config = "idle_ms:100,page_cache_mb:50";
 
     (void)state;
     sweep("gives back", gives_back, config, GIB, false);
@@ -334,7 +334,7 @@ static void pairs(void **state)
     settings.memory_bytes = 6 * MIB;
     runs += stage_pairs(helpers, &settings, "unmap_on_free:True", 3);
     settings.memory_bytes = 80 * MIB;
-    runs += stage_pairs(change_pools, &settings, "idle_ms:100,page_cache_mb:50,scrub:True", 3);
+    runs += stage_pairs(change_pools, &settings, "idle_ms:100,page_cache_mb:50", 3);
     print_message("# %u pairs\n", (unsigned)runs);
     assert_true(runs > 400);
 }

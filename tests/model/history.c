@@ -910,7 +910,7 @@ static void together_running_short(void **state)
 static void under_a_hard_limit(void **state)
 {
     (void)state;
-    play_all(4001, &(struct kind){"idle_ms:100,hard_limit_mb:300,scrub:True", false, false, 2});
+    play_all(4001, &(struct kind){"idle_ms:100,hard_limit_mb:300", false, false, 2});
 }
 
 int main(void)

@@ -227,8 +227,7 @@ static void do_service(struct world *world)
         "page_cache_mb:0,device_free_min_mb:300",
         "hard_limit_mb:440,reclaim_us_per_s:1000000",
         "hard_limit_mb:100000,device_free_min_mb:0",
-        "scrub:True",
-        "scrub:False,idle_ms:-1",
+        "idle_ms:-1",
     };
 
     xseg_sim_advance(below(200) * 1000000);
@@ -350,7 +349,7 @@ static void as_a_service(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play("idle_ms:50,page_cache_mb:40,scrub:True", false, seed * 86028121,
+        play("idle_ms:50,page_cache_mb:40", false, seed * 86028121,
              seed % 2 == 0 ? 512 * MIB : 16 * GIB, steps_by_environment());
     play("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, steps_by_environment());
 }

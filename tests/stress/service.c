@@ -225,8 +225,6 @@ static void configure(struct worker *worker)
         "device_free_min_mb:0",
         "history:state",
         "history:nothing",
-        "scrub:True",
-        "scrub:False",
         "hard_limit_mb:1400",
         "hard_limit_mb:1000000",
     };

@@ -217,7 +217,7 @@ static void bad_strings_are_refused_with_a_sentence(void **state)
 {
     (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(refused); i++) {
-        const struct xseg_config before = parsed("max_split_size_mb:77,scrub:True");
+        const struct xseg_config before = parsed("max_split_size_mb:77,exportable:True");
         struct xseg_config config = before;
         uint64_t named = 12345;
         char *text = strdup(refused[i].text); /* on the heap, so that ASan sees a read past it */
@@ -394,7 +394,7 @@ static const char *const everything =
     "graph_capture_record_stream_reuse:True,"
     "throw_on_cudamalloc_oom:True,expandable_segments_reserve:1e-3G,"
     "idle_ms:1000,keep_mb:5,keep_window_s:6,reclaim_us_per_s:7,soft_limit_mb:8,"
-    "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,scrub:True,"
+    "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,"
     "exportable:True,"
     "rdma:True,"
     "publish:True,share_budget:here,budget_share:0.5,"

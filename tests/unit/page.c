@@ -71,10 +71,9 @@ static uint64_t put(struct fixture *f, uint64_t bytes, const void *owner)
     return put_kind(f, (struct xseg_page_kind){bytes, false, NULL}, owner);
 }
 
-static void expect_take(struct fixture *f, uint64_t bytes, const void *owner,
-                        enum xseg_page_choice choice, uint64_t handle)
+static void expect_take(struct fixture *f, uint64_t bytes, const void *only_of, uint64_t handle)
 {
-    const struct xseg_page_taker taker = {owner, choice, false, NULL};
+    const struct xseg_page_taker taker = {only_of, false, NULL};
     struct xseg_page page = {0};
 
     assert_int_equal(xseg_pages_take(&f->pages, bytes, &taker, &page), handle != 0);
@@ -86,7 +85,7 @@ static void expect_take(struct fixture *f, uint64_t bytes, const void *owner,
 
 static void sizes_do_not_stand_for_each_other(void **state)
 {
-    const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY, false, NULL};
+    const struct xseg_page_taker anyone = {NULL, false, NULL};
     struct fixture f;
 
     (void)state;
@@ -96,18 +95,17 @@ static void sizes_do_not_stand_for_each_other(void **state)
     assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &anyone), 2 * SMALL);
     assert_int_equal(xseg_pages_idle(&f.pages, FULL, &anyone), FULL);
     assert_int_equal(xseg_pages_idle(&f.pages, 4 * MIB, &anyone), 0);
-    expect_take(&f, 4 * MIB, NULL, XSEG_PAGE_ANY, 0);
-    expect_take(&f, FULL, NULL, XSEG_PAGE_ANY, full);
-    expect_take(&f, FULL, NULL, XSEG_PAGE_ANY, 0);
-    expect_take(&f, SMALL, NULL, XSEG_PAGE_ANY, small);
+    expect_take(&f, 4 * MIB, NULL, 0);
+    expect_take(&f, FULL, NULL, full);
+    expect_take(&f, FULL, NULL, 0);
+    expect_take(&f, SMALL, NULL, small);
     tear_down(&f);
 }
 
 static void exportable_pages_are_another_kind(void **state)
 {
     const struct xseg_page_kind kind = {SMALL, true, NULL};
-    const struct xseg_page_taker plain = {NULL, XSEG_PAGE_ANY, false, NULL},
-                                 exporter = {NULL, XSEG_PAGE_ANY, true, NULL};
+    const struct xseg_page_taker plain = {NULL, false, NULL}, exporter = {NULL, true, NULL};
     struct xseg_page page = {0};
     struct fixture f;
     int file = -1;
@@ -133,7 +131,7 @@ static void exportable_pages_are_another_kind(void **state)
     tear_down(&f);
 }
 
-static void own_pages_come_first_where_that_matters(void **state)
+static void a_taker_may_exclude_pages_of_other_owners(void **state)
 {
     struct fixture f;
 
@@ -141,14 +139,14 @@ static void own_pages_come_first_where_that_matters(void **state)
     set_up(&f);
     const uint64_t own = put(&f, SMALL, &first), fresh = put(&f, SMALL, NULL),
                    other = put(&f, SMALL, &second), last = put(&f, SMALL, &second);
-    const struct xseg_page_taker only = {&first, XSEG_PAGE_OWN_ONLY, false, NULL};
+    const struct xseg_page_taker only = {&first, false, NULL};
 
     assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &only), 2 * SMALL);
-    expect_take(&f, SMALL, &first, XSEG_PAGE_ANY, last);
-    expect_take(&f, SMALL, &first, XSEG_PAGE_OWN_FIRST, fresh);
-    expect_take(&f, SMALL, &first, XSEG_PAGE_OWN_ONLY, own);
-    expect_take(&f, SMALL, &first, XSEG_PAGE_OWN_ONLY, 0);
-    expect_take(&f, SMALL, &first, XSEG_PAGE_OWN_FIRST, other);
+    expect_take(&f, SMALL, NULL, last);
+    expect_take(&f, SMALL, &first, fresh);
+    expect_take(&f, SMALL, &first, own);
+    expect_take(&f, SMALL, &first, 0);
+    expect_take(&f, SMALL, NULL, other);
     tear_down(&f);
 }
 
@@ -210,8 +208,7 @@ static void refused_pages_are_leftovers(void **state)
 static void prepared_pages_are_left_to_their_taker(void **state)
 {
     const struct xseg_page_kind kind = {SMALL, 0, &second};
-    const struct xseg_page_taker anyone = {&first, XSEG_PAGE_ANY, 0, NULL},
-                                 taker = {&first, XSEG_PAGE_OWN_ONLY, 0, &second};
+    const struct xseg_page_taker anyone = {NULL, 0, NULL}, taker = {&first, 0, &second};
     struct xseg_page page = {0};
     struct fixture f;
 
@@ -244,7 +241,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_do_not_stand_for_each_other),
         cmocka_unit_test(exportable_pages_are_another_kind),
-        cmocka_unit_test(own_pages_come_first_where_that_matters),
+        cmocka_unit_test(a_taker_may_exclude_pages_of_other_owners),
         cmocka_unit_test(the_largest_go_first),
         cmocka_unit_test(the_old_ones_can_go_alone),
         cmocka_unit_test(refused_pages_are_leftovers),

@@ -68,7 +68,7 @@ static void tear_down(struct fixture *f)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-static const struct xseg_page_taker anyone = {NULL, XSEG_PAGE_ANY, false, NULL};
+static const struct xseg_page_taker anyone = {NULL, false, NULL};
 
 static xseg_status map(struct xseg_segment *segment, uint32_t first, uint32_t count, bool small)
 {

@@ -59,7 +59,6 @@ enum xseg_config_key {
     XSEG_CONFIG_DEVICE_FREE_MIN,
     XSEG_CONFIG_BACKGROUND_THREAD,
     XSEG_CONFIG_PAGE_CACHE,
-    XSEG_CONFIG_SCRUB,
     XSEG_CONFIG_EXPORTABLE,
     XSEG_CONFIG_RDMA,
     XSEG_CONFIG_OOM_SNAPSHOT,
@@ -128,7 +127,6 @@ struct xseg_config {
     bool throw_on_cudamalloc_oom;
     uint64_t page_cache_bytes;
     bool background_thread;
-    bool scrub;
     bool exportable;
     bool rdma;
     bool publish;

@@ -342,17 +342,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence = "How much of what goes back by itself is kept of a device, unmapped, for "
                         "the next growth of any stream and pool.",
         },
-    [XSEG_CONFIG_SCRUB] =
-        {
-            .name = "scrub",
-            .source = "none known",
-            .type = XSEG_CONFIG_BOOL,
-            .offset = MEMBER(scrub),
-            .is_expandable = true,
-            .accepts = ANY_BOOL,
-            .sentence = "Clear what a page contains before another pool gets it; a pool does not "
-                        "lend its blocks then (use_on_oom).",
-        },
     [XSEG_CONFIG_EXPORTABLE] =
         {
             .name = "exportable",

@@ -36,8 +36,7 @@ struct xseg_sharing;
     X(rejections, num_oom_rejections) \
     X(syncs, num_sync_all_streams)    \
     X(grown, num_device_alloc)        \
-    X(shrunk, num_device_free)        \
-    X(scrubbed, scrubbed_bytes)
+    X(shrunk, num_device_free)
 
 struct xseg_device {
     struct xseg_context context;

@@ -14,7 +14,6 @@
 #include "src/core/device/allocator.h"
 #include "src/core/grow/extents.h"
 #include "src/core/grow/refusal.h"
-#include "src/core/grow/scrub.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
 #include "src/core/reclaim/notice.h"
@@ -277,7 +276,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && stretch->first->extent->arena == arena);
     if (is_allowed)
-        status = xseg_stretch_map(arena->pool, stretch);
+        status = xseg_stretch_map(stretch);
     if (is_allowed)
         xseg_stretch_tell(stretch);
     xseg_arena_lock(arena);
@@ -334,7 +333,7 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
     XSEG_ASSERT(stretch.first != NULL && stretch.last != NULL);
     XSEG_ASSERT(stretch.first->state == XSEG_BLOCK_BUSY && stretch.last->state == XSEG_BLOCK_BUSY);
     choose_pages(arena->device, need, &stretch);
-    const struct xseg_page_taker taker = xseg_scrub_taker(arena, &stretch.first->extent->segment);
+    const struct xseg_page_taker taker = {.properties = stretch.first->extent->segment.properties};
     const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
     return xseg_growth_finish(arena, need, &stretch,
                               xseg_growth_check(arena->pool, stretch.missing, covered), out);
@@ -412,7 +411,7 @@ static xseg_status grow_single(struct xseg_arena *arena, const struct xseg_need 
         return status;
     stretch.last = stretch.first;
     struct xseg_extent *extent = stretch.first->extent;
-    const struct xseg_page_taker taker = xseg_scrub_taker(arena, &extent->segment);
+    const struct xseg_page_taker taker = {.properties = extent->segment.properties};
     const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
     status = xseg_growth_finish(arena, need, &stretch,
                                 xseg_growth_check(arena->pool, wanted.bytes, covered), out);
@@ -445,7 +444,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
     const struct xseg_segment_extent wanted = {bytes, page, page, xseg_max(page, need->alignment),
                                                0};
     struct xseg_stretch stretch = {.missing = bytes, .small = true};
-    const struct xseg_page_taker taker = xseg_scrub_taker(arena, NULL);
+    const struct xseg_page_taker taker = {.properties = xseg_pool_properties(arena->pool)};
     const uint64_t idle =
         xseg_pages_idle(&arena->device->pages, arena->device->context.granularity, &taker);
     xseg_status status = xseg_growth_check(arena->pool, bytes, xseg_min(bytes, idle));
@@ -457,7 +456,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
         return status;
     struct xseg_block *block = stretch.last = stretch.first;
     struct xseg_extent *extent = block->extent;
-    status = xseg_stretch_map(arena->pool, &stretch);
+    status = xseg_stretch_map(&stretch);
     xseg_stretch_tell(&stretch);
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_stock(arena, &arena->blocks, 3);

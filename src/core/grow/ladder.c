@@ -13,7 +13,6 @@
 #include "src/core/grow/asking.h"
 #include "src/core/grow/growth.h"
 #include "src/core/grow/refusal.h"
-#include "src/core/grow/scrub.h"
 #include "src/core/grow/shortage.h"
 #include "src/core/grow/steal.h"
 #include "src/core/grow/unpaged.h"
@@ -69,7 +68,7 @@ static xseg_status map_small(struct xseg_arena *arena, const struct xseg_need *n
         return status;
     XSEG_ASSERT(stretch.first != NULL && stretch.first->state == XSEG_BLOCK_BUSY);
     const struct xseg_steal_plan plan = {
-        .taker = xseg_scrub_taker(arena, &stretch.first->extent->segment),
+        .taker = {.properties = stretch.first->extent->segment.properties},
         .config = need->config,
         .bytes = stretch.missing,
         .granule_bytes = stretch.first->extent->segment.granule_bytes,
@@ -117,8 +116,7 @@ static xseg_status borrow(struct xseg_arena *arena, const struct xseg_need *need
     struct xseg_pool *pool = NULL;
     xseg_status status = XSEG_OK;
 
-    /* With scrub the bytes in a lender's block must not reach another pool. */
-    if (arena->pool->is_private || need->keep || need->config->scrub)
+    if (arena->pool->is_private || need->keep)
         return XSEG_OK;
     while (status == XSEG_OK && out->base == 0 &&
            (pool = xseg_pools_next(arena->device, pool)) != NULL) {

@@ -196,7 +196,7 @@ static bool take_over(struct theft *theft, struct xseg_page_kind kind)
     const struct xseg_page_taker *taker = &theft->plan->taker;
 
     return kind.prepared_for != NULL && kind.prepared_for != taker->prepared_for &&
-           kind.properties == taker->properties && taker->choice != XSEG_PAGE_OWN_ONLY &&
+           kind.properties == taker->properties &&
            useful(theft, kind.bytes) < room_for(theft, kind.bytes) &&
            xseg_pages_unprepare(&theft->device->pages, kind);
 }
@@ -221,9 +221,7 @@ static xseg_status take_all(struct theft *theft)
     for (struct xseg_block *block = theft->claimed; block != NULL; block = next) {
         next = block->right;
         block->right = NULL;
-        /* Pages that would have to be cleared and cannot be go back to the driver. */
-        (void)xseg_trim_give(block, theft->plan->taker.choice != XSEG_PAGE_OWN_ONLY,
-                             XSEG_HISTORY_STEAL);
+        (void)xseg_trim_give(block, true, XSEG_HISTORY_STEAL);
     }
     return change_pages(theft);
 }

@@ -7,7 +7,6 @@
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/extents.h"
-#include "src/core/grow/scrub.h"
 #include "src/core/pending/poison.h"
 #include "src/core/reclaim/notice.h"
 #include "src/core/small/small.h"
@@ -208,7 +207,7 @@ void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_plac
     }
 }
 
-static xseg_status map_hole(struct xseg_block *hole, struct xseg_supply *supply)
+static xseg_status map_hole(struct xseg_block *hole, const struct xseg_supply *supply)
 {
     struct xseg_extent *extent = hole->extent;
     struct xseg_segment *segment = &extent->segment;
@@ -234,20 +233,14 @@ static void note_map(const struct xseg_block *block)
     xseg_arena_unlock(arena);
 }
 
-xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretch)
+xseg_status xseg_stretch_map(struct xseg_stretch *stretch)
 {
     struct xseg_arena *arena = stretch->first->extent->arena;
-    struct xseg_supply supply = {
-        .small = stretch->small,
-        .longest = stretch->longest,
-        .choice = xseg_scrub_taker(arena, &stretch->first->extent->segment).choice,
-        .stream = xseg_arena_stream(arena)->handle,
-    };
+    const struct xseg_supply supply = {.small = stretch->small, .longest = stretch->longest};
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && stretch->failed == NULL);
     for (struct xseg_block *block = stretch->first;; block = block->next) {
         if (!block->mapped) {
-            supply.cleared = 0;
             const xseg_status status = map_hole(block, &supply);
 
             if (status != XSEG_OK) {
@@ -256,8 +249,6 @@ xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretc
             }
             xseg_pool_note_growth(arena, block->bytes);
             note_map(block);
-            atomic_fetch_add_explicit(&pool->device->scrubbed, supply.cleared,
-                                      memory_order_relaxed);
             xseg_poison_busy(block);
         }
         if (block == stretch->last)

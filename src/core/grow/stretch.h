@@ -52,7 +52,7 @@ void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_plac
  *
  * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_stretch_map(struct xseg_pool *pool, struct xseg_stretch *stretch);
+xseg_status xseg_stretch_map(struct xseg_stretch *stretch);
 
 /* Settle a stretch: mapped blocks become cached, the others holes.  mapped: false if xseg_stretch_map() was not called.
  * Returns what the last block has become, as xseg_arena_settle().  ARENA is held. */

@@ -82,25 +82,13 @@ static void unclaim(const struct commit *commit)
 
 /* --- Getting pages. --- */
 
-/* Which idle pages the range may have; as scrub.h says, with the stream of the commit. */
-static struct xseg_page_taker taker_of(const struct commit *commit)
-{
-    struct xseg_page_taker taker = {xseg_pool_owner(commit->arena->pool), XSEG_PAGE_ANY,
-                                    commit->run.extent->segment.properties, commit->run.body};
-
-    if (commit->config->scrub)
-        taker.choice = xseg_pending_captures(commit->device->pending) ||
-                               !xseg_streams_is_open(&commit->device->context, commit->stream)
-                           ? XSEG_PAGE_OWN_ONLY
-                           : XSEG_PAGE_OWN_FIRST;
-    return taker;
-}
-
-static xseg_status check_limits(struct commit *commit, const struct xseg_page_taker *taker)
+static xseg_status check_limits(struct commit *commit)
 {
     const struct xseg_range_body *body = commit->run.body;
     const uint64_t page = commit->run.extent->segment.page_bytes, own = body->elastic.own;
-    const uint64_t idle = xseg_pages_idle(&commit->device->pages, page, taker);
+    const struct xseg_page_taker taker = {.properties = commit->run.extent->segment.properties,
+                                          .prepared_for = body};
+    const uint64_t idle = xseg_pages_idle(&commit->device->pages, page, &taker);
 
     commit->is_full = own > body->limit || commit->missing > body->limit - own;
     if (commit->is_full)
@@ -133,14 +121,10 @@ static void unmap_up_to(const struct commit *commit, uint32_t end)
 }
 
 /* Map all granules that are empty, or none. */
-static xseg_status map_all(struct commit *commit, const struct xseg_page_taker *taker)
+static xseg_status map_all(struct commit *commit)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
-    struct xseg_supply supply = {
-        .choice = taker->choice,
-        .stream = commit->stream->handle,
-        .prepared_for = commit->run.body,
-    };
+    const struct xseg_supply supply = {.prepared_for = commit->run.body};
     char reason[256];
 
     FOR_PARTS(part, &commit->run, false)
@@ -153,17 +137,15 @@ static xseg_status map_all(struct commit *commit, const struct xseg_page_taker *
         unmap_up_to(commit, part.first);
         return xseg_fail(status, "%s", reason);
     }
-    atomic_fetch_add_explicit(&commit->device->scrubbed, supply.cleared, memory_order_relaxed);
     return XSEG_OK;
 }
 
 /* Get pages and map them, as far as limits and the driver allow without taking any from elsewhere. */
 static xseg_status grow(struct commit *commit)
 {
-    const struct xseg_page_taker taker = taker_of(commit);
-    const xseg_status status = check_limits(commit, &taker);
+    const xseg_status status = check_limits(commit);
 
-    return status == XSEG_OK ? map_all(commit, &taker) : status;
+    return status == XSEG_OK ? map_all(commit) : status;
 }
 
 /* --- Steps when memory is short. --- */
@@ -181,7 +163,7 @@ static xseg_status steal_pages(struct commit *commit, bool wait)
 {
     const struct xseg_segment *segment = &commit->run.extent->segment;
     const struct xseg_steal_plan plan = {
-        .taker = taker_of(commit),
+        .taker = {.properties = segment->properties, .prepared_for = commit->run.body},
         .config = commit->config,
         .bytes = commit->missing,
         .granule_bytes = segment->page_bytes,
@@ -195,7 +177,7 @@ static xseg_status steal_pages(struct commit *commit, bool wait)
     if (status != XSEG_OK)
         return status;
     const xseg_status stolen = xseg_steal(commit->device, &plan);
-    return stolen == XSEG_OK ? map_all(commit, &plan.taker) : stolen;
+    return stolen == XSEG_OK ? map_all(commit) : stolen;
 }
 
 static xseg_status steal(struct commit *commit)

@@ -52,7 +52,6 @@ class Statistics(NamedTuple):
     overwrites: int
     num_oom_rejections: int
     idle_page_bytes: int
-    scrubbed_bytes: int
     paused_bytes: int
     imported_bytes: int
     registered_bytes: int

@@ -252,7 +252,6 @@ class xseg_statistics(Structure):
         ("overwrites", c_uint64),
         ("num_oom_rejections", c_uint64),
         ("idle_page_bytes", c_uint64),
-        ("scrubbed_bytes", c_uint64),
         ("paused_bytes", c_uint64),
         ("imported_bytes", c_uint64),
         ("registered_bytes", c_uint64),
