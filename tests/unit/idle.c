@@ -7,13 +7,13 @@
 static void expect_choice(const struct xseg_idle_ages *ages, uint64_t bytes, uint32_t youngest,
                           uint64_t pages, uint32_t step, uint64_t part, uint64_t part_pages)
 {
-    struct xseg_idle_wish wish = {.ages = ages};
+    struct xseg_idle_limit limit = {.ages = ages};
 
-    xseg_idle_choose(&wish, bytes, youngest, pages);
-    assert_int_equal(wish.step, step);
-    assert_int_equal(wish.part, part);
-    assert_int_equal(wish.part_pages, part_pages);
-    assert_int_equal(wish.pages, pages);
+    xseg_idle_choose(&limit, bytes, youngest, pages);
+    assert_int_equal(limit.step, step);
+    assert_int_equal(limit.part, part);
+    assert_int_equal(limit.part_pages, part_pages);
+    assert_int_equal(limit.pages, pages);
 }
 
 static void the_oldest_come_first(void **state)

@@ -14,7 +14,7 @@
 #include "src/core/front/background.h"
 #include "src/core/front/opened.h"
 #include "src/core/inspect/publisher.h"
-#include "src/core/reclaim/trim_bounds.h"
+#include "src/core/reclaim/trim.h"
 
 void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version)

@@ -4,40 +4,20 @@
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/grow/stretch.h"
+#include "src/core/reclaim/idle.h"
 
 /* The whole pages, or the whole segment, that a block not in use covers. */
-struct whole {
-    uint64_t bytes; /* that could go; `kept` aside */
-    struct xseg_segment_held kept;
-};
-
-static struct whole whole_of(const struct xseg_part *part)
+static struct xseg_idle_bytes whole_of(const struct xseg_part *part)
 {
-    const struct xseg_segment *segment = &part->extent->segment;
-    struct whole whole = {0, {0, 0}};
-    uint32_t first, count;
-
-    if (!xseg_extent_is_expandable(part->extent)) {
-        whole.bytes = xseg_part_is_whole(part) ? part->bytes : 0;
-        whole.kept.pinned = xseg_segment_is_pinned(segment, 0, 1) ? whole.bytes : 0;
-    } else {
-        count = xseg_segment_whole_pages(segment, part->base - segment->base,
-                                         xseg_part_end(part) - segment->base, &first);
-        whole.bytes = segment->granule_bytes * count;
-        whole.kept = xseg_segment_held(segment, first, count);
-    }
-    XSEG_ASSERT(whole.kept.pinned + whole.kept.exported <= whole.bytes);
-    XSEG_ASSERT(whole.bytes <= part->bytes);
-    whole.bytes -= whole.kept.pinned + whole.kept.exported;
-    return whole;
+    return xseg_idle_whole_bytes(&part->extent->segment, part->base, part->bytes);
 }
 
 /* Bytes that a cached block would have in whole small pages, beyond those in whole pages. */
-static uint64_t small_whole(const struct xseg_part *part, const struct whole *whole)
+static uint64_t small_whole(const struct xseg_part *part, const struct xseg_idle_bytes *whole)
 {
     const struct xseg_segment *segment = &part->extent->segment;
     const uint64_t granule = segment->granule_bytes;
-    const uint64_t have = whole->bytes + whole->kept.pinned + whole->kept.exported;
+    const uint64_t have = whole->loose + whole->held.pinned + whole->held.exported;
     const uint64_t from = xseg_round_up(part->base - segment->base, granule);
     const uint64_t to = xseg_round_down(xseg_part_end(part) - segment->base, granule);
 
@@ -55,7 +35,7 @@ static uint64_t split_whole(const struct xseg_part *part, uint64_t page)
 static void add_cached(struct xseg_account *account, const struct xseg_arena *arena,
                        const struct xseg_part *part)
 {
-    const struct whole whole = whole_of(part);
+    const struct xseg_idle_bytes whole = whole_of(part);
 
     XSEG_ASSERT(part->state == XSEG_BLOCK_CACHED);
 
@@ -63,16 +43,16 @@ static void add_cached(struct xseg_account *account, const struct xseg_arena *ar
         account->longest = xseg_max(account->longest, part->bytes);
     if (!xseg_pool_may_shrink(arena->pool)) {
         account->held += part->bytes;
-        account->held_whole += whole.bytes;
+        account->held_whole += whole.loose;
         return;
     }
-    account->cached += whole.bytes;
-    account->pinned += whole.kept.pinned;
-    account->exported += whole.kept.exported;
-    account->partial += part->bytes - whole.bytes - whole.kept.pinned - whole.kept.exported;
+    account->cached += whole.loose;
+    account->pinned += whole.held.pinned;
+    account->exported += whole.held.exported;
+    account->partial += part->bytes - whole.loose - whole.held.pinned - whole.held.exported;
     if (xseg_extent_is_expandable(part->extent))
         account->small_whole += small_whole(part, &whole);
-    else if (whole.bytes + whole.kept.pinned == 0 && !xseg_pool_has_own_memory(arena->pool)) {
+    else if (whole.loose + whole.held.pinned == 0 && !xseg_pool_has_own_memory(arena->pool)) {
         account->split_small += split_whole(part, XSEG_SIZE_SMALL_SEGMENT);
         account->split_whole +=
             split_whole(part, arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : account->large_page);
@@ -96,7 +76,7 @@ static void add_arena(void *self, struct xseg_arena *arena)
             account->live += part.state == XSEG_BLOCK_LIVE ? part.bytes : 0;
             account->pending += part.state == XSEG_BLOCK_PENDING ? part.bytes : 0;
             if (part.state == XSEG_BLOCK_PENDING && xseg_pool_may_shrink(arena->pool))
-                account->pending_whole += whole_of(&part).bytes;
+                account->pending_whole += whole_of(&part).loose;
             if (part.state == XSEG_BLOCK_CACHED)
                 add_cached(account, arena, &part);
         }

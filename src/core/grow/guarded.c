@@ -120,7 +120,7 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
     const bool is_idle = wait_for_all(block);
     const xseg_status status = take_back(block, is_idle, &claimed);
     if (claimed != NULL && !xseg_notice_leave(arena->device, claimed))
-        xseg_trim_put_back(arena, claimed);
+        xseg_trim_put_back(claimed);
     else if (claimed != NULL)
         (void)xseg_trim_give(claimed, cache != 0, XSEG_HISTORY_SEGMENT_UNMAP);
     xseg_pages_fit(&arena->device->pages, cache);

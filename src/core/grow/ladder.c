@@ -17,10 +17,8 @@
 #include "src/core/grow/steal.h"
 #include "src/core/grow/unpaged.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/garbage.h"
 #include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/trim.h"
-#include "src/core/reclaim/trim_oversize.h"
 #include "src/core/reclaim/trim_steps.h"
 
 static bool is_shortage(xseg_status status)
@@ -154,12 +152,6 @@ static xseg_status wait_for_pending(struct xseg_arena *arena, const struct xseg_
     return search(arena, need, out);
 }
 
-static void end_holes(void *self, struct xseg_arena *arena)
-{
-    (void)self;
-    (void)xseg_trim_end_holes(arena);
-}
-
 /* Free classic segments of max_split_size_mb or more of the arena: the smallest one that is large enough, else the
  * largest ones until they are together (PyTorch's rule).  Then grow. */
 static xseg_status free_oversize(struct xseg_arena *arena, const struct xseg_need *need,
@@ -205,7 +197,7 @@ static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
     atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
     status = xseg_growth_grow(arena, need, out);
     if (status == XSEG_ERR_NO_ADDRESSES) {
-        xseg_device_visit_arenas(device, end_holes, NULL);
+        xseg_device_visit_arenas(device, xseg_trim_end_holes_of, NULL);
         status = xseg_growth_grow(arena, need, out);
     }
     return status;
@@ -292,7 +284,7 @@ static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
     if (status != XSEG_OK || out->base != 0)
         return status;
     if (__builtin_expect(need->ages, 0))
-        xseg_garbage_collect(device, need->config);
+        xseg_trim_garbage(device, need->config);
     return xseg_growth_grow(arena, need, out);
 }
 
@@ -421,7 +413,7 @@ static xseg_status do_with_fewer_addresses(struct xseg_arena *arena, const struc
 
     XSEG_ASSERT(need->expandable && out->base == 0);
     if (!xseg_pending_captures(device->pending)) {
-        xseg_device_visit_arenas(device, end_holes, NULL);
+        xseg_device_visit_arenas(device, xseg_trim_end_holes_of, NULL);
         const xseg_status status = xseg_growth_grow(arena, need, out);
 
         if (status != XSEG_ERR_NO_ADDRESSES)

@@ -3,19 +3,12 @@
 
 #include "src/core/grow/refusal.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/notice.h"
-#include "src/core/reclaim/trim.h"
-#include "src/core/reclaim/trim_steps.h"
+#include "src/core/reclaim/reclaim.h"
 
-/* The state of one attempt to steal. */
+/* One attempt to steal. */
 struct theft {
     struct xseg_device *device;
     const struct xseg_steal_plan *plan;
-    uint64_t missing;           /* bytes that idle pages do not cover yet */
-    uint64_t least;             /* bytes of the smallest blocks to look at */
-    uint64_t claimed_bytes;     /* bytes of `claimed` */
-    struct xseg_block *claimed; /* chained through `right` */
-    xseg_status status;
 };
 
 static uint64_t granularity(const struct theft *theft)
@@ -105,64 +98,7 @@ static xseg_status make_all(struct theft *theft)
                                                     : status;
 }
 
-/* --- Claiming. --- */
-
-/* Claim idle memory of an arena, up to the missing bytes.  Each byte counts: a page that does not fit goes back to the
- * driver, which makes small pages of its memory. */
-static void claim_arena(void *self, struct xseg_arena *arena)
-{
-    struct theft *theft = self;
-    struct xseg_block *claimed = NULL, *next;
-    uint64_t bytes = 0;
-    bool idle = false;
-
-    if (theft->claimed_bytes >= theft->missing || !xseg_pool_may_shrink(arena->pool) ||
-        xseg_pool_has_own_memory(arena->pool))
-        return;
-    xseg_arena_lock(arena);
-    const struct xseg_trim_wish wish = {theft->least, theft->missing - theft->claimed_bytes, NULL,
-                                        NULL};
-    claimed = xseg_trim_claim(arena, &wish, &bytes);
-    xseg_arena_unlock(arena);
-    if (claimed == NULL)
-        return;
-    const xseg_status status =
-        xseg_trim_is_idle(theft->device, xseg_arena_stream(arena), theft->plan->wait, &idle);
-    if (status != XSEG_OK && theft->status == XSEG_OK)
-        theft->status = status;
-    if (!idle) {
-        xseg_trim_put_back(arena, claimed);
-        return;
-    }
-    XSEG_ASSERT(claimed->state == XSEG_BLOCK_BUSY && bytes > 0);
-    theft->claimed_bytes += bytes;
-    for (; claimed != NULL; claimed = next) {
-        next = claimed->right;
-        claimed->right = theft->claimed;
-        theft->claimed = claimed;
-    }
-}
-
-static void put_all_back(struct theft *theft)
-{
-    struct xseg_block *next;
-
-    for (struct xseg_block *block = theft->claimed; block != NULL; block = next) {
-        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
-        next = block->right;
-        block->right = NULL;
-        xseg_trim_put_back(block->extent->arena, block);
-    }
-}
-
-/* Claim in the arena that asks, then in all arenas of the device. */
-static void claim_everywhere(struct theft *theft)
-{
-    claim_arena(theft, theft->plan->arena);
-    xseg_device_visit_arenas(theft->device, claim_arena, theft);
-}
-
-/* --- Taking. --- */
+/* --- Surplus pages. --- */
 
 /* The kind of an idle page that the request cannot use; a kind of 0 bytes if there is none. */
 static struct xseg_page_kind find_surplus(const struct theft *theft)
@@ -214,39 +150,33 @@ static xseg_status change_pages(struct theft *theft)
     return status;
 }
 
-static xseg_status take_all(struct theft *theft)
-{
-    struct xseg_block *next;
-
-    for (struct xseg_block *block = theft->claimed; block != NULL; block = next) {
-        next = block->right;
-        block->right = NULL;
-        (void)xseg_trim_give(block, true, XSEG_HISTORY_STEAL);
-    }
-    return change_pages(theft);
-}
-
 xseg_status xseg_steal(struct xseg_device *device, const struct xseg_steal_plan *plan)
 {
     struct theft theft = {.device = device, .plan = plan};
+    struct xseg_reclaim_result result;
+
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && plan->arena->device == device);
     XSEG_ASSERT(plan->page_bytes > 0 && plan->bytes % plan->granule_bytes == 0);
     const xseg_status status = make_all(&theft);
-
     if (!is_shortage(status) || xseg_pending_captures(device->pending))
         return status;
-    theft.missing = missing(&theft);
     XSEG_ASSERT(covered(&theft) <= xseg_pages_bytes(&device->pages));
-    /* Surplus idle pages will go back to the driver, which makes small pages of their memory. */
-    theft.missing -= xseg_min(theft.missing, xseg_pages_bytes(&device->pages) - covered(&theft));
-    /* Claim blocks with full pages where there is room for them, then blocks of any size. */
-    theft.least = plan->page_bytes;
-    if (plan->full_pages > 0)
-        claim_everywhere(&theft);
-    theft.least = granularity(&theft);
-    claim_everywhere(&theft);
-    if (theft.claimed_bytes >= theft.missing && xseg_notice_leave(device, theft.claimed))
-        return take_all(&theft);
-    put_all_back(&theft);
-    return theft.status == XSEG_ERR_DEVICE_LOST ? theft.status : status;
+    /* Surplus idle pages are released to the driver, which makes small pages of their memory. */
+    const uint64_t needed = missing(&theft);
+    const uint64_t surplus = xseg_pages_bytes(&device->pages) - covered(&theft);
+    const struct xseg_reclaim_policy policy = {
+        .scope = XSEG_RECLAIM_PAGES,
+        .arena = plan->arena,
+        .bytes = needed - xseg_min(needed, surplus),
+        .min_block = granularity(&theft),
+        .preferred_block = plan->full_pages > 0 ? plan->page_bytes : 0,
+        .all_or_nothing = true,
+        .work = plan->wait ? XSEG_RECLAIM_WAIT : XSEG_RECLAIM_QUERY,
+        .keep_pages = true,
+        .cause = XSEG_HISTORY_STEAL,
+    };
+    const xseg_status reclaimed = xseg_reclaim(device, &policy, &result);
+    if (result.is_complete)
+        return change_pages(&theft);
+    return reclaimed == XSEG_ERR_DEVICE_LOST ? reclaimed : status;
 }

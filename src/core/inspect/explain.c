@@ -12,8 +12,8 @@
 #include "src/core/inspect/borrowed.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/reclaim/decay.h"
+#include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/leaving.h"
-#include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 #include "src/core/registration/registrations.h"
 
@@ -277,7 +277,7 @@ static enum xseg_reason_kind keeper_of(const struct xseg_explaining *look, struc
     if (look->asks &&
         xseg_trim_is_idle(look->device, xseg_arena_stream(arena), false, &idle) == XSEG_OK && !idle)
         return XSEG_REASON_STREAM;
-    if (xseg_pool_has_own_memory(arena->pool) || arena->is_guarded)
+    if (!xseg_idle_is_counted(arena, NULL))
         return XSEG_REASON_POLICY;
     if (look->config->share_budget[0] != '\0')
         return XSEG_REASON_BORROWED;
@@ -290,8 +290,7 @@ static uint64_t stranded_bytes(const struct xseg_explaining *look, const struct 
 {
     uint64_t bytes = 0;
 
-    if (!xseg_pool_may_shrink(arena->pool) || xseg_pool_has_own_memory(arena->pool) ||
-        arena->is_guarded)
+    if (!xseg_idle_is_counted(arena, NULL))
         return 0;
     for (size_t i = first; i < end; i++) {
         const struct xseg_reason *reason = &look->reasons->list[i];

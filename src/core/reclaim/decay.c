@@ -2,10 +2,11 @@
 #include "src/core/reclaim/decay.h"
 
 #include "src/base/span.h"
+#include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/leaving.h"
+#include "src/core/reclaim/reclaim.h"
 
 #define MILLISECOND UINT64_C(1000000)
 #define SECOND      (1000 * MILLISECOND)
@@ -218,23 +219,38 @@ static uint64_t empty_cache(struct xseg_device *device, uint64_t *wanted, uint64
     return count;
 }
 
-/* Take the wanted pages out of their segments, and what does not fit into the page cache out of that. */
-static xseg_status take(struct xseg_device *device, const struct xseg_config *config,
-                        const struct xseg_idle_wish *wish, struct xseg_idle_taken *taken)
+/*
+ * Release idle pages, the oldest first.
+ *
+ * bytes: how many; with `rounds_up` the last page may exceed them
+ * keep:  pages become idle pages of the device, up to page_cache_mb
+ */
+static xseg_status release(struct xseg_device *device, const struct xseg_idle_limit *limit,
+                           bool keep, enum xseg_history_action cause,
+                           struct xseg_reclaim_result *result)
 {
-    const xseg_status status = xseg_idle_take(device, wish, taken);
+    const struct xseg_reclaim_policy policy = {
+        .scope = XSEG_RECLAIM_RELEASABLE,
+        .bytes = UINT64_MAX,
+        .min_block = XSEG_SIZE_SMALL_SEGMENT,
+        .idle = *limit,
+        .work = XSEG_RECLAIM_QUERY,
+        .keep_pages = keep,
+        .cause = cause,
+    };
 
-    xseg_pages_fit(&device->pages, config->page_cache_bytes);
-    return status;
+    /* A stream that cannot be queried counts as busy. */
+    return xseg_reclaim(device, &policy, result) == XSEG_ERR_DEVICE_LOST ? XSEG_ERR_DEVICE_LOST
+                                                                         : XSEG_OK;
 }
 
-/* Give back what the curve and the limits say, up to a number of pages.  *is_left: whether the next look has more
- * to give back. */
+/* Release what the curve and the limits demand, up to a number of pages.  *is_left: whether the next pass has more to
+ * release. */
 static xseg_status reclaim(struct xseg_device *device, const struct xseg_config *config,
                            uint64_t pages, uint64_t elapsed, bool *is_left)
 {
     struct xseg_decay *decay = device->decay;
-    struct xseg_idle_taken taken = {0};
+    struct xseg_reclaim_result result = {.released = 0};
     struct xseg_idle_ages ages;
 
     xseg_idle_count(device, move_on(decay, decay->looked), span(config), NULL, &ages);
@@ -247,22 +263,21 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
         return XSEG_OK;
     XSEG_SPAN_BEGIN(decay, device->context.ordinal, xseg_max(curved, wanted));
     const uint64_t start = xseg_clock_fine(clock_of(device));
-    taken.pages = empty_cache(device, &wanted, pages);
-    struct xseg_idle_wish wish = {
-        .ages = &ages,
-        .rounds_up = wanted > curved,
-        .keep = wanted == 0 && config->page_cache_bytes != 0,
-    };
-    xseg_idle_choose(&wish, xseg_max(curved, wanted), 0, pages - taken.pages);
-    const xseg_status status = take(device, config, &wish, &taken);
-    XSEG_ASSERT(taken.pages <= pages);
+    const uint64_t cached = empty_cache(device, &wanted, pages);
+    struct xseg_idle_limit limit = {.ages = &ages, .rounds_up = wanted > curved};
+    xseg_idle_choose(&limit, xseg_max(curved, wanted), 0, pages - cached);
+    const xseg_status status = release(device, &limit, wanted == 0 && config->page_cache_bytes != 0,
+                                       XSEG_HISTORY_DECAY, &result);
+    xseg_pages_fit(&device->pages, config->page_cache_bytes);
+    const uint64_t released_pages = cached + result.pages;
+    XSEG_ASSERT(released_pages <= pages);
     const uint64_t spent = xseg_clock_fine(clock_of(device)) - start;
     XSEG_SPAN_END(decay, device->context.ordinal, status);
-    note_cost(decay, spent, taken.pages);
+    note_cost(decay, spent, released_pages);
     decay->credit -= xseg_min(decay->credit, spent);
-    /* Memory whose stream was busy is counted anew by the next look, with its age. */
-    decay->owed -= xseg_min(decay->owed, taken.returned);
-    *is_left = taken.pages >= pages && decay->owed > ages.largest;
+    /* Memory whose stream was busy is counted again by the next pass, with its age. */
+    decay->owed -= xseg_min(decay->owed, result.released);
+    *is_left = released_pages >= pages && decay->owed > ages.largest;
     decay->owed = *is_left ? decay->owed : xseg_min(decay->owed, ages.largest);
     return status;
 }
@@ -364,7 +379,7 @@ uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *c
                          uint64_t bytes)
 {
     const uint64_t before = xseg_device_physical(device);
-    struct xseg_idle_taken taken = {0};
+    struct xseg_reclaim_result result;
     struct xseg_idle_ages ages;
     uint64_t wanted = bytes;
 
@@ -374,9 +389,9 @@ uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *c
     (void)empty_cache(device, &wanted, UINT64_MAX);
     if (wanted != 0) {
         xseg_idle_count(device, xseg_decay_now(device), span(config), NULL, &ages);
-        struct xseg_idle_wish wish = {.ages = &ages, .rounds_up = true, .is_gift = true};
-        xseg_idle_choose(&wish, wanted, 0, UINT64_MAX);
-        (void)xseg_idle_take(device, &wish, &taken);
+        struct xseg_idle_limit limit = {.ages = &ages, .rounds_up = true};
+        xseg_idle_choose(&limit, wanted, 0, UINT64_MAX);
+        (void)release(device, &limit, false, XSEG_HISTORY_GIVE, &result);
     }
     return before - xseg_min(before, xseg_device_physical(device));
 }

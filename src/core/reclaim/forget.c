@@ -5,7 +5,7 @@
 
 #include "src/core/config/size.h"
 #include "src/core/device/device.h"
-#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/reclaim/trim_steps.h"
 #include "vmm/contents.h"
 
@@ -24,39 +24,25 @@ static void add_active(void *self, struct xseg_arena *arena)
     *active += xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE);
 }
 
-/* Give back all cached memory of an arena. */
-static void forget_arena(void *self, struct xseg_arena *arena)
-{
-    const struct xseg_trim_wish everything = {XSEG_SIZE_SMALL_SEGMENT, UINT64_MAX, NULL, NULL};
-    struct xseg_block *next;
-    uint64_t bytes = 0;
-
-    (void)self;
-    xseg_arena_lock(arena);
-    struct xseg_block *claimed = xseg_trim_claim(arena, &everything, &bytes);
-    xseg_arena_unlock(arena);
-    for (struct xseg_block *block = claimed; block != NULL; block = next) {
-        next = block->right;
-        block->right = NULL;
-        (void)xseg_trim_give(block, false, XSEG_HISTORY_TRIM);
-    }
-}
-
-static void end_holes(void *self, struct xseg_arena *arena)
-{
-    (void)self;
-    (void)xseg_trim_end_holes(arena);
-}
-
 static void forget(struct xseg_pool *pool)
 {
+    const struct xseg_reclaim_policy everything = {
+        .scope = XSEG_RECLAIM_ALL,
+        .pool = pool,
+        .bytes = UINT64_MAX,
+        .min_block = XSEG_SIZE_SMALL_SEGMENT,
+        .work = XSEG_RECLAIM_EVICTED,
+        .cause = XSEG_HISTORY_TRIM,
+    };
+    struct xseg_reclaim_result result;
+
     XSEG_ASSERT(pool->state == XSEG_POOL_PAUSED);
-    xseg_pool_visit_arenas(pool, forget_arena, NULL);
+    (void)xseg_reclaim(pool->device, &everything, &result);
     xseg_forget_contents(pool->contents);
     pool->contents = NULL;
     pool->state = XSEG_POOL_RUNS;
     if (xseg_pool_is_retired(pool))
-        xseg_pool_visit_arenas(pool, end_holes, NULL);
+        xseg_pool_visit_arenas(pool, xseg_trim_end_holes_of, NULL);
 }
 
 static void forget_some(struct xseg_device *device, bool all)

@@ -1,25 +1,66 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Idle memory by age: how long each page has not been in use, and taking the oldest pages.
+ * Idle memory: the whole pages of cached blocks, their ages, and selection by age for reclaim.h.
  *
- * A page is idle while it lies wholly in a cached block; a classic segment, while it is one cached
- * block.  Its age runs from the last free of a block that touched it: each free notes its arena's
- * time, `now`, at the granules of the block (xseg_arena_stamp()).  The arena's time only moves with a
- * look, so that a free needs no clock, and an age is exact up to the time between two looks.
+ * A page is idle while it is wholly in a cached block; a classic segment, while it is one cached block.  Its age runs from
+ * the last free of a block that overlapped it: each free stores its arena's time, `now`, in the granules of the block
+ * (xseg_arena_stamp()).  The arena's time advances only when ages are counted, so that a free reads no clock, and an age is
+ * exact up to the time between two counts.
  *
- * Memory goes only if no work is queued on it.  Either its stream is idle, or a *fence* has passed: an
- * event that was recorded on the stream when the arena's time was T.  Once the event is complete, the work
- * on all memory that was cached before T has ended.  So memory of a stream that never rests can go, too,
- * without a wait.
+ * Memory is released only if no work is queued on it: its stream is idle, or a *fence* has completed, an event that was
+ * recorded on the stream when the arena's time was T.  Once the event is complete, the work on all memory that was cached
+ * before T has ended.  So memory of a stream that is never idle can be released without a wait.
  *
- * Pools with a holder are left alone, unless a trim names one, and so are pools with memory functions of their own.
- *
- * Locking: GROWTH is held, no other lock; no capture is under way on the device.
+ * Locking: the caller holds the device memory lock and no other lock, except for functions of one block or page, whose
+ * caller holds the arena lock.
  */
 #ifndef XSEG_CORE_IDLE_H
 #define XSEG_CORE_IDLE_H
 
 #include "src/core/device/device.h"
+
+/* --- Pages of a cached block. --- */
+
+/* A run of granules.  A classic segment counts as one page of one granule. */
+struct xseg_idle_run {
+    uint32_t first, count;
+};
+
+/* The whole pages of a block of a segment; of a classic segment, its only page if the block is the whole segment. */
+struct xseg_idle_run xseg_idle_whole_pages(const struct xseg_segment *segment, uint64_t base,
+                                           uint64_t bytes);
+
+/* Bytes of the whole pages of a block: of those that can be released, and of those that are pinned or exported. */
+struct xseg_idle_bytes {
+    uint64_t loose;
+    struct xseg_segment_held held;
+};
+struct xseg_idle_bytes xseg_idle_whole_bytes(const struct xseg_segment *segment, uint64_t base,
+                                             uint64_t bytes);
+
+/* Granules of a page; 0 if no page starts at the granule. */
+static inline uint32_t xseg_idle_page_length(const struct xseg_segment *segment, uint32_t page)
+{
+    return xseg_segment_is_expandable(segment) ? segment->length[page] : 1;
+}
+
+static inline uint64_t xseg_idle_page_bytes(const struct xseg_segment *segment, uint32_t page)
+{
+    return xseg_segment_is_expandable(segment) ? segment->length[page] * segment->granule_bytes
+                                               : segment->bytes;
+}
+
+/* Whether a page is pinned or exported. */
+static inline bool xseg_idle_page_is_held(const struct xseg_segment *segment, uint32_t page)
+{
+    return xseg_segment_holds(segment) &&
+           xseg_segment_is_held(segment, page, xseg_idle_page_length(segment, page));
+}
+
+/* The time of the last free of a block that overlapped a page. */
+uint64_t xseg_idle_page_since(const struct xseg_segment *segment, uint32_t page);
+
+/* --- Ages. --- */
 
 /* Ages from 0 up to a span in equal steps; from there on four steps to a doubling. */
 #define XSEG_IDLE_STEPS 64u
@@ -29,62 +70,65 @@
 struct xseg_idle_ages {
     uint64_t now, span; /* nanoseconds; with a span of 0 everything is older */
     uint64_t bytes[XSEG_IDLE_ALL], pages[XSEG_IDLE_ALL]; /* by age */
-    uint64_t fresh;   /* of these bytes, those in use at some time since the look before */
+    uint64_t fresh;   /* of these bytes, those in use at some time since the count before */
     uint64_t largest; /* bytes of the largest page or segment */
-    uint64_t cached;  /* all cached memory of these pools */
-    uint64_t held;    /* of it, in idle pages that stay: pinned or exported */
+    uint64_t cached;  /* all cached memory of these arenas */
+    uint64_t held;    /* of it, in idle pages that are pinned or exported */
 };
 
 /*
  * The step of the ages in `bytes` and `pages` that memory is counted in which has been idle since a time.  Memory that
- * became idle after the look began has no age: another look may run while observers are told.
+ * became idle after the count has no age: another count may run while observers are notified.
  */
 uint32_t xseg_idle_step(const struct xseg_idle_ages *ages, uint64_t since);
 
 /*
- * Count idle memory.  From here on `now` is the time of every arena; it must not be below the one of the last call.
+ * Whether ages of an arena's memory are counted: not of guarded arenas, of pools with memory functions of the application,
+ * and of pools that xseg_pool_may_trim() excludes.
  *
- * named: a pool that may be held, see xseg_pool_may_trim(); or NULL
+ * named: a pool that may be retained, or NULL
+ */
+static inline bool xseg_idle_is_counted(const struct xseg_arena *arena,
+                                        const struct xseg_pool *named)
+{
+    return xseg_pool_may_trim(arena->pool, named) && !xseg_pool_has_own_memory(arena->pool) &&
+           !arena->is_guarded;
+}
+
+/*
+ * Count idle memory by age.  From here on `now` is the time of every arena; it must not be below the one of the last call.
+ *
+ * named: as in xseg_idle_is_counted()
  */
 void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
                      const struct xseg_pool *named, struct xseg_idle_ages *ages);
 
-/* Which idle memory to take, by steps of age in `ages`. */
-struct xseg_idle_wish {
+/* --- Selection by age. --- */
+
+/* A selection of idle memory by steps of age in `ages`. */
+struct xseg_idle_limit {
     const struct xseg_idle_ages *ages;
-    const struct xseg_known_stream *stream; /* NULL: any */
-    const struct xseg_pool *pool;           /* NULL: any */
-    uint32_t step;                          /* everything of later steps */
-    uint64_t part, part_pages;              /* bytes and pages of this step */
-    bool rounds_up; /* the last page may be larger than the rest of `part` */
-    uint64_t pages; /* no more than so many */
-    bool wait;      /* for busy streams */
-    bool keep;      /* pages stay idle; else the driver gets them */
-    bool is_gift;   /* other processes want it: the cause is GIVE, not DECAY */
+    uint32_t step;             /* everything of later steps */
+    uint64_t part, part_pages; /* bytes and pages of this step */
+    uint64_t pages;            /* pages of all steps, at most */
+    bool rounds_up;            /* the last page may be larger than the rest of `part` */
 };
 
-/* Set the steps and pages of a wish: the oldest pages, `bytes` of them, none of a step before `youngest`, and no more
+/* Set the steps and pages of a limit: the oldest pages, `bytes` of them, none of a step before `youngest`, and no more
  * than `pages`. */
-void xseg_idle_choose(struct xseg_idle_wish *wish, uint64_t bytes, uint32_t youngest,
+void xseg_idle_choose(struct xseg_idle_limit *limit, uint64_t bytes, uint32_t youngest,
                       uint64_t pages);
 
-/* What has become of the wanted memory, in bytes. */
-struct xseg_idle_taken {
-    uint64_t returned, busy, refused;
-    uint64_t pages; /* taken */
-};
+/* Count a page of `bytes` that has been idle since a time off a limit; false if the limit does not select the page. */
+bool xseg_idle_take(struct xseg_idle_limit *limit, uint64_t since, uint64_t bytes);
 
-/*
- * Take the wanted pages out of their segments, those of busy streams as far as a fence allows.
- *
- * Returns: XSEG_OK, or XSEG_ERR_DEVICE_LOST
- * Cost:    for each arena with such pages a stream query, and for a busy one an event query or
- *          record; unmap and release of what goes
- */
-xseg_status xseg_idle_take(struct xseg_device *device, const struct xseg_idle_wish *wish,
-                           struct xseg_idle_taken *taken);
+/* --- Fences. --- */
 
-/* Give the fences back: the device closes.  GROWTH is held. */
+/* Poll the fence of an arena whose stream is busy; record one if there is none.  Returns the time T, up to which memory was
+ * cached whose work has ended. */
+uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now);
+
+/* Free the fences of all arenas: the device closes. */
 void xseg_idle_end(struct xseg_device *device);
 
 #endif

@@ -6,12 +6,6 @@
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/trim_steps.h"
 
-static void end_holes(void *self, struct xseg_arena *arena)
-{
-    (void)self;
-    (void)xseg_trim_end_holes(arena);
-}
-
 /* Free the addresses of a retired pool that has no memory mapped.  A trim does that later if a capture is active. */
 static void free_addresses(struct xseg_pool *pool)
 {
@@ -22,7 +16,7 @@ static void free_addresses(struct xseg_pool *pool)
     xseg_fail_keep(&kept);
     xseg_lock_take(&device->growth_lock);
     if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
-        xseg_pool_visit_arenas(pool, end_holes, NULL);
+        xseg_pool_visit_arenas(pool, xseg_trim_end_holes_of, NULL);
     xseg_lock_give(&device->growth_lock);
     xseg_fail_restore(&kept);
 }

@@ -5,195 +5,23 @@
 #include "src/base/span.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/config/size.h"
+#include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/forget.h"
-#include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/leaving.h"
-#include "src/core/reclaim/notice.h"
-#include "src/core/reclaim/trim_steps.h"
+#include "src/core/reclaim/reclaim.h"
 
-/* A trim of one device under way. */
+/* An active trim of one device. */
 struct trim {
     struct xseg_device *device;
     const struct xseg_trim_plan *plan;
     struct xseg_trimmed *done;
-    uint64_t most;      /* bytes that may still go */
-    uint64_t reserved;  /* a sum over the arenas that are selected */
-    xseg_status status; /* the first error of a stream */
+    uint64_t most;     /* bytes that may still be released */
+    uint64_t reserved; /* a sum over the selected arenas */
 };
 
-/* Cached bytes of an arena; none of a paused one, whose memory is evicted. */
-static uint64_t cached_bytes(const struct xseg_arena *arena)
-{
-    if (arena->is_paused)
-        return 0;
-    const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
-    const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
-    XSEG_ASSERT(active <= reserved);
-    return reserved - active;
-}
-
-static uint64_t locked_cached_bytes(struct xseg_arena *arena)
-{
-    xseg_arena_lock(arena);
-    const uint64_t bytes = cached_bytes(arena);
-    xseg_arena_unlock(arena);
-    return bytes;
-}
-
-static bool may_trim(const struct trim *trim, const struct xseg_arena *arena)
-{
-    return xseg_pool_may_trim(arena->pool, trim->plan->pool) || trim->plan->held_pools;
-}
-
-struct whole {
-    uint64_t loose; /* bytes of whole pages and classic segments */
-    struct xseg_segment_held held;
-};
-
-static void add_whole(struct whole *sum, const struct xseg_block *block)
-{
-    const struct xseg_segment *segment = &block->extent->segment;
-    uint32_t first = 0;
-
-    if (!xseg_extent_is_expandable(block->extent)) {
-        sum->loose += xseg_trim_can_go(block) ? block->bytes : 0;
-        sum->held.pinned +=
-            xseg_block_is_whole(block) && !xseg_trim_can_go(block) ? block->bytes : 0;
-        return;
-    }
-    const uint32_t count = xseg_segment_whole_pages(segment, block->base - segment->base,
-                                                    xseg_block_end(block) - segment->base, &first);
-    const struct xseg_segment_held held = xseg_segment_held(segment, first, count);
-    XSEG_ASSERT(held.pinned + held.exported <= count * segment->granule_bytes);
-    sum->loose += count * segment->granule_bytes - held.pinned - held.exported;
-    sum->held.pinned += held.pinned;
-    sum->held.exported += held.exported;
-}
-
-/* Cached bytes of an arena in whole pages and segments: those that could go, and those that are held. */
-static struct whole whole_bytes(struct xseg_arena *arena)
-{
-    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
-    struct whole sum = {0, {0, 0}};
-    const struct xseg_block *block;
-
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
-    while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
-        bytes = block->bytes;
-        position = xseg_block_position(block) + 1;
-        add_whole(&sum, block);
-    }
-    return sum;
-}
-
-/* Cached bytes of an arena that are held.  Without a held page in it, no block is looked at. */
-static struct xseg_segment_held held_bytes(struct xseg_arena *arena)
-{
-    bool any = false;
-
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        any |= xseg_segment_holds(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
-    }
-    return any ? whole_bytes(arena).held : (struct xseg_segment_held){0, 0};
-}
-
-static void note_held(struct xseg_trimmed *done, struct xseg_segment_held held)
-{
-    done->kept_pinned += held.pinned;
-    done->kept_exported += held.exported;
-}
-
-/* The order of a claim list is descending; the result is ascending. */
-static struct xseg_block *reverse(struct xseg_block *claimed)
-{
-    struct xseg_block *reversed = NULL, *next;
-
-    for (; claimed != NULL; claimed = next) {
-        next = claimed->right;
-        claimed->right = reversed;
-        reversed = claimed;
-    }
-    return reversed;
-}
-
-/* Unmap in PyTorch's order, by size, then address.  An unmapped block keeps the requested size of the block that was unmapped
- * last in it, and memory that is mapped there again inherits that size. */
-static uint64_t give_all(struct xseg_block *claimed)
-{
-    struct xseg_block *next;
-    uint64_t given = 0;
-
-    claimed = reverse(claimed);
-    for (struct xseg_block *block = claimed; block != NULL; block = next) {
-        next = block->right;
-        block->right = NULL;
-        given += xseg_trim_give(block, false, XSEG_HISTORY_TRIM);
-    }
-    return given;
-}
-
-static void trim_arena(struct trim *trim, struct xseg_arena *arena)
-{
-    const struct xseg_trim_wish wish = {XSEG_SIZE_SMALL_SEGMENT, trim->most, NULL, NULL};
-    struct xseg_block *claimed;
-    uint64_t claimed_bytes = 0, cached, whole, given;
-    bool idle = true;
-
-    xseg_arena_lock(arena);
-    const struct xseg_segment_held held = held_bytes(arena);
-    XSEG_ASSERT(held.pinned + held.exported <= cached_bytes(arena));
-    cached = cached_bytes(arena) - held.pinned - held.exported;
-    note_held(trim->done, held);
-    whole = trim->most == UINT64_MAX ? 0 : whole_bytes(arena).loose;
-    claimed = xseg_trim_claim(arena, &wish, &claimed_bytes);
-    xseg_arena_unlock(arena);
-    /* The claim may have given the lock for a moment, so it may have more or fewer bytes than were counted. */
-    trim->done->kept_partial += cached - xseg_min(cached, xseg_max(whole, claimed_bytes));
-    trim->done->kept_asked += whole - xseg_min(whole, claimed_bytes);
-    if (claimed != NULL) {
-        const xseg_status status =
-            xseg_trim_is_idle(trim->device, xseg_arena_stream(arena), trim->plan->wait, &idle);
-
-        if (status != XSEG_OK && trim->status == XSEG_OK)
-            trim->status = status;
-    }
-    if (!idle) {
-        xseg_trim_put_back(arena, claimed);
-        trim->done->kept_busy += claimed_bytes;
-        return;
-    }
-    if (!xseg_notice_leave(trim->device, claimed)) {
-        xseg_trim_put_back(arena, claimed);
-        trim->done->kept_capture += claimed_bytes;
-        return;
-    }
-    given = give_all(claimed);
-    XSEG_ASSERT(given <= claimed_bytes);
-    trim->most -= xseg_min(trim->most, given);
-    trim->done->returned += given;
-    trim->done->kept_refused += claimed_bytes - given;
-}
-
-static uint64_t pending_bytes(struct xseg_arena *arena)
-{
-    xseg_arena_lock(arena);
-    const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
-    const uint64_t allocated = xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES);
-    xseg_arena_unlock(arena);
-    XSEG_ASSERT(allocated <= active);
-    return active - allocated;
-}
-
-/* Give the addresses of empty segments back if the arena's pool is retired. */
-static void end_if_retired(struct xseg_arena *arena)
-{
-    if (xseg_pool_is_retired(arena->pool))
-        (void)xseg_trim_end_holes(arena);
-}
+/* --- What is counted of each arena. --- */
 
 static bool is_selected(const struct xseg_trim_plan *plan, const struct xseg_arena *arena)
 {
@@ -201,87 +29,16 @@ static bool is_selected(const struct xseg_trim_plan *plan, const struct xseg_are
            (plan->pool == NULL || arena->pool == plan->pool);
 }
 
-static void visit_arena(void *self, struct xseg_arena *arena)
+/* Whether a plan selects whole devices. */
+static bool is_all(const struct xseg_trim_plan *plan)
 {
-    struct trim *trim = self;
-
-    if (!is_selected(trim->plan, arena))
-        return;
-    trim->done->kept_pending += pending_bytes(arena);
-    if (xseg_pending_captures(trim->device->pending)) {
-        trim->done->kept_capture += locked_cached_bytes(arena);
-        return;
-    }
-    if (!may_trim(trim, arena)) {
-        trim->done->kept_pool += locked_cached_bytes(arena);
-        return;
-    }
-    trim_arena(trim, arena);
-    end_if_retired(arena);
+    return plan->stream == NULL && plan->pool == NULL;
 }
 
-static void unstick_arena(void *self, struct xseg_arena *arena)
+/* Whether a plan keeps idle memory: by its size or its age. */
+static bool is_limited(const struct xseg_trim_plan *plan)
 {
-    (void)self;
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        (void)xseg_segment_unstick(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
-    }
-}
-
-/* Count the memory that a trim by age has left, by the reason why it stays.  GROWTH is held. */
-static void count_rest(void *self, struct xseg_arena *arena)
-{
-    struct trim *trim = self;
-
-    if (!is_selected(trim->plan, arena))
-        return;
-    trim->done->kept_pending += pending_bytes(arena);
-    xseg_arena_lock(arena);
-    const uint64_t cached = cached_bytes(arena);
-    const struct whole whole = whole_bytes(arena);
-    xseg_arena_unlock(arena);
-    if (!may_trim(trim, arena)) {
-        trim->done->kept_pool += cached;
-        return;
-    }
-    trim->done->kept_partial +=
-        cached - xseg_min(cached, whole.loose + whole.held.pinned + whole.held.exported);
-    trim->done->kept_asked += whole.loose;
-    note_held(trim->done, whole.held);
-    end_if_retired(arena);
-}
-
-/* The age of a plan, in nanoseconds. */
-static uint64_t idle_time(const struct xseg_trim_plan *plan)
-{
-    return xseg_min(plan->idle_ms, UINT64_MAX / 1000000) * 1000000;
-}
-
-/* Trim by age: take memory that has been idle for idle_ms. */
-static void trim_old(struct trim *trim)
-{
-    const struct xseg_trim_plan *plan = trim->plan;
-    struct xseg_trimmed *done = trim->done;
-    struct xseg_idle_taken taken = {0};
-    struct xseg_idle_ages ages;
-
-    XSEG_ASSERT(plan->idle_ms != 0);
-    xseg_idle_count(trim->device, xseg_decay_now(trim->device), idle_time(plan), plan->pool, &ages);
-    struct xseg_idle_wish wish = {
-        .ages = &ages,
-        .stream = plan->stream,
-        .pool = plan->pool,
-        .rounds_up = true,
-        .wait = plan->wait,
-    };
-    xseg_idle_choose(&wish, trim->most, XSEG_IDLE_STEPS, UINT64_MAX);
-    trim->status = xseg_idle_take(trim->device, &wish, &taken);
-    done->returned += taken.returned;
-    done->kept_busy += taken.busy;
-    done->kept_refused += taken.refused;
-    xseg_device_visit_arenas(trim->device, count_rest, trim);
-    done->kept_asked -= xseg_min(done->kept_asked, taken.busy + taken.refused);
+    return plan->leave != 0 || plan->idle_ms != 0;
 }
 
 static void add_reserved(void *self, struct xseg_arena *arena)
@@ -303,13 +60,115 @@ static uint64_t reserved_bytes(struct trim *trim)
     return trim->reserved;
 }
 
-/* Whether a plan selects whole devices. */
-static bool is_all(const struct xseg_trim_plan *plan)
+/* Cached bytes of an arena in whole pages and segments. */
+static struct xseg_idle_bytes whole_bytes(struct xseg_arena *arena)
 {
-    return plan->stream == NULL && plan->pool == NULL;
+    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
+    struct xseg_idle_bytes sum = {0, {0, 0}};
+    const struct xseg_block *block;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
+        const struct xseg_idle_bytes whole =
+            xseg_idle_whole_bytes(&block->extent->segment, block->base, block->bytes);
+
+        bytes = block->bytes;
+        position = xseg_block_position(block) + 1;
+        sum.loose += whole.loose;
+        sum.held.pinned += whole.held.pinned;
+        sum.held.exported += whole.held.exported;
+    }
+    return sum;
 }
 
-/* Set how many bytes may go. */
+static bool has_held_pages(const struct xseg_arena *arena)
+{
+    bool any = false;
+
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        any |= xseg_segment_holds(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+    }
+    return any;
+}
+
+/* Count the memory that the trim has left in an arena, by the reason why it is still reserved. */
+static void count_rest(void *self, struct xseg_arena *arena)
+{
+    struct trim *trim = self;
+    struct xseg_trimmed *done = trim->done;
+    const bool is_paused = arena->is_paused;
+    struct xseg_idle_bytes whole = {0, {0, 0}};
+
+    if (!is_selected(trim->plan, arena))
+        return;
+    xseg_arena_lock(arena);
+    const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
+    const uint64_t allocated = xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES);
+    const bool may_trim =
+        xseg_pool_may_trim(arena->pool, trim->plan->pool) || trim->plan->held_pools;
+    const bool is_capturing = xseg_pending_captures(trim->device->pending);
+    if (may_trim && !is_capturing && (is_limited(trim->plan) || has_held_pages(arena)))
+        whole = whole_bytes(arena);
+    xseg_arena_unlock(arena);
+
+    XSEG_ASSERT(allocated <= active && (is_paused || active <= reserved));
+    /* The memory of a paused arena is evicted. */
+    const uint64_t cached = is_paused ? 0 : reserved - active;
+    done->kept_pending += active - allocated;
+    if (is_capturing)
+        done->kept_capture += cached;
+    else if (!may_trim)
+        done->kept_pool += cached;
+    else {
+        const uint64_t loose = is_limited(trim->plan) ? whole.loose : 0;
+        const uint64_t counted = loose + whole.held.pinned + whole.held.exported;
+
+        done->kept_asked += loose;
+        done->kept_pinned += whole.held.pinned;
+        done->kept_exported += whole.held.exported;
+        done->kept_partial += cached - xseg_min(cached, counted);
+    }
+}
+
+/* Count what the selected arenas still have, and what a reclaim could not release of it. */
+static void count_all(struct trim *trim, const struct xseg_reclaim_result *result)
+{
+    struct xseg_trimmed *done = trim->done;
+    const struct xseg_trimmed before = *done;
+    const uint64_t stays = result->busy + result->kept + result->refused;
+
+    xseg_device_visit_arenas(trim->device, count_rest, trim);
+    /* Memory that stays was counted again, since it is cached. */
+    if (xseg_pending_captures(trim->device->pending))
+        done->kept_capture -= xseg_min(done->kept_capture - before.kept_capture, stays);
+    else if (is_limited(trim->plan))
+        done->kept_asked -= xseg_min(done->kept_asked - before.kept_asked, stays);
+    else
+        done->kept_partial -= xseg_min(done->kept_partial - before.kept_partial, stays);
+    done->returned += result->released;
+    done->kept_busy += result->busy;
+    done->kept_capture += result->kept;
+    done->kept_refused += result->refused;
+    done->left += reserved_bytes(trim);
+    if (is_all(trim->plan))
+        done->left +=
+            xseg_leftovers_bytes(&trim->device->leftovers) + xseg_pages_bytes(&trim->device->pages);
+}
+
+/* --- Trim of a device. --- */
+
+static void unstick_arena(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        (void)xseg_segment_unstick(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+    }
+}
+
+/* Set how many bytes may be released. */
 static void set_most(struct trim *trim)
 {
     trim->most = UINT64_MAX;
@@ -321,8 +180,14 @@ static void set_most(struct trim *trim)
     trim->most -= xseg_min(trim->most, trim->plan->leave);
 }
 
-/* Empty the page cache, before the arenas; a trim by age takes only pages of that age. */
-static void empty_cache(struct trim *trim)
+/* The age of a plan, in nanoseconds. */
+static uint64_t idle_time(const struct xseg_trim_plan *plan)
+{
+    return xseg_min(plan->idle_ms, UINT64_MAX / 1000000) * 1000000;
+}
+
+/* Empty the page cache, before the arenas; a trim by age releases only pages of that age. */
+static void empty_page_cache(struct trim *trim)
 {
     struct xseg_pages *pages = &trim->device->pages;
     const uint64_t had = xseg_pages_bytes(pages);
@@ -337,19 +202,51 @@ static void empty_cache(struct trim *trim)
         (void)xseg_pages_release_old(pages, now - xseg_min(now, age), trim->most);
     }
     XSEG_ASSERT(xseg_pages_bytes(pages) <= had);
-    const uint64_t gone = had - xseg_pages_bytes(pages);
-    trim->most -= xseg_min(trim->most, gone);
-    trim->done->returned += gone;
-    trim->done->kept_asked += had - gone;
+    const uint64_t released = had - xseg_pages_bytes(pages);
+    trim->most -= xseg_min(trim->most, released);
+    trim->done->returned += released;
+    trim->done->kept_asked += had - released;
 }
 
-/* Count the bytes that are still taken in the selected arenas. */
-static void add_left(struct trim *trim)
+static xseg_status reclaim(struct trim *trim, struct xseg_reclaim_result *result)
 {
-    trim->done->left += reserved_bytes(trim);
-    if (is_all(trim->plan))
-        trim->done->left +=
-            xseg_leftovers_bytes(&trim->device->leftovers) + xseg_pages_bytes(&trim->device->pages);
+    const struct xseg_trim_plan *plan = trim->plan;
+    struct xseg_idle_ages ages;
+    struct xseg_reclaim_policy policy = {
+        .scope = plan->held_pools ? XSEG_RECLAIM_ALL : XSEG_RECLAIM_RELEASABLE,
+        .stream = plan->stream,
+        .pool = plan->pool,
+        .bytes = trim->most,
+        .min_block = XSEG_SIZE_SMALL_SEGMENT,
+        .work = plan->wait ? XSEG_RECLAIM_WAIT : XSEG_RECLAIM_QUERY,
+        .cause = XSEG_HISTORY_TRIM,
+    };
+
+    if (plan->idle_ms != 0) {
+        xseg_idle_count(trim->device, xseg_decay_now(trim->device), idle_time(plan), plan->pool,
+                        &ages);
+        policy.bytes = UINT64_MAX;
+        policy.idle = (struct xseg_idle_limit){.ages = &ages, .rounds_up = true};
+        xseg_idle_choose(&policy.idle, trim->most, XSEG_IDLE_STEPS, UINT64_MAX);
+        policy.cause = XSEG_HISTORY_DECAY;
+    }
+    return xseg_reclaim(trim->device, &policy, result);
+}
+
+/* Wait for pending blocks and decommitted memory of ranges, or poll them.  Returns: the first error of a stream. */
+static xseg_status take_finished(struct trim *trim)
+{
+    struct xseg_device *device = trim->device;
+
+    if (!trim->plan->wait) {
+        xseg_pending_poll(device->pending);
+        xseg_leaving_look(device, false);
+        return XSEG_OK;
+    }
+    atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
+    const xseg_status waited = xseg_pending_wait(device->pending);
+    const xseg_status left = xseg_leaving_wait(device, false);
+    return waited == XSEG_OK ? left : waited;
 }
 
 static xseg_status trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
@@ -357,49 +254,37 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_tri
 {
     struct trim trim = {.device = device, .plan = plan, .done = done, .most = UINT64_MAX};
     const uint64_t returned_before = done->returned;
-    xseg_status waited = XSEG_OK;
+    struct xseg_reclaim_result result = {.released = 0};
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pending_captures(device->pending)) {
-        xseg_device_visit_arenas(device, visit_arena, &trim);
         done->kept_capture += is_all(plan) ? xseg_pages_bytes(&device->pages) : 0;
-        add_left(&trim);
+        count_all(&trim, &result);
         return XSEG_OK;
     }
-    if (plan->wait) {
-        atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
-        waited = xseg_pending_wait(device->pending);
-        const xseg_status left = xseg_leaving_wait(device, false);
-        waited = waited == XSEG_OK ? left : waited;
-        /* After another error, blocks of one stream are still pending; the memory of the others can go. */
-        if (waited == XSEG_ERR_DEVICE_LOST)
-            return waited;
-    } else {
-        xseg_pending_poll(device->pending);
-        xseg_leaving_look(device, false);
-    }
+    const xseg_status waited = take_finished(&trim);
+    /* After another error, blocks of one stream are still pending; the memory of the others can be released. */
+    if (waited == XSEG_ERR_DEVICE_LOST)
+        return waited;
     (void)xseg_leftovers_retry(&device->leftovers);
     xseg_forget_paused(device);
     xseg_device_visit_arenas(device, unstick_arena, NULL);
     const uint64_t kept = xseg_leftovers_bytes(&device->leftovers);
     set_most(&trim);
     if (is_all(plan))
-        empty_cache(&trim);
-    if (plan->idle_ms != 0)
-        trim_old(&trim);
-    else
-        xseg_device_visit_arenas(device, visit_arena, &trim);
+        empty_page_cache(&trim);
+    const xseg_status status = reclaim(&trim, &result);
+    count_all(&trim, &result);
 
-    /* Memory that left the arenas without reaching the driver is a leftover. */
+    /* Memory that left the arenas without being released by the driver is a leftover. */
     XSEG_ASSERT(done->returned >= returned_before);
     const uint64_t now = xseg_leftovers_bytes(&device->leftovers);
     const uint64_t left = now - xseg_min(now, kept);
     done->returned -= xseg_min(left, done->returned - returned_before);
     done->kept_refused += kept + left;
-    add_left(&trim);
-    return waited != XSEG_OK ? waited : trim.status;
+    return waited != XSEG_OK ? waited : status;
 }
 
 xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
@@ -411,4 +296,118 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
     const xseg_status status = trim_device(device, plan, done);
     XSEG_SPAN_END(trim, ordinal, status);
     return status;
+}
+
+/* --- Trim to the limits. --- */
+
+void xseg_trim_bounds(struct xseg_device *device)
+{
+    const uint64_t limit = xseg_device_limit(device);
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
+
+    xseg_lock_take(&device->growth_lock);
+    if (!xseg_pending_captures(device->pending))
+        xseg_pages_fit(&device->pages, cache);
+    const uint64_t left = xseg_leftovers_bytes(&device->leftovers);
+    /* A `leave` of 0 trims everything, which is right where leftovers alone reach the limit.  A lost device is
+     * reported to the next call of the user. */
+    const struct xseg_trim_plan plan = {.leave = limit - xseg_min(limit, left)};
+    if (xseg_device_physical(device) > limit)
+        (void)xseg_trim_device(device, &plan, &done);
+    xseg_lock_give(&device->growth_lock);
+}
+
+/* --- Oversize segments. --- */
+
+bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wanted)
+{
+    struct xseg_reclaim_policy policy = {
+        .scope = XSEG_RECLAIM_ARENA,
+        .arena = arena,
+        .bytes = 1,
+        .min_block = wanted,
+        .classic_only = true,
+        .all_or_nothing = true,
+        .work = XSEG_RECLAIM_WAIT_TO_UNMAP,
+        .cause = XSEG_HISTORY_TRIM,
+    };
+    struct xseg_reclaim_result result;
+
+    XSEG_ASSERT(least > 0 && wanted >= least);
+    (void)xseg_reclaim(arena->device, &policy, &result);
+    if (!result.is_complete && result.kept == 0) {
+        policy.bytes = wanted;
+        policy.min_block = least;
+        policy.largest_first = true;
+        (void)xseg_reclaim(arena->device, &policy, &result);
+    }
+    return result.is_complete;
+}
+
+/* --- Garbage collection by age. --- */
+
+/* The ages of the blocks that could be released. */
+struct garbage {
+    uint32_t searches;
+    uint64_t ages, count; /* sum of their ages, and their number */
+};
+
+static void add_ages(void *self, struct xseg_arena *arena)
+{
+    struct garbage *garbage = self;
+    const struct xseg_block *block;
+    uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
+
+    if (arena->pool != &arena->device->pool || arena->is_small)
+        return;
+    xseg_arena_lock(arena);
+    while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
+        bytes = block->bytes;
+        position = xseg_block_position(block) + 1;
+        if (xseg_idle_whole_bytes(&block->extent->segment, block->base, bytes).loose == 0)
+            continue;
+        garbage->ages += garbage->searches - block->born;
+        garbage->count++;
+    }
+    xseg_arena_unlock(arena);
+}
+
+/* Release old blocks until no more than `trigger` bytes are reserved, or none can be released. */
+static void collect(struct xseg_device *device, uint64_t trigger)
+{
+    struct xseg_reclaim_result result = {.released = 1};
+
+    while (result.released != 0 && xseg_device_physical(device) > trigger) {
+        struct garbage garbage = {.searches = atomic_load(&device->searches)};
+
+        xseg_device_visit_arenas(device, add_ages, &garbage);
+        if (garbage.count == 0)
+            return;
+        const struct xseg_reclaim_policy policy = {
+            .scope = XSEG_RECLAIM_LARGE,
+            .bytes = UINT64_MAX,
+            .min_block = XSEG_SIZE_SMALL_SEGMENT,
+            .searches = garbage.searches,
+            /* The average, rounded up: ages are whole numbers. */
+            .min_searches = (uint32_t)((garbage.ages + garbage.count - 1) / garbage.count),
+            .work = XSEG_RECLAIM_WAIT_TO_UNMAP,
+            .cause = XSEG_HISTORY_TRIM,
+        };
+        (void)xseg_reclaim(device, &policy, &result);
+    }
+}
+
+void xseg_trim_garbage(struct xseg_device *device, const struct xseg_config *config)
+{
+    const uint64_t trigger =
+        (uint64_t)(config->garbage_collection_threshold * (double)xseg_device_limit(device));
+    const int ordinal = device->context.ordinal;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && config->garbage_collection_threshold > 0);
+    if (xseg_pending_captures(device->pending) || xseg_device_physical(device) <= trigger)
+        return;
+    XSEG_SPAN_BEGIN(trim, ordinal, atomic_load_explicit(&device->reserved, memory_order_relaxed));
+    collect(device, trigger);
+    XSEG_SPAN_END(trim, ordinal, XSEG_OK);
 }

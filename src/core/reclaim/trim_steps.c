@@ -5,28 +5,12 @@
 #include "src/core/arena/notes.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/walk.h"
-#include "src/core/config/size.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/reclaim/notice.h"
 
 _Static_assert(XSEG_ARENA_RECORDS >= 4, "a claim takes two records, and each of two cuts one");
 
-/* --- Claiming blocks, before their stream is asked. --- */
-
-/* How many granules the fewest whole pages from granule `first` on take that have `most` bytes. */
-static uint32_t enough_pages(const struct xseg_segment *segment, uint32_t first, uint32_t count,
-                             uint64_t most)
-{
-    uint32_t taken = 0;
-
-    while (taken < count && taken * segment->granule_bytes < most) {
-        XSEG_ASSERT(segment->length[first + taken] != 0);
-        taken += segment->length[first + taken];
-    }
-    XSEG_ASSERT(taken <= count);
-    return taken;
-}
+/* --- Claim. --- */
 
 /* Settle what stays of a block whose memory goes.  As in PyTorch, the part that goes keeps `requested`. */
 static void settle_rest(struct xseg_arena *arena, struct xseg_block *rest)
@@ -57,99 +41,7 @@ struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_b
     return block;
 }
 
-/* The first run of whole pages of a cached block that are not held: returns its granules, 0 if there is none. */
-static uint32_t first_run(const struct xseg_block *block, uint32_t *first)
-{
-    const struct xseg_segment *segment = &block->extent->segment;
-    const uint32_t whole = xseg_segment_whole_pages(segment, block->base - segment->base,
-                                                    xseg_block_end(block) - segment->base, first);
-
-    return whole == 0 ? 0 : xseg_segment_loose_pages(segment, first, *first + whole);
-}
-
-/* Claim whole pages of a cached block; the parts before and behind stay cached.  NULL if no page can go. */
-static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_block *block,
-                                      uint64_t most) XSEG_REQUIRES(arena->lock)
-{
-    uint32_t first = 0;
-    const uint32_t whole = first_run(block, &first);
-    const uint32_t count = enough_pages(&block->extent->segment, first, whole, most);
-
-    return count == 0 ? NULL : xseg_trim_claim_pages(arena, block, first, count);
-}
-
-static bool is_whole_classic(const struct xseg_block *block)
-{
-    return xseg_block_is_whole(block) && !xseg_segment_is_held(&block->extent->segment, 0, 1);
-}
-
-bool xseg_trim_can_go(const struct xseg_block *block)
-{
-    uint32_t first = 0;
-
-    return xseg_extent_is_expandable(block->extent) ? first_run(block, &first) != 0
-                                                    : is_whole_classic(block);
-}
-
-/* Claim the part of a block that can go; NULL if none can. */
-static struct xseg_block *claim_part(struct xseg_arena *arena, struct xseg_block *block,
-                                     uint64_t most) XSEG_REQUIRES(arena->lock)
-{
-    if (xseg_extent_is_expandable(block->extent))
-        return claim_pages(arena, block, most);
-    return is_whole_classic(block) ? xseg_arena_claim(arena, block) : NULL;
-}
-
-/* Set where the search goes on behind a claim that ended at a held page: there may be more pages that can go. */
-static void look_behind(const struct xseg_block *claimed, uint64_t *bytes, uint64_t *position)
-{
-    const struct xseg_extent *extent = claimed->extent;
-    const uint64_t end = xseg_block_end(claimed);
-
-    if (!xseg_segment_holds(&extent->segment) ||
-        end == extent->segment.base + extent->segment.bytes)
-        return;
-    const struct xseg_part behind = xseg_walk_at(extent, end);
-    if (behind.state == XSEG_BLOCK_CACHED && behind.bytes >= XSEG_SIZE_SMALL_SEGMENT) {
-        *bytes = behind.bytes;
-        *position = xseg_extent_position(extent, behind.base);
-    }
-}
-
-/*
- * The free index is read upward from `least` bytes.  The parts that a claim leaves cached are smaller than a page
- * and stand earlier in the index, or the claim was enough.
- */
-struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_trim_wish *wish,
-                                   uint64_t *claimed_bytes)
-{
-    struct xseg_block *claimed = NULL, *block;
-    uint64_t bytes = wish->least, position = 0;
-
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && xseg_lock_is_held(XSEG_RANK_ARENA) &&
-                wish->least > 0);
-    *claimed_bytes = 0;
-    while (*claimed_bytes < wish->most &&
-           xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
-           (block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
-        bytes = block->bytes;
-        position = xseg_block_position(block) + 1;
-        if (wish->wants != NULL && !wish->wants(wish->self, block))
-            continue;
-        block = claim_part(arena, block, wish->most - *claimed_bytes);
-        if (block != NULL) {
-            XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->mapped);
-            *claimed_bytes += block->bytes;
-            block->right = claimed;
-            claimed = block;
-            look_behind(block, &bytes, &position);
-        }
-    }
-    XSEG_ASSERT((claimed == NULL) == (*claimed_bytes == 0));
-    return claimed;
-}
-
-/* --- Asking the stream. --- */
+/* --- Streams. --- */
 
 xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stream *stream,
                               bool wait, bool *idle)
@@ -176,7 +68,7 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
     return status;
 }
 
-/* --- Giving back. --- */
+/* --- Release and settle. --- */
 
 /* Note that memory of a claimed block goes: its cause, unless that is the action itself, then the action. */
 static void note(const struct xseg_block *block, enum xseg_history_action cause,
@@ -289,18 +181,20 @@ uint64_t xseg_trim_give(struct xseg_block *block, bool keep, enum xseg_history_a
     return given;
 }
 
-void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed)
+void xseg_trim_put_back(struct xseg_block *claimed)
 {
     struct xseg_block *next;
 
-    xseg_arena_lock(arena);
     for (struct xseg_block *block = claimed; block != NULL; block = next) {
-        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->extent->arena == arena);
+        struct xseg_arena *arena = block->extent->arena;
+
+        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
         next = block->right;
         block->right = NULL;
+        xseg_arena_lock(arena);
         (void)xseg_arena_settle(arena, block);
+        xseg_arena_unlock(arena);
     }
-    xseg_arena_unlock(arena);
 }
 
 /* --- Arenas. --- */
@@ -374,6 +268,12 @@ bool xseg_trim_end_holes(struct xseg_arena *arena)
         all = xseg_trim_end_hole(XSEG_CONTAINER(node, struct xseg_extent, link)) && all;
     }
     return all;
+}
+
+void xseg_trim_end_holes_of(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    (void)xseg_trim_end_holes(arena);
 }
 
 void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most)

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* The steps of a trim, for all modules that take memory away.  GROWTH is held. */
+/*
+ * The steps of reclaim.h, and the release of segments without memory.  Modules that claim a block by other rules use them
+ * directly.
+ *
+ * Locking: the caller holds the device memory lock.
+ */
 #ifndef XSEG_CORE_TRIM_STEPS_H
 #define XSEG_CORE_TRIM_STEPS_H
 
-#include "src/core/reclaim/trim.h"
+#include "src/core/device/device.h"
 #include "xseg/history.h"
 
 /*
@@ -27,21 +32,12 @@ void xseg_trim_end_elastic(struct xseg_extent *extent);
  */
 bool xseg_trim_end_holes(struct xseg_arena *arena);
 
-/* Whether a cached block can go: a whole classic segment, or one with a whole page. */
-bool xseg_trim_can_go(const struct xseg_block *block);
+/* xseg_trim_end_holes() as a visitor of arenas. */
+void xseg_trim_end_holes_of(void *self, struct xseg_arena *arena);
 
 /*
- * Claim cached blocks of an arena that can go, whole or in whole pages, the smallest first.  They are
- * chained through `right`, which no tree uses meanwhile, the largest first.
- *
- * Returns: the first of the chain, or NULL; *claimed_bytes: the bytes of all
- */
-struct xseg_block *xseg_trim_claim(struct xseg_arena *arena, const struct xseg_trim_wish *wish,
-                                   uint64_t *claimed_bytes) XSEG_REQUIRES(arena->lock);
-
-/*
- * Claim whole pages inside a cached block, `count` granules from `first` on; the parts before and
- * behind them stay cached.  XSEG_ARENA_RECORDS must be in stock.
+ * Claim whole pages inside a cached block, `count` granules from `first` on; the parts before and after them stay cached.
+ * XSEG_ARENA_RECORDS must be in stock.
  */
 struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_block *block,
                                          uint32_t first, uint32_t count) XSEG_REQUIRES(arena->lock);
@@ -51,15 +47,15 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
                               bool wait, bool *idle);
 
 /*
- * Take the memory of one claimed block away; memory that the driver refuses is cached again.
+ * Release the memory of one claimed block; memory that the driver does not unmap is cached again.
  *
- * keep:    the pages become idle; else they go to the driver, as a classic segment always does
+ * keep:    pages become idle pages of the device; else they are released to the driver, as a classic segment always is
  * cause:   for the history: STEAL, DECAY, TRIM, GIVE, or SEGMENT_UNMAP where it is none of these
- * Returns: the bytes that went
+ * Returns: the released bytes
  */
 uint64_t xseg_trim_give(struct xseg_block *block, bool keep, enum xseg_history_action cause);
 
-/* Settle claimed blocks of one arena, chained through `right`: they are cached again. */
-void xseg_trim_put_back(struct xseg_arena *arena, struct xseg_block *claimed);
+/* Settle claimed blocks, linked through `right`: they are cached again. */
+void xseg_trim_put_back(struct xseg_block *claimed);
 
 #endif
