@@ -1,36 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * CUDA graphs: what is allocated while a stream is being captured goes to a pool, whose memory the
- * graph may use each time it is replayed.
+ * CUDA graphs: allocations of a capturing stream use a private pool.
  *
- *     xseg_pool_create(&pool)
- *     xseg_capture_begin(pool, stream)
- *     cuStreamBeginCapture(stream)      ...  xseg_alloc(stream): from the pool
- *     cuStreamEndCapture(stream)             other streams: from the default pool
- *     xseg_capture_end(pool)
- *     replay the graph
- *     xseg_pool_release(pool)           when the graph is destroyed
+ *     xseg_pool_create(allocator, 0, NULL, &pool); // The graph uses this pool at each launch.
+ *     xseg_capture_begin(pool, stream); // Announces the capture.
+ *     cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+ *     xseg_alloc(allocator, 0, bytes, stream, &block); // Is served from the pool.
+ *     cudaStreamEndCapture(stream, &graph);
+ *     xseg_capture_end(pool);
+ *     // The program launches the graph any number of times and destroys it.
+ *     xseg_pool_release(pool);
  *
- * Where the program knows the capture's streams better than the driver, or a capture goes to several pools, the
- * two halves are called apart: xseg_capture_mark() for the time of the capture, and xseg_route_begin() with a
- * predicate for the requests.
+ * If the program knows the streams of the capture itself, or a capture uses several pools, call xseg_capture_mark() and
+ * xseg_capture_unmark() around the capture, and xseg_route_begin() with a predicate for each pool (pool.h).
  *
- * Graphs that are replayed one after another in the order of their capture may share a pool: each
- * holds it once (xseg_pool_retain()).
+ * Graphs that are launched one after another in the order of their captures can share a pool; each graph retains it.
  *
- * A capture that streams of several devices take part in is begun and ended on each of them, with a
- * pool and a stream of that device.  One that the library is not told of must use no memory of it.
+ * If streams of several devices take part in a capture, begin and end it on each device, with a pool and a stream of that
+ * device.  A capture that is not announced must not use memory of the allocator.
  *
- * While a capture is under way on a device, nothing of the library's is unmapped, freed, waited for
- * or queried there, since that would spoil it.  Growth goes on.  A block that another stream used,
- * and that is freed meanwhile, waits for the end; uses by streams that take part in the capture are
- * over then, since the capture ran nothing.  With graph_capture_record_stream_reuse:True such a block
- * comes back within the capture, as soon as the graph itself orders everything that its stream captures
- * next behind all its uses.  The thread that frees the block finds this out if it was the last to name
- * all these streams: to allocate or use a block on them, or to begin the capture.  Else the block waits
- * for the end.
- *
- * Threads: any.  Fork and errors: as in allocator.h.
+ * While a capture is active on a device, the library unmaps, frees, queries and synchronizes nothing on the device, since
+ * that would invalidate the capture; memory can grow.  A block that other streams used and that is freed during the capture
+ * is pending until the end of the capture.  Uses by capturing streams end with the capture, because a capture executes
+ * nothing.  With graph_capture_record_stream_reuse:True such a block is reused within the capture, once the graph orders all
+ * its uses before everything that its stream captures next.  The freeing thread detects this if no other thread has named
+ * one of these streams since (in an allocation, a use or xseg_capture_begin()).
  */
 #ifndef XSEG_CAPTURE_H
 #define XSEG_CAPTURE_H
@@ -42,68 +36,56 @@ extern "C" {
 #endif
 
 /**
- * A capture of a stream is about to begin: call it before the driver's begin.
+ * Announce the capture of a stream.  Call it before cuStreamBeginCapture().
  *
- * From now on what is allocated on the stream while the driver says that it is being captured, and
- * on streams that joined its capture, comes from the pool, unless the request names another.  The
- * library holds the pool until the end.
+ * Until xseg_capture_end(), requests on the stream and on streams that joined its capture are served from the pool while
+ * the driver reports these streams as capturing, unless a request names another pool.  The library retains the pool.
  *
- * @param stream  not the legacy default stream, which cannot be captured
+ * @param stream  stream of the pool's device, not the legacy default stream.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_PAUSED    the pool is paused
- *          XSEG_ERR_BUSY      the pool is being captured into, or routed to, already; or a capture
- *                             into another pool began on the stream and has not been ended
- *          XSEG_ERR_ARGUMENT  the legacy default stream, a stream of another device or context, or
- *                             nobody holds the pool any more
- *          XSEG_ERR_DRIVER    such as: there is no such stream
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- * Cost:    two questions about a stream that the library has not met.  Waits until no thread trims
- *          or grows on the device.  Where memory has been short, cached memory goes back to the driver,
- *          as by xseg_trim() that waits, also for a stream whose work does not end: during the capture
- *          nothing can be taken or waited for.  What could not go is no error.
+ * @return XSEG_ERR_PAUSED    the pool is paused.
+ *         XSEG_ERR_BUSY      the pool is already the target of a capture or route, or a capture of the stream into another
+ *                            pool has not ended.
+ *         XSEG_ERR_ARGUMENT  also: the pool has been released.
+ * Cost: two queries for a stream that is seen for the first time.  Waits for a growth or trim of the device.  After memory
+ *       pressure on the device, cached memory is released first, as by xseg_trim() with `wait`; failures are ignored.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_capture_begin(struct xseg_pool *pool, xseg_stream stream);
+XSEG_API xseg_status xseg_capture_begin(struct xseg_pool *pool, xseg_stream stream);
 
 /**
- * The capture is over: call it after the driver's end, whatever that returned, and also for a capture
- * that was given up.
+ * Announce the end of a capture.  Call it after cuStreamEndCapture(), also if the capture failed.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (no capture into this pool is under way), XSEG_ERR_FORKED
- * Cost:    with graph_capture_record_stream_reuse:True, one event record for each use from outside
- *          the capture of each block that waits; else no driver call.
+ * @return XSEG_ERR_ARGUMENT  no capture into this pool is active.
+ * Cost: no driver call.  With graph_capture_record_stream_reuse:True, one event record for each use of each pending block by
+ *       a stream outside the capture.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_capture_end(struct xseg_pool *pool);
+XSEG_API xseg_status xseg_capture_end(struct xseg_pool *pool);
 
 /**
- * A capture is under way on a device from now on, without a pool: what capture.h says of the time of a
- * capture holds until xseg_capture_unmark().  Requests go where routes and captures send them:
- * xseg_route_begin() sends them to a pool, and routes may begin and end as often as one likes meanwhile, for
- * the same pool too.  xseg_capture_begin() is this and a route that asks the driver, in one.
+ * Announce a capture on a device without a pool.
  *
- * Marks are counted: the capture is over when each has been taken back and each xseg_capture_begin() has
- * been ended.  A pool that is routed to while its device is marked counts as one that took part in a
- * capture, from then on: graphs may use what is cached there.
+ * Until xseg_capture_unmark() the device counts as capturing.  Routes (xseg_route_begin()) select the pools of requests;
+ * they can begin and end during the capture.  A pool that is the target of a route during a capture counts as used by a
+ * graph from then on.
  *
- * @param device  CUDA ordinal
+ * Marks are counted: the capture ends when each mark is removed and each xseg_capture_begin() has its xseg_capture_end().
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (there is no such device), XSEG_ERR_DRIVER (the device could not be
- *          opened), XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- * Cost:    no driver call once the device is open, so it may also follow the driver's begin.  Waits until no
- *          thread trims or grows on the device.
+ * @param device  CUDA ordinal.
+ *
+ * Cost: no driver call once the device is open, so the call can follow cuStreamBeginCapture().  Waits for a growth or trim
+ *       of the device.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_capture_mark(struct xseg_allocator *allocator, int device);
+XSEG_API xseg_status xseg_capture_mark(struct xseg_allocator *allocator, int device);
 
 /**
- * Take one mark of a device back.
+ * Remove one mark of a device.
  *
- * @param device  CUDA ordinal
+ * @param device  CUDA ordinal.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (there is no such device, or it is not marked), XSEG_ERR_FORKED
- * Cost:    as xseg_capture_end().
+ * @return XSEG_ERR_ARGUMENT  the device has no mark.
+ * Cost: as xseg_capture_end().
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_capture_unmark(struct xseg_allocator *allocator,
-                                                        int device);
+XSEG_API xseg_status xseg_capture_unmark(struct xseg_allocator *allocator, int device);
 
 #ifdef __cplusplus
 }

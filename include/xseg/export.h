@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Export and import: device memory of one process that other processes read and write.
+ * Export and import: device memory of one process that other processes access.
  *
  *     exporter                                          importer
  *     xseg_export()         token, offset      ---->    xseg_import()
@@ -75,21 +75,19 @@ struct xseg_page_handle {
  * at an abstract Unix socket: it makes descriptors for the request and closes them.  xseg_close() waits up to 2 seconds
  * for an importer that is being answered.
  *
- * @param ptr     the start of a live block of an expandable segment, in an exportable pool
- * @param token   receives the token
- * @param offset  receives the offset of the block in the run, in bytes; may be NULL.  The importer needs it as well
+ * @param ptr     the start of a live block of an expandable segment, in an exportable pool.
+ * @param token   receives the token.
+ * @param offset  receives the offset of the block in the run, in bytes; may be NULL.  The importer needs it as well.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_NOT_LIVE     no live block starts at ptr
- *          XSEG_ERR_UNSUPPORTED  the block's pool is not exportable, or the segment is classic
- *          XSEG_ERR_PAUSED       the block's pool is paused
- *          XSEG_ERR_FILE         no socket or random number is available; see `ulimit -n`
- *          XSEG_ERR_HOST_MEMORY  also: no thread can be created
- *          XSEG_ERR_ARGUMENT, XSEG_ERR_BUSY (exported 2^32 - 1 times already), XSEG_ERR_DRIVER,
- *          XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- *          On an error nothing is exported.
- * Threads: any; waits for growths and trims of the device
- * Cost:    no driver call, but for the UUID of the device the first time.
+ * @return XSEG_ERR_NOT_LIVE     no live block starts at ptr.
+ *         XSEG_ERR_UNSUPPORTED  the block's pool is not exportable, or the segment is classic.
+ *         XSEG_ERR_PAUSED       the block's pool is paused.
+ *         XSEG_ERR_FILE         no socket or random number is available; see `ulimit -n`.
+ *         XSEG_ERR_HOST_MEMORY  also: no thread can be created.
+ *         XSEG_ERR_BUSY         the run has 2^32 - 1 exports
+ *         On an error nothing is exported.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: no driver call, but for the UUID of the device the first time.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_export(struct xseg_allocator *allocator, void *ptr,
                                                 struct xseg_export_token *token, uint64_t *offset);
@@ -101,21 +99,21 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_export(struct xseg_allocator *allocator
  * descriptors, which are closed on exec, and closes them as soon as they are sent: an open descriptor keeps the memory of
  * its page allocated.  A fabric handle does not: importers map the memory before the export is closed.
  *
- * @param ptr       as for xseg_export()
+ * @param ptr       as for xseg_export().
  * @param type      XSEG_HANDLE_FD; or XSEG_HANDLE_FABRIC, where the driver makes fabric handles (the first exportable
- *                  pool of a device probes that)
- * @param handles   receives the handles, in the order of the addresses; NULL to query the count: nothing is exported
- * @param capacity  elements of handles; 0 with NULL
- * @param count     receives the number of pages, also if capacity is too small
- * @param offset    receives the offset of the block in the run, in bytes; may be NULL
+ *                  pool of a device probes that).
+ * @param handles   receives the handles, in the order of the addresses; NULL to query the count: nothing is exported.
+ * @param capacity  elements of handles; 0 with NULL.
+ * @param count     receives the number of pages, also if capacity is too small.
+ * @param offset    receives the offset of the block in the run, in bytes; may be NULL.
  *
- * Returns: XSEG_OK; as xseg_export();
- *          XSEG_ERR_UNSUPPORTED  also: the device has no fabric handles
- *          XSEG_ERR_ARGUMENT     also: capacity is too small
- *          XSEG_ERR_DRIVER       also: the driver makes no descriptor; see `ulimit -n`
- *          On an error nothing is exported, and no descriptor is left open.
- * Threads: any; waits for growths and trims of the device
- * Cost:    one export per page.
+ * @return As xseg_export().
+ *         XSEG_ERR_UNSUPPORTED  also: the device has no fabric handles.
+ *         XSEG_ERR_ARGUMENT     also: capacity is too small.
+ *         XSEG_ERR_DRIVER       also: the driver makes no descriptor; see `ulimit -n`
+ *         On an error nothing is exported, and no descriptor is left open.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: one export per page.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_export_handles(struct xseg_allocator *allocator, void *ptr,
                                                         enum xseg_handle_type type,
@@ -127,11 +125,11 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_export_handles(struct xseg_allocator *a
  * Close one export of an address, the oldest: once for each xseg_export() and xseg_export_handles().  The block may have
  * been freed.  Importers keep what they have mapped.  A token is valid until all exports of its run are closed.
  *
- * Returns: XSEG_OK, XSEG_ERR_NOT_LIVE (ptr is not exported), XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
- * Threads: any; waits for growths and trims of the device
- * Cost:    no driver call.
+ * @return XSEG_ERR_NOT_LIVE  ptr is not exported.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_export_close(struct xseg_allocator *allocator, void *ptr);
+XSEG_API xseg_status xseg_export_close(struct xseg_allocator *allocator, void *ptr);
 
 /**
  * Map a run that another process exports, into a range of addresses of exactly its size.  The exporter may be the calling
@@ -140,24 +138,22 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_export_close(struct xseg_allocator *all
  * Imported memory is not a block of this allocator: it is not in the statistics of blocks and of reserved bytes, only in
  * imported_bytes, and not in walks.
  *
- * @param device  CUDA ordinal, in this process, of the device that has the memory
- * @param token   as xseg_export() wrote it
- * @param base    receives the address of the run; the block is at `base` plus the offset that xseg_export() returned
+ * @param device  CUDA ordinal, in this process, of the device that has the memory.
+ * @param token   as xseg_export() wrote it.
+ * @param base    receives the address of the run; the block is at `base` plus the offset that xseg_export() returned.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_ARGUMENT     the token is malformed or of another version; the memory is on another device
- *          XSEG_ERR_FILE         the exporter does not answer: it has ended, has closed its allocator, runs as another
- *                                user or in another network namespace, or is late (10 seconds); or this process cannot
- *                                open as many descriptors as there are pages (`ulimit -n`)
- *          XSEG_ERR_NOT_LIVE     the exporter has closed the export
- *          XSEG_ERR_UNSUPPORTED  the device has no virtual memory management
- *          XSEG_ERR_DRIVER       also: the exporter's driver made no descriptor
- *          XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST,
- *          XSEG_ERR_FORKED
- *          On an error nothing has changed.
- * Threads: any; waits for the exporter, and for growths and trims of the device
- * Cost:    one reserve; one import, map and release per page (and an export, in the exporter); one set-access (one per
- *          page where the driver requires that); the device's UUID the first time.
+ * @return XSEG_ERR_ARGUMENT     the token is malformed or of another version; the memory is on another device.
+ *         XSEG_ERR_FILE         the exporter does not answer within 10 seconds: it has ended, has closed its allocator, or runs as another
+ *                               user or in another network namespace.  Or this process cannot
+ *                               open as many descriptors as there are pages (`ulimit -n`).
+ *         XSEG_ERR_NOT_LIVE     the exporter has closed the export.
+ *         XSEG_ERR_UNSUPPORTED  the device has no virtual memory management.
+ *         XSEG_ERR_DRIVER       also: the exporter's driver made no descriptor.
+ *         XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY  as xseg_alloc()
+ *         On an error nothing has changed.
+ * Threads: any; waits for the exporter, and for a growth or trim of the device.
+ * Cost: one reserve; one import, map and release per page, and an export in the exporter; one set-access (one per
+ *       page where the driver requires that).  The first call queries the UUID of the device.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_import(struct xseg_allocator *allocator, int device,
                                                 const struct xseg_export_token *token, void **base);
@@ -166,15 +162,15 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_import(struct xseg_allocator *allocator
  * Map a run by the raw handles of its pages.  Otherwise as xseg_import().
  *
  * @param device   CUDA ordinal, in this process, of the device that has the memory; with XSEG_HANDLE_FABRIC, of the device
- *                 that uses it
- * @param handles  in the order of their offsets, without gaps; the caller closes the descriptors afterwards
+ *                 that uses it.
+ * @param handles  in the order of their offsets, without gaps; the caller closes the descriptors afterwards.
  *
- * Returns: as xseg_import();
- *          XSEG_ERR_ARGUMENT  a size or an offset does not fit its neighbors or the device's granularity; a descriptor is
- *                             not open
- *          XSEG_ERR_DRIVER    also: a handle is not one of device memory
- *          On an error nothing has changed.
- * Cost:    as xseg_import(), without the exporter.
+ * @return as xseg_import().
+ *         XSEG_ERR_ARGUMENT  a size or an offset does not fit its neighbors or the device's granularity; a descriptor is
+ *                            not open.
+ *         XSEG_ERR_DRIVER    also: a handle is not one of device memory
+ *         On an error nothing has changed.
+ * Cost: as xseg_import(), without the exporter.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_import_handles(struct xseg_allocator *allocator,
                                                         int device, enum xseg_handle_type type,
@@ -185,16 +181,14 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_import_handles(struct xseg_allocator *a
  * Unmap an imported run.  Does not wait for streams: synchronize the streams that used the memory first.  A mapping that
  * the driver does not remove is retried at the next trim.
  *
- * @param base  as xseg_import() or xseg_import_handles() returned it
+ * @param base  as xseg_import() or xseg_import_handles() returned it.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_NOT_LIVE  nothing is imported at base
- *          XSEG_ERR_BUSY      a capture is active on the device
- *          XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
- * Threads: any; waits for growths and trims of the device
- * Cost:    one unmap (one per page where the driver requires that), one address-free.
+ * @return XSEG_ERR_NOT_LIVE  nothing is imported at base.
+ *         XSEG_ERR_BUSY      a capture is active on the device
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: one unmap (one per page where the driver requires that), one address-free.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_import_close(struct xseg_allocator *allocator, void *base);
+XSEG_API xseg_status xseg_import_close(struct xseg_allocator *allocator, void *base);
 
 #ifdef __cplusplus
 }

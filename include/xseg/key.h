@@ -1,5 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* The keys of the configuration string: what each means, and its value. */
+/*
+ * Configuration keys: their meaning and values.
+ *
+ *     static bool print_key(void *context, const struct xseg_key *key)
+ *     {
+ *         (void)context;
+ *         printf("%s:%s\n", key->name, key->value);
+ *         return true; // Continues with the next key.
+ *     }
+ *     xseg_keys("expandable_segments:True", NULL, print_key, NULL);
+ */
 #ifndef XSEG_KEY_H
 #define XSEG_KEY_H
 
@@ -14,38 +24,33 @@ extern "C" {
 
 /** A key of the configuration string. */
 struct xseg_key {
-    size_t struct_bytes; /* sizeof(struct xseg_key), as the library knows it */
-    const char *name;
-    const char *accepts; /* which values: "True or False" */
-    const char *meaning; /* sentences */
-    const char
-        *value; /* as a string spells it; or a word, such as "unlimited", for what none can say */
-    const char *standard; /* the value without any configuration, spelled likewise */
-    bool is_named;        /* the string names the key */
-    bool is_standard;     /* value and standard are the same */
-    bool
-        has_effect; /* false: the value is checked, but nothing depends on it under this configuration */
+    size_t struct_bytes;  /* sizeof(struct xseg_key) of the library */
+    const char *name;     /* as in the configuration string */
+    const char *accepts;  /* accepted values, such as "True or False" */
+    const char *meaning;  /* description */
+    const char *value;    /* value as in a configuration string, or a word such as "unlimited" */
+    const char *standard; /* default value, in the same form */
+    bool is_named;        /* the configuration names the key */
+    bool is_standard;     /* the value is the default */
+    bool has_effect;      /* the value has an effect in this configuration */
 };
 
 /**
- * Read a configuration as xseg_open() would, without opening anything, and visit all keys in the order
- * of docs/options.md.  So a string can be checked, and what the environment asks for be shown.
+ * Parse a configuration as xseg_open() does, and visit all keys in the order of docs/options.md.  No allocator is opened.
  *
- * @param config  configuration string, or NULL for the environment's or none, as for xseg_open()
- * @param source  NULL, or where the configuration came from, as xseg_configuration_source() says it: a
- *                string that lives as long as the library; written on success only
- * @param visit   called for each key, which is valid during the call; false ends the visits.  NULL: the
- *                configuration is only checked
+ * @param config   configuration string; NULL: the environment, as for xseg_open().
+ * @param source   receives the source of the configuration as xseg_configuration_source(), a static string; may be NULL.
+ * @param visit    called for each key, which is valid during the call; returns false to end the visits.  NULL: only parse.
+ * @param context  first argument of visit.
  *
- * Returns: XSEG_OK, also when visit ended it
- *          XSEG_ERR_CONFIG  the text names the key, the value and the position; visit was not called
- * Threads: any; the environment must not change meanwhile.
- * Cost:    no driver call, no lock.
+ * @return XSEG_OK          also if visit ended the visits.
+ *         XSEG_ERR_CONFIG  the string has an error; the message names key, value and position.  visit was not called.
+ * Threads: any; no thread may change the environment concurrently.
+ * Cost: no driver call, no lock.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_keys(const char *config, const char **source,
-                                              bool (*visit)(void *context,
-                                                            const struct xseg_key *key),
-                                              void *context);
+XSEG_API xseg_status xseg_keys(const char *config, const char **source,
+                               bool (*visit)(void *context, const struct xseg_key *key),
+                               void *context);
 
 #ifdef __cplusplus
 }

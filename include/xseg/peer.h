@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Peers: devices that use the memory of another device directly.
+ * Peer access: kernels and copies of one device that access memory of another device.
  *
- * A kernel or a plain copy of one device that touches memory of another needs the right to do so.  For memory
- * that is mapped page by page, as expandable segments are, the driver gives that right for each mapping, and
- * cuCtxEnablePeerAccess or cudaDeviceEnablePeerAccess do not give it.  So a program, or a library such as NCCL,
- * that works on several devices names each pair of them here, once.
+ *     if (xseg_peer_allow(allocator, 0, 1) != XSEG_OK || xseg_peer_allow(allocator, 1, 0) != XSEG_OK)
+ *         return 1; // Devices 0 and 1 cannot access each other.
  *
- * Threads: any.  Fork and errors: as in allocator.h.
+ * The driver grants access to mapped pages (expandable segments) for each mapping; cuCtxEnablePeerAccess() does not apply to
+ * them.  A program or library that works on several devices, such as NCCL, calls xseg_peer_allow() once for each pair.
  */
 #ifndef XSEG_PEER_H
 #define XSEG_PEER_H
@@ -19,33 +18,28 @@ extern "C" {
 #endif
 
 /**
- * Let one device read and write all memory of this allocator on another: what is mapped now, in all pools and
- * imports, and what will be, until the allocator closes.  Memory that comes back to a paused pool is included.
+ * Allow one device to read and write all memory of the allocator on another device.
  *
- * The right goes one way; name the devices in the other order for the way back.  Allocations of the driver
- * (classic segments) get it as well: peer access is enabled from the peer's primary context to the owner's.
- * That access stays enabled when the allocator closes, since others in the process may rely on it by then.
- * A pool with functions of its own gets no rights here: its functions have to see to that.
+ * Access covers all pools and imports, memory that is mapped later, and paused pools when they resume, until xseg_close().
+ * It is one-way: call the function again with the devices exchanged for the other direction.  For classic segments peer
+ * access is enabled from the peer's primary context to the owner's; it stays enabled after xseg_close(), since other code of
+ * the process can rely on it.  Pools with memory functions are not covered.
  *
- * Both devices are opened if they are not yet open.  A pair that is known already is a success without a
- * driver call.
+ * Both devices are opened if necessary.  A repeated call for a pair has no effect.
  *
- * @param owner  CUDA ordinal of the device that has the memory
- * @param peer   CUDA ordinal of the device that uses it; another one
+ * @param owner  CUDA ordinal of the device that has the memory.
+ * @param peer   CUDA ordinal of the device that accesses it.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_ARGUMENT     there is no such device, or both are the same one
- *          XSEG_ERR_UNSUPPORTED  the hardware has no path between the two, or has no room for another peer
- *          XSEG_ERR_BUSY         a pool of the owner is being paused or resumed by another thread
- *          XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- *          On an error the peer has no right that it did not have before.  Where the driver refuses to take
- *          rights back, too, the error text says so; such a right ends when its memory is unmapped.
- * Threads: any; waits for growths and trims of the owner
- * Cost:    two calls; and one set-access for each run of adjacent pages (one a page where the driver wants
- *          that).  Growths cost no call more, but each set-access then names one device more.
+ * @return XSEG_ERR_UNSUPPORTED  the devices have no peer connection, or the maximum number of peers is reached.
+ *         XSEG_ERR_BUSY         another thread pauses or resumes a pool of the owner.
+ *         XSEG_ERR_ARGUMENT     also: both devices are the same.
+ *         An error leaves the access unchanged.  If the driver also rejects the rollback, the message says so, and the access
+ *         ends when its memory is unmapped.
+ * Threads: any; waits for a growth or trim of the owner.
+ * Cost: two driver calls, and one set-access per run of adjacent pages (per page, where the driver requires that).  Later
+ *       growths make no additional call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_peer_allow(struct xseg_allocator *allocator, int owner,
-                                                    int peer);
+XSEG_API xseg_status xseg_peer_allow(struct xseg_allocator *allocator, int owner, int peer);
 
 #ifdef __cplusplus
 }

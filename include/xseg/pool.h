@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Private pools: a wall around some allocations.
+ * Private pools: segments that serve only the requests of one graph, tag or library.
  *
- * Memory of a private pool is never handed out to requests of another pool, and is not given back
- * while somebody holds the pool.  A CUDA graph's memory, a tag's, a library's: each is a pool.
- * A pool belongs to one device and has its own small and large segments on each stream.  What its options
- * and these calls do together stands, pair by pair, in docs/pools.md.
+ *     struct xseg_request request = XSEG_REQUEST_INIT;
+ *     request.bytes = 100 << 20;
+ *     if (xseg_pool_create(allocator, 0, NULL, &request.pool) != XSEG_OK ||
+ *         xseg_alloc_with(allocator, &request, &weights) != XSEG_OK) // Served from memory of the pool.
+ *         return 1;
+ *     xseg_pool_pause(request.pool, XSEG_KEEP_HOST, NULL); // Releases the physical memory; the addresses stay.
+ *     xseg_pool_resume(request.pool);                      // Maps memory at the same addresses and copies the contents.
+ *     xseg_pool_release(request.pool);                     // Blocks of the pool stay valid until they are freed.
  *
- * Threads: any.  Fork and errors: as in allocator.h.
+ * Memory of a private pool serves no request of another pool and is not reclaimed while the pool is retained.  A pool is of
+ * one device and has its own small and large segments for each stream.  docs/pools.md describes the options in combination.
  */
 #ifndef XSEG_POOL_H
 #define XSEG_POOL_H
@@ -19,12 +24,13 @@ extern "C" {
 #endif
 
 /**
- * Where a pool's memory comes from, if not from the driver.  Both functions are called with no
- * hot-path lock held, but must not call the library again.  The thread's capture mode is relaxed meanwhile, so
- * they may allocate and free while a capture is under way.
+ * Memory functions of a pool, in place of the driver.
  *
- * alloc: `bytes` of device memory, 512-byte aligned, or NULL; work on `stream` may use it at once
- * free:  what alloc gave; no work uses it any more
+ * The functions must not call the library.  They are called without a lock of the hot path, and in relaxed capture mode, so
+ * they may allocate and free during a capture.
+ *
+ * alloc: returns `bytes` of device memory, 512-byte aligned and usable by work on `stream` immediately, or NULL.
+ * free:  releases memory of alloc, which no work uses.
  */
 struct xseg_pool_memory {
     void *(*alloc)(void *context, size_t bytes, int device, xseg_stream stream);
@@ -34,327 +40,279 @@ struct xseg_pool_memory {
 
 struct xseg_statistics;
 
-/** The most bytes that the name of a pool may have, without its terminator. */
+/** Maximum length of the name of a pool in bytes, without the terminator. */
 #define XSEG_POOL_NAME_MOST 63
 
-/** Particulars of a pool.  Start from XSEG_POOL_OPTIONS_INIT. */
+/** Options of xseg_pool_create().  Initialize with XSEG_POOL_OPTIONS_INIT. */
 struct xseg_pool_options {
     size_t struct_bytes;  /* sizeof(struct xseg_pool_options) */
-    uint64_t limit_bytes; /* that the pool may reserve; 0: no limit of its own; see xseg_limits() */
-    bool no_split;        /* a cached block is handed out whole */
-    /* The pool's cached memory serves the default pool when memory is short.  A lent block is held by the
-     * default pool until it is freed, and has `lender` in struct xseg_block_info.  While such a block
-     * lives, the pool cannot be paused.  A pool that took part in a capture lends nothing: graphs may write
-     * to what is cached there. */
-    bool use_on_oom;
-    /* Own functions underneath, copied: segments of the pool are classic then.  NULL functions: the
-     * driver. */
-    struct xseg_pool_memory memory;
-    /* The pool's memory can be shared with other processes (export.h); not with own functions.  With
-     * use_on_oom other processes see what the default pool puts on pages that were exported. */
-    bool exportable;
-    /* How error texts call the pool, copied; up to XSEG_POOL_NAME_MOST bytes, and names need not differ.
-     * NULL or "": its number, by which the pools of an allocator are counted from 1 as they are made. */
-    const char *name;
-    /* The user's own name for the pool, which the history gives back with each event (pool_id), also when the
-     * pool is long over; such as PyTorch's MempoolId_t.  {0, 0}: none.  Names need not differ. */
-    uint64_t id[2];
-    /*
-     * Called once, when the pool has been destroyed: it has no holder, and all its memory is released.  From then on its
-     * own functions (`memory`) are not called any more.  Until the callback returns, the handle can be used for queries
-     * and trims, also after the last xseg_pool_release().  NULL: the handle is invalid after the last release.
-     *
-     * The callback runs in
-     *   - the last release, if the pool has no memory then and no capture is active.  A route and a capture hold the
-     *     pool as well, so it may be the call that ends one of these;
-     *   - else the trim that releases the last of its memory;
-     *   - if the memory is released in another way, such as by decay or because memory was low: a later trim, release of
-     *     a pool or allocation that the cache does not serve, on that device;
-     *   - at the latest xseg_close(), also for a pool that still has a holder.
-     *
-     * The thread need not be the one that released the pool.  Of several threads in such calls, any may call it.
-     *
-     * context: gone_context
-     * last:    the statistics of the pool, as xseg_stats(); valid during the call
-     *
-     * No lock is held, and the callback may call this allocator, except in xseg_close().
-     */
+    uint64_t limit_bytes; /* maximum of reserved memory; 0: unlimited (xseg_limits()) */
+    bool no_split;        /* serve a request with a whole cached block */
+    bool use_on_oom;      /* let the default pool use cached memory under memory pressure */
+    struct xseg_pool_memory memory; /* memory functions, copied; NULL functions: the driver */
+    bool exportable;                /* other processes can map the pages (export.h) */
+    const char *name;               /* name in messages, copied; NULL or "": the ID of the pool */
+    uint64_t id[2]; /* user's ID in the history, such as PyTorch's MempoolId_t; {0, 0}: none */
+    /* Called once when the pool is destroyed, with its last statistics; see xseg_pool_release().  NULL: none. */
     void (*gone)(void *context, const struct xseg_statistics *last);
-    void *gone_context;
-    /* Pages are made so that other devices, such as network cards, may reach them (GPUDirect RDMA); not with own
-     * functions, and classic segments are so always.  Where the driver makes no such pages, a line of the log says why,
-     * and the pool has pages without. */
-    bool rdma;
-    /*
-     * A block of more than 1 MiB is one piece of physical memory, mapped once, which no other block shares.  So a
-     * library that asks the driver for the memory at an address sees all of the block (cuMemGetAddressRange,
-     * cuMemRetainAllocationHandle).
-     * Its bytes are rounded up to whole granules of 2 MiB.  A cached block serves a request whole, if it is longer by
-     * less than max_non_split_rounding_mb.  Where segments are classic they serve such requests as ever, since a classic
-     * segment is one piece.  Not with own functions.
-     */
-    bool single_page;
+    void *gone_context; /* first argument of `gone` */
+    bool rdma; /* other devices, such as network adapters, can access the pages (GPUDirect RDMA) */
+    bool single_page; /* a block of more than 1 MiB is one physical page */
 };
 /* clang-format off */
 #define XSEG_POOL_OPTIONS_INIT {sizeof(struct xseg_pool_options), 0, false, false, {NULL, NULL, NULL}, false, NULL, {0, 0}, NULL, NULL, false, false}
 /* clang-format on */
 
 /**
- * Make a private pool; the caller holds it once.
+ * Create a private pool.  The caller retains it once.
  *
- * @param device   CUDA ordinal
- * @param options  NULL for the defaults
- * @param out      give it to xseg_alloc_with(); let go of it with xseg_pool_release()
+ * use_on_oom: a block of the default pool that uses memory of this pool has the pool as `lender` (struct xseg_block_info).
+ * The pool cannot be paused while such a block is live.  A pool that took part in a capture serves only its own requests,
+ * since graphs may write to its cached memory.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER (the device could not
- *          be opened, or not be tried), XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- *          XSEG_ERR_UNSUPPORTED, of one that is exportable: the driver refuses to make or to export such
- *          memory, or the device has no virtual memory management
- * Cost:    no driver call once the device is open; but the first that is exportable tries one page:
- *          create, export, release; with one create or export more for fabric handles.
+ * memory: a pool with memory functions has classic segments, and cannot be exportable, rdma or single_page.
+ *
+ * exportable: with use_on_oom, importers of a page can access blocks of the default pool on this page.
+ *
+ * rdma: if the driver cannot create such pages, a log line gives the reason, and the pool has ordinary pages.  Classic
+ * segments are always accessible.
+ *
+ * single_page: a block of more than 1 MiB has a page that no other block shares, so cuMemGetAddressRange() and
+ * cuMemRetainAllocationHandle() return the whole block.  The size is rounded up to a multiple of 2 MiB.  A cached block
+ * serves a request that is shorter by less than max_non_split_rounding_mb.  A classic segment is always one piece.
+ *
+ * name and id need not be unique.  The ID of a pool counts the pools of an allocator from 1.
+ *
+ * @param device   CUDA ordinal.
+ * @param options  NULL for the defaults.
+ * @param out      receives the pool; release it with xseg_pool_release().
+ *
+ * @return XSEG_ERR_UNSUPPORTED  the pool is exportable, but the driver cannot create or export such memory.
+ * Cost: no driver call once the device is open.  The first exportable pool of a device creates, exports and releases one page
+ *       as a probe, and again for fabric handles.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
                                                      const struct xseg_pool_options *options,
                                                      struct xseg_pool **out);
 
 /**
- * Allocate from a pool at a given address, in memory that the pool has cached on a stream; as PyTorch's
- * allocateWithAddress does, which counts differently (docs/differences.md).  No memory is mapped for it, and none is
- * taken from elsewhere.
+ * Allocate at a given address, in cached memory of a pool and a stream (PyTorch's allocateWithAddress; docs/differences.md
+ * describes how the statistics differ).  No memory is mapped or moved.
  *
- * @param bytes    rounded up as by xseg_alloc(): up to 1 MiB it is memory of the pool's small segments that is
- *                 meant, else of its large ones.  0 gives NULL and success
- * @param address  a multiple of 512
- * @param out      `address`, on success; freed with xseg_free()
+ * @param bytes    size, rounded as by xseg_alloc(); up to 1 MiB in small segments, else in large ones.  0 returns NULL.
+ * @param stream   stream of the cached memory.
+ * @param address  a multiple of 512.
+ * @param out      receives `address`; free it with xseg_free().
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_BUSY      the bytes from the address on are not all cached memory of that pool, that stream
- *                             and such segments; the text says what lies there
- *          XSEG_ERR_ARGUMENT  NULL, an address that is no multiple of 512, a stream of another device or context, or
- *                             nobody holds the pool any more
- *          XSEG_ERR_NO_MEMORY more bytes than any device has
- *          XSEG_ERR_PAUSED, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- * Threads: any; waits for growths and trims of the device
- * Cost:    as an allocation that hits.
+ * @return XSEG_ERR_BUSY       some bytes are not cached memory of this pool, stream and kind of segment; the message
+ *                             describes them.
+ *         XSEG_ERR_NO_MEMORY  the size exceeds the memory of every device.
+ *         XSEG_ERR_PAUSED     the pool is paused.
+ *         XSEG_ERR_ARGUMENT   also: the pool has been released.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: as a hit of xseg_alloc().
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes,
                                                   xseg_stream stream, void *address, void **out);
 
-/** What of a pool's options can be changed later. */
+/** Options of a pool that can change. */
 enum xseg_pool_setting { XSEG_POOL_NO_SPLIT, XSEG_POOL_USE_ON_OOM, XSEG_POOL_SINGLE_PAGE };
 
 /**
- * Turn an option of a pool on or off: no_split and use_on_oom at any time, single_page before the first allocation.
+ * Set an option of a pool: no_split and use_on_oom at any time, single_page before the first allocation.
  *
- * no_split holds for requests from now on: what is live or cached keeps its size.  use_on_oom turned off
- * lends nothing more; what is lent stays so until it is freed.
+ * no_split applies to later requests; existing blocks keep their size.  After use_on_oom is cleared, the default pool takes no
+ * more memory of the pool; blocks that use it stay valid.  A concurrent request can still use the previous value.
  *
- * @param on  as in struct xseg_pool_options
- *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, no such setting, nobody holds the pool any more, or single_page of a pool
- *          with own functions), XSEG_ERR_BUSY (single_page, and the pool has had a request before),
- *          XSEG_ERR_FORKED
- * Threads: any; a request under way in another thread may still see the option as it was
- * Cost:    no driver call.
+ * @return XSEG_ERR_BUSY      single_page of a pool that has served a request.
+ *         XSEG_ERR_ARGUMENT  also: the pool has been released, or single_page of a pool with memory functions.
+ * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_pool_set(struct xseg_pool *pool,
-                                                  enum xseg_pool_setting setting, bool on);
+XSEG_API xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting, bool on);
 
 /**
- * Retain a pool once more.  The caller holds it.
+ * Increment the reference count of a pool.  The caller holds a reference.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, or the pool has no holder), XSEG_ERR_FORKED
- * Cost:    no driver call.
+ * @return XSEG_ERR_ARGUMENT  the pool is NULL or has no reference.
+ * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_pool_retain(struct xseg_pool *pool);
+XSEG_API xseg_status xseg_pool_retain(struct xseg_pool *pool);
 
 /**
- * Release a pool once.
+ * Decrement the reference count of a pool.
  *
- * After the last release the pool serves no requests.  Its live blocks stay valid and are freed as usual; its cached
- * memory is released at the next trim or when memory is low.  Until then xseg_walk(), xseg_explain() and xseg_mappings()
- * name the pool.  The pool is destroyed with its last memory.
+ * After the last release the pool serves no requests.  Its live blocks stay valid and are freed as usual.  Its cached memory
+ * is released by the next trim or under memory pressure; until then xseg_walk(), xseg_explain() and xseg_mappings() return
+ * the pool.  The pool is destroyed when its last memory is released.
  *
- * The last release ends the handle, unless the pool has a callback (`gone`): then the handle can be used for queries and
- * trims until that callback has returned.  One release too many, or any other use of an invalid handle, is an error of
- * the caller with undefined behavior; the library reports it as XSEG_ERR_ARGUMENT only while the pool has memory.
+ * The last release invalidates the handle, unless the pool has a `gone` callback.  With a callback the handle is valid for
+ * queries and trims until the callback has returned.  The use of an invalid handle is undefined; it is reported as
+ * XSEG_ERR_ARGUMENT only while the pool has memory.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (NULL, or the pool has no holder), XSEG_ERR_FORKED
- * Threads: any; the last release of a pool that has addresses but no memory waits for growths and trims of the device
- * Cost:    no driver call, except that the last release of a pool that has addresses but no memory frees these.
+ * The callback runs without a lock and may call the allocator.  It runs once, in one of these calls of any thread.
+ *   - The last release, if the pool has no memory and no capture is active, or the end of the last route or capture.
+ *   - Otherwise the trim that releases the last memory of the pool.
+ *   - If decay or memory pressure releases this memory: a later trim, release of a pool or miss on the device.
+ *   - At the latest xseg_close(), also for a pool that is still retained.  There it must not call the allocator.
+ * The memory functions of the pool are not called after the callback.
+ *
+ * @return XSEG_ERR_ARGUMENT  the pool is NULL or has no reference.
+ * Threads: any; the last release of a pool with addresses and without memory waits for a growth or trim of the device.
+ * Cost: no driver call, except to free the addresses of a pool without memory.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_pool_release(struct xseg_pool *pool);
+XSEG_API xseg_status xseg_pool_release(struct xseg_pool *pool);
 
 /**
- * Send allocations to a pool: until xseg_route_end(), requests that name no pool, and that the
- * predicate accepts, are served from it.  Of several routes and captures that accept a request, the
- * one begun last serves it.  The library holds the pool until the end.
+ * Direct requests to a pool until xseg_route_end().
  *
- * @param accepts  called in the allocating thread with the stream of each request for the pool's
- *                 device that names no pool; no lock is held, but it must not call the library.
- *                 NULL accepts everything
+ * The pool serves requests on its device that name no pool and that the predicate accepts.  If several routes and captures
+ * accept a request, the one that began last applies.  The library retains the pool.
  *
- * Returns: XSEG_OK, XSEG_ERR_BUSY (the pool is routed to, or captured into, already),
- *          XSEG_ERR_ARGUMENT (nobody holds the pool any more), XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    no driver call.
+ * @param accepts  predicate, called by the allocating thread with the stream of the request, without a lock.  It must not call
+ *                 the library.  NULL accepts all requests.
+ * @param context  first argument of the predicate.
+ *
+ * @return XSEG_ERR_BUSY      the pool is already the target of a route or capture.
+ *         XSEG_ERR_ARGUMENT  also: the pool has been released.
+ * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_route_begin(
-    struct xseg_pool *pool, bool (*accepts)(void *context, xseg_stream stream), void *context);
+XSEG_API xseg_status xseg_route_begin(struct xseg_pool *pool,
+                                      bool (*accepts)(void *context, xseg_stream stream),
+                                      void *context);
 
 /**
- * End a route.  The predicate is not called any more once this has returned.
+ * End a route.  The predicate is not called after the return.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (the pool is not routed to), XSEG_ERR_FORKED
- * Cost:    waits until no other thread is in a predicate.  No driver call, but with
- *          graph_capture_record_stream_reuse:True, after a capture (xseg_capture_unmark()), as
- *          xseg_capture_end().
+ * @return XSEG_ERR_ARGUMENT  the pool is not the target of a route.
+ * Cost: waits for predicates that run in other threads.  No driver call; after a capture (xseg_capture_unmark()) as
+ *       xseg_capture_end().
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_route_end(struct xseg_pool *pool);
+XSEG_API xseg_status xseg_route_end(struct xseg_pool *pool);
 
-/* Which blocks of a pool were live at some time, and which granules of its ranges (range.h) were committed. */
+/* The live blocks of a pool, and the committed granules of its ranges (range.h), at one moment. */
 struct xseg_checkpoint;
 
 /**
- * Remember which blocks of a pool are live, and which granules of its ranges are committed, so that it can be brought
- * back to that state.  What the pool has lent (use_on_oom) is not among them, nor are granules that leave.
+ * Record the live blocks of a pool and the committed granules of its ranges, for xseg_pool_restore().
  *
- * @param out  the caller ends it with xseg_checkpoint_end()
+ * Blocks of the default pool that use memory of this pool (use_on_oom), and decommitted granules, are not recorded.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_BUSY  freed blocks of the pool wait for other streams, a capture is under way, or another call
- *                         works on a granule of a range of the pool
- *          XSEG_ERR_ARGUMENT (nobody holds the pool), XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    as an allocation looks at pending blocks; a step for each granule of the pool's ranges; host memory of
- *          32 bytes a live block, and 16 bytes a run of committed granules.
+ * @param out  receives the checkpoint; destroy it with xseg_checkpoint_end().
+ *
+ * @return XSEG_ERR_BUSY      the pool has pending blocks, a capture is active, or another call has claimed a granule of a
+ *                            range of the pool.
+ *         XSEG_ERR_ARGUMENT  also: the pool has been released.
+ * Cost: queries of pending events as in xseg_alloc(); O(granules of the pool's ranges).  Host memory: 32 bytes per live
+ *       block, 16 bytes per run of committed granules.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_checkpoint(struct xseg_pool *pool,
                                                          struct xseg_checkpoint **out);
 
-/** Forget a checkpoint.  NULL is fine.  It must not be used by another call meanwhile. */
+/** Destroy a checkpoint.  No other call may use it concurrently.  NULL has no effect. */
 XSEG_API void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint);
 
 /**
- * Bring a pool back to the state of a checkpoint.  The blocks that are live now are freed.  Those
- * that were live then are live again, at the same addresses and with the sizes that were asked for;
- * they contain whatever lies there.  Memory that the pool got since then stays cached.  What the
- * pool has lent (use_on_oom) stays as it is.
+ * Restore a pool to a checkpoint.
  *
- * Of the ranges of the pool, exactly those granules are committed then that were so at the checkpoint.  Others that are
- * committed now, those of ranges reserved since then included, are decommitted in the order of the default stream: the
- * caller has made that stream wait for others that use them.  Granules that were decommitted since then are taken back
- * as they are.  They need to have their memory still, which xseg_range_hold() keeps for them, and to leave with the
- * default stream, or with one that has passed.  `moved` is not told of ranges.
+ * Blocks that are live now are freed.  Blocks that were live at the checkpoint are live again, with their addresses and
+ * requested sizes; their contents are undefined.  Memory that the pool has grown by since then stays cached.  Blocks of the
+ * default pool in memory of this pool (use_on_oom) are not affected.
  *
- * @param moved  NULL, or told of every block that was freed (true), then of every block that is live
- *               again (false): a block live in both states is told of twice.  No lock is held
+ * Granules of ranges of the pool are committed exactly if they were committed at the checkpoint.  Other committed granules,
+ * also of ranges that were reserved since then, are decommitted in the order of the default stream, so make that stream wait
+ * for all streams that use them.  Granules that were decommitted since then are recommitted with their contents.  They must
+ * still have their memory (see xseg_range_hold()), and be decommitted on the default stream or on a stream that has completed.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_ARGUMENT  the checkpoint is of another pool, or nobody holds the pool
- *          XSEG_ERR_BUSY      blocks that are live now have uses, freed ones wait for other streams,
- *                             a capture is under way, the memory of the checkpoint is gone, or some of
- *                             it is lent, which the text names; a granule of the checkpoint leaves with
- *                             another stream that has not passed, or has its page at another place, too
- *                             (xseg_range_share()); another call works on a granule
- *          XSEG_ERR_PAUSED    the pool is paused
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED; with ranges, XSEG_ERR_DRIVER
- *          On an error nothing has changed.
- * Threads: no other call may use this pool meanwhile.
- * Cost:    no driver call for blocks.  For ranges, a few steps for each of their granules; an event record for each run
- *          that is decommitted, and what xseg_range_decommit() costs later; where a granule is to be taken back whose
- *          stream may not have passed, an event query for each stream that memory leaves with
+ * @param moved    called without a lock for each block that was freed (true), then for each block that is live again (false).
+ *                 A block that is live in both states is reported twice.  Ranges are not reported.  May be NULL.
+ * @param context  first argument of `moved`.
+ *
+ * @return XSEG_ERR_BUSY      live blocks have uses, the pool has pending blocks, or a capture is active.  Or memory of the
+ *                            checkpoint is unmapped, in use by the default pool, or part of an alias (xseg_range_share());
+ *                            a granule waits for another stream; another call has claimed a granule.
+ *         XSEG_ERR_PAUSED    the pool is paused.
+ *         XSEG_ERR_ARGUMENT  also: the checkpoint is of another pool, or the pool has been released.
+ *         An error leaves the pool unchanged.
+ * Threads: no other call may use the pool concurrently.
+ * Cost: no driver call for blocks.  For ranges O(granules), an event record for each decommitted run, and event queries for
+ *       the streams of decommitted granules.
  */
-XSEG_API XSEG_NODISCARD xseg_status
-xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoint *checkpoint,
-                  void (*moved)(void *context, void *ptr, bool freed), void *context);
+XSEG_API xseg_status xseg_pool_restore(struct xseg_pool *pool,
+                                       const struct xseg_checkpoint *checkpoint,
+                                       void (*moved)(void *context, void *ptr, bool freed),
+                                       void *context);
 
 /**
- * Whether the live blocks of a pool are exactly these.  What it has lent (use_on_oom) is not its, and what is committed
- * of its ranges is no block.
+ * Check whether a set of addresses is exactly the set of live blocks of a pool.
  *
- * @param ptrs   starts of blocks, in any order; one that is named twice counts once
- * @param exactly  true if every one of them is a live block of the pool and there is no other
+ * Blocks of the default pool in memory of this pool, and granules of ranges, are not blocks of the pool.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    no driver call.
+ * @param ptrs     start addresses, in any order; duplicates count once.
+ * @param count    elements of ptrs.
+ * @param exactly  receives the result.
+ *
+ * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_pool_holds(struct xseg_pool *pool, void *const *ptrs,
-                                                    size_t count, bool *exactly);
+XSEG_API xseg_status xseg_pool_holds(struct xseg_pool *pool, void *const *ptrs, size_t count,
+                                     bool *exactly);
 
-/** What becomes of the contents of a pool that is paused. */
+/** Destination of the contents of a paused pool. */
 enum xseg_keep {
-    XSEG_KEEP_NOTHING, /* they are lost: after xseg_pool_resume() memory contains anything */
-    XSEG_KEEP_HOST,    /* in pinned host memory, as much as the pool reserves */
-    XSEG_KEEP_FILE     /* in a file, which is sparse: zeros take no room in it */
+    XSEG_KEEP_NOTHING, /* discarded: contents are undefined after xseg_pool_resume() */
+    XSEG_KEEP_HOST,    /* pinned host memory of the size of the reserved memory */
+    XSEG_KEEP_FILE     /* a sparse file, in which zeros take no space */
 };
 
 /**
- * Take the physical memory of a pool away; its addresses stay, and so do its blocks.  What refers to
- * these addresses, such as a CUDA graph, is valid again after xseg_pool_resume().
+ * Pause a pool: release its physical memory and keep its addresses and blocks.
  *
- * All memory that the pool has mapped goes, cached memory as well, since graphs may use it; contents
- * are kept of all of it.  While the pool is paused
- *   - work must not touch its memory: the device faults;
- *   - allocations from it return XSEG_ERR_PAUSED, by name, route or capture;
- *   - blocks can be freed, used and asked about as ever, without the driver;
- *   - it reserves nothing: its memory counts neither in `reserved` nor towards limits;
- *   - it can be released.  Once nobody holds it and it has no blocks, what was kept is forgotten, at
- *     the next trim and when the allocator closes.
+ * All mapped memory of the pool is released, and the contents of all of it are kept, since graphs may use cached memory.  CUDA
+ * graphs that use the pool are valid again after xseg_pool_resume().  Synchronize all streams that used the pool before the
+ * call.  While the pool is paused:
+ *   - Work that accesses its memory faults.
+ *   - Requests that name the pool, or are directed to it, return XSEG_ERR_PAUSED.
+ *   - Blocks can be freed, used and queried, without driver calls.
+ *   - Its reserved memory is 0, also for limits.
+ *   - It can be released.  If it has no blocks then, the contents are discarded by the next trim, or by xseg_close().
  *
- * Nobody is waited for: synchronise first the streams that used the pool's memory.
+ * @param keep  destination of the contents.
+ * @param file  with XSEG_KEEP_FILE the path of a new file, created with mode 0600; otherwise NULL.  xseg_pool_resume() removes
+ *              the file from its directory, also after chdir() or a rename of the directory, unless another file has taken its
+ *              name.  Two descriptors stay open until then.
  *
- * @param keep  see enum xseg_keep
- * @param file  XSEG_KEEP_FILE: the name of a file that does not exist yet, in a folder that has room
- *              for the contents; else NULL.  It is made with mode 0600.  xseg_pool_resume() removes it
- *              from the folder in which it was made, also after a chdir() or where that folder has been
- *              renamed; another file that has taken its name is left alone.  Two descriptors stay open
- *              until then
- *
- * Returns: XSEG_OK
- *          XSEG_ERR_BUSY         work is queued on a stream of the pool, or on one that xseg_use()
- *                                named for a live block of it; freed blocks wait for other streams;
- *                                granules of a range have been decommitted, and their stream has not passed
- *                                or something holds them; a page is pinned or exported; a block lives there
- *                                that the pool has lent (use_on_oom), which the text names, whatever `keep` is;
- *                                another thread allocates from the pool or is in a registration callback about
- *                                its memory; a capture is under way on the device
- *          XSEG_ERR_PAUSED       it is paused already
- *          XSEG_ERR_UNSUPPORTED  it has classic segments, whose addresses go with their memory: make
- *                                its blocks with expandable_segments:True, without memory functions
- *          XSEG_ERR_ARGUMENT     nobody holds the pool, or keep and file do not fit
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FILE  the contents cannot be kept
- *          XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- *          On an error the pool is as it was.  Only when the driver also refuses to undo what it did
- *          is the pool paused in spite of an error, which the text says; then xseg_pool_resume()
- *          brings everything back, contents included, whatever `keep` says.
- * Threads: any; waits for growths and trims of the device
- * Cost:    a query for each stream; one unmap a contiguous run of pages, one release a page; with
- *          XSEG_KEEP_HOST one cuMemHostAlloc a GiB and one copy a run, with XSEG_KEEP_FILE one copy
- *          and one wait for each 64 MiB.  Copies are waited for.
+ * @return XSEG_ERR_BUSY         the memory is in use, and the message has the reason.  A stream that used a live block has
+ *                               queued work, or blocks are pending.  Decommitted granules wait for a stream or are held.  A
+ *                               page is pinned or exported.  A block of the default pool is in memory of the pool.  Another
+ *                               thread allocates from the pool or runs a registration callback for its memory.  A capture is
+ *                               active.
+ *         XSEG_ERR_PAUSED       the pool is already paused.
+ *         XSEG_ERR_UNSUPPORTED  the pool has classic segments; create it with expandable_segments:True.
+ *         XSEG_ERR_ARGUMENT     also: the pool has been released, or keep and file do not match.
+ *         XSEG_ERR_HOST_MEMORY, XSEG_ERR_FILE  the contents cannot be stored.
+ *         An error leaves the pool unchanged.  If the driver also rejects the rollback, the pool is paused, and the message
+ *         says so; xseg_pool_resume() restores memory and contents in that case.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: a query for each stream; one unmap per contiguous run, one release per page.  XSEG_KEEP_HOST: one cuMemHostAlloc per
+ *       GiB and one copy per run.  XSEG_KEEP_FILE: one copy and one synchronize per 64 MiB.  Waits for the copies.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep,
-                                                    const char *file);
+XSEG_API xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep, const char *file);
 
 /**
- * Bring the memory of a paused pool back beneath the same addresses, and its contents as
- * xseg_pool_pause() kept them.
+ * Resume a paused pool: map memory at the same addresses, and copy the contents that xseg_pool_pause() kept.
  *
- * When memory is short, idle memory of the device is given back first, as for an allocation.
+ * Under memory pressure idle memory of the device is released first, as for an allocation.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  there is not enough, or per_process_memory_fraction,
- *                             hard_limit_mb, xseg_limits() of the device, or the pool's own limit
- *                             does not allow it: free or trim something, or raise the limit
- *          XSEG_ERR_BUSY      a capture is under way on the device
- *          XSEG_ERR_ARGUMENT  the pool is not paused
- *          XSEG_ERR_FILE      the file cannot be read
- *          XSEG_ERR_UNSUPPORTED  the pool is exportable, and the driver refuses to make such memory
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- *          On an error the pool is still paused, and nothing that was kept is lost.
- * Threads: any; waits for growths and trims of the device
- * Cost:    one create and one map a page, one set-access a run, copies as xseg_pool_pause(), which are
- *          waited for
+ * @return XSEG_ERR_NO_MEMORY    the device has too little free memory.
+ *         XSEG_ERR_LIMIT        a limit of the device or of the pool rejects the memory; raise it, or release memory.
+ *         XSEG_ERR_BUSY         a capture is active on the device.
+ *         XSEG_ERR_ARGUMENT     also: the pool is not paused.
+ *         XSEG_ERR_FILE         the file cannot be read.
+ *         XSEG_ERR_UNSUPPORTED  the pool is exportable, but the driver cannot create such memory.
+ *         An error leaves the pool paused, with its contents.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: one create and one map per page, one set-access per run, and the copies of xseg_pool_pause().
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_pool_resume(struct xseg_pool *pool);
+XSEG_API xseg_status xseg_pool_resume(struct xseg_pool *pool);
 
 #ifdef __cplusplus
 }

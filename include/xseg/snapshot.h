@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Snapshots: all memory of the allocator and what led to it, in a file that PyTorch's tools read.
+ * Snapshots: all memory of the allocator and its history, in PyTorch's format.
  *
- * The format is that of torch.cuda.memory._dump_snapshot(): a pickle, which python -m torch.cuda._memory_viz, PyTorch's
- * page for snapshots and `xseg replay` read.  What PyTorch does not know is under one more key, `xseg`
- * (docs/snapshots.md).
+ *     if (xseg_snapshot(allocator, "snapshot.pickle", NULL) != XSEG_OK)
+ *         return 1; // xseg_error_text() returns the reason of the system.
  *
- * The events in it are those that history has (history.h); with the key history other than all there are segments and
- * blocks alone.
+ * The file is a pickle as torch.cuda.memory._dump_snapshot() writes it.  `python -m torch.cuda._memory_viz`, PyTorch's memory
+ * visualizer and `xseg replay` read it.  Data without a place in PyTorch's format is under the key `xseg` (docs/snapshots.md).
+ *
+ * The file contains the recorded events (history.h).  Unless the key history is `all`, it contains segments and blocks only.
  */
 #ifndef XSEG_SNAPSHOT_H
 #define XSEG_SNAPSHOT_H
@@ -18,17 +19,13 @@
 extern "C" {
 #endif
 
-/** What to write.  Start from XSEG_SNAPSHOT_OPTIONS_INIT. */
+/** Options of xseg_snapshot().  Initialize with XSEG_SNAPSHOT_OPTIONS_INIT. */
 struct xseg_snapshot_options {
     size_t struct_bytes; /* sizeof(struct xseg_snapshot_options) */
-    bool without_events; /* segments and blocks alone */
-    /* Host memory for copies of events, which are 64 bytes each; what does not fit is left out, the oldest first, and
-     * counted in the file.  0: so much that all that the snapshot takes is 64 MiB, and 64 bytes for each live block above
-     * 10^5; blocks and pages come first. */
-    uint64_t host_bytes;
-    /* The file is to be complete after so many milliseconds: the oldest events are left out for that, and counted.
-     * 0: whenever. */
-    uint32_t most_ms;
+    bool without_events; /* write segments and blocks only */
+    uint64_t
+        host_bytes;   /* host memory for copies of events, 64 bytes each; 0: see xseg_snapshot() */
+    uint32_t most_ms; /* time limit in milliseconds; 0: none */
 };
 /* clang-format off */
 #define XSEG_SNAPSHOT_OPTIONS_INIT {sizeof(struct xseg_snapshot_options), false, 0, 0}
@@ -37,23 +34,22 @@ struct xseg_snapshot_options {
 /**
  * Write a snapshot.
  *
- * Names of the frames of call stacks are looked up first, each once: xseg_history_find_sources().  With most_ms that takes
- * at most half of the time.  Other threads go on meanwhile.  The blocks of a device are those of one moment, and its
- * events end there; each device has a moment of its own.
+ * Function names, files and lines of new stack frames are looked up first, as by xseg_history_find_sources(), in at most half
+ * of most_ms.  The blocks of a device are those of one moment, at which its events end; each device has its own moment.
  *
- * @param path     of the file, which is written beside it and takes its place when it is complete; a device, a
- *                 pipe and standard output (such as /dev/stdout) are written into, whole
- * @param options  NULL for all defaults
+ * Events that exceed host_bytes or most_ms are omitted, the oldest first; the file contains their number.  The default of
+ * host_bytes limits the whole snapshot to 64 MiB, and 64 bytes for each live block above 10^5.
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE: the sentence has the system's reason, and
- *          there is no new file; XSEG_ERR_FORKED
- * Cost:    a stream query for each stream with idle memory; cuMemGetInfo with device_free_min_mb.  A walk over all
- *          blocks, for which hits on the device wait; misses wait for the walk, not for the file.  40 bytes of
- *          host memory for each block, 200 for each page, and what host_bytes says
+ * @param path     path of the file.  It is written under a temporary name in the same directory and renamed when it is
+ *                 complete.  Devices, pipes and /dev/stdout are written directly.
+ * @param options  NULL for the defaults.
+ *
+ * @return XSEG_ERR_FILE  the file could not be written, and does not exist.
+ * Cost: a stream query for each stream with idle memory, and cuMemGetInfo with device_free_min_mb.  O(blocks), during which
+ *       hits and misses on the device wait.  Host memory: 40 bytes per block, 200 bytes per page, and host_bytes.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_snapshot(struct xseg_allocator *allocator,
-                                                  const char *path,
-                                                  const struct xseg_snapshot_options *options);
+XSEG_API xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
+                                   const struct xseg_snapshot_options *options);
 
 #ifdef __cplusplus
 }

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Streams: who else uses a block, and when a stream has passed.
+ * Streams: uses of a block by other streams, and the end of a stream.
  *
- *     stream A   alloc x | kernels on x ...............| free x
- *     stream B                      | kernel on x ........|
- *                                    xseg_use(x, B)        event on B
- *                                                          x is pending until the event completes
+ *     xseg_alloc(allocator, 0, bytes, stream_a, &block);
+ *     // Work on stream A fills the block, an event is recorded, and stream B waits for the event.
+ *     xseg_use(allocator, block, stream_b); // Work on stream B uses the block.
+ *     xseg_free(allocator, block);          // The block is pending until the work on stream B has completed.
+ *     xseg_stream_gone(allocator, 0, stream_b);
+ *     cudaStreamDestroy(stream_b);
  *
- * A block that other streams used waits, when it is freed, for the work that was queued on them by
- * then.  Whether that work has finished is looked at when an allocation on the device starts; nothing
- * waits for it.
+ * The free records an event on each other stream that used the block.  The next allocation on the device queries these
+ * events; no call waits for them.
  *
- * A stream is known by its handle.  Handles come again after a stream was destroyed, so the library
- * has to hear of that: xseg_stream_gone().
+ * A stream is identified by its handle.  A handle can be reused after the stream is destroyed, so the end of a stream must
+ * be announced with xseg_stream_gone().
  *
- * NULL and the legacy handle (1) are one stream, the legacy default stream of the device.  The
- * per-thread handle (2) is the calling thread's own default stream.  A use of another thread's
- * default stream cannot be asked about by name: the legacy stream stands for it, which waits for it.
- *
- * Threads: any.  Fork and errors: as in allocator.h.
+ * NULL and the handle 1 are the legacy default stream of the device.  The handle 2 is the per-thread default stream of the
+ * calling thread.  Per-thread default streams of other threads cannot be named; use the legacy default stream, which waits
+ * for them.
  */
 #ifndef XSEG_STREAM_H
 #define XSEG_STREAM_H
@@ -30,75 +29,64 @@ extern "C" {
 #endif
 
 /**
- * Say that work on another stream uses a block (PyTorch's record_stream).
+ * Announce that work on another stream uses a block (PyTorch's record_stream).
  *
- * @param ptr     the start of a live block; NULL is fine
- * @param stream  uses on the block's own stream cost nothing and are not remembered
+ * @param ptr     start of a live block; NULL has no effect.
+ * @param stream  stream that uses the block; the block's own stream has no effect.
  *
- * Returns: XSEG_OK, XSEG_ERR_NOT_LIVE, XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER,
- *          XSEG_ERR_FORKED
- * Cost:    no driver call, except one the first time the library meets the stream, and one while a
- *          capture is under way on the device.
+ * @return XSEG_ERR_NOT_LIVE  no live block starts at ptr.
+ * Cost: no driver call, except one for a stream that is seen for the first time, and one while a capture is active on the
+ *       device.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr,
-                                             xseg_stream stream);
+XSEG_API xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream);
 
 /**
- * Free a block that work behind some events still uses.
+ * Free a block once some events have completed.
  *
- * It is pending until the events, and the streams of its uses, have passed.
+ * The block is pending until the events and the streams that used it have completed.  The events can be destroyed or
+ * recorded again as soon as the call returns.  The allocator observes events in the order of the calls.
  *
- * @param ptr     the start of a live block; NULL is fine
- * @param events  recorded events of the block's device.  They may be destroyed or recorded anew as
- *                soon as the call returns
- * @param count   how many; 0 is xseg_free()
+ * @param ptr     start of a live block; NULL has no effect.
+ * @param events  recorded events of the block's device.
+ * @param count   number of events; with 0 the call is xseg_free().
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_BUSY      a capture is under way on the device: free after its end
- *          XSEG_ERR_NOT_LIVE, XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- *          XSEG_ERR_DRIVER    the driver refused an event, such as one that was recorded in a
- *                             capture; the block is still live
- * Cost:    one query an event; if any is not complete, one wait each and one record on a stream
- *          that the library keeps for this, made when first needed.  Events pass in the order in
- *          which they were given, also those of different blocks.
+ * @return XSEG_ERR_BUSY      a capture is active on the device; free the block after the capture.
+ *         XSEG_ERR_NOT_LIVE  no live block starts at ptr.
+ *         XSEG_ERR_DRIVER    the driver rejects an event, such as one recorded in a capture; the block stays live.
+ * Cost: one query per event.  For each event that has not completed, one wait and one record on an internal stream, which
+ *       is created by the first such call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_free_after(struct xseg_allocator *allocator, void *ptr,
-                                                    const xseg_event *events, size_t count);
+XSEG_API xseg_status xseg_free_after(struct xseg_allocator *allocator, void *ptr,
+                                     const xseg_event *events, size_t count);
 
 /**
- * Say that all work queued on a stream so far has finished, as the caller knows: blocks that waited
- * for it come back at once, without a look at their events.
+ * Announce that all work queued on a stream has completed.
  *
- * @param device  CUDA ordinal
- * @param stream  one that the library does not know is fine
+ * The caller has synchronized the stream.  Pending blocks of this stream become free without event queries.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
- * Cost:    no driver call; one about the per-thread default stream.
+ * @param device  CUDA ordinal.
+ * @param stream  stream of the device; an unknown stream has no effect.
+ *
+ * Cost: no driver call, except one for the per-thread default stream.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_passed(struct xseg_allocator *allocator, int device,
-                                                xseg_stream stream);
+XSEG_API xseg_status xseg_passed(struct xseg_allocator *allocator, int device, xseg_stream stream);
 
 /**
- * Say that a stream is about to be destroyed.
+ * Announce that a stream is about to be destroyed.
  *
- * Its live blocks stay valid.  What is cached of its memory serves the next stream that the library
- * meets, once the work queued by now has finished, or goes with a trim.  With that memory go the live
- * blocks that lie in it: they are that stream's from then on, also to xseg_block(), so use them there, or
- * announce other uses.  If the handle comes again, it is a new stream.
+ * Live blocks of the stream stay valid.  The stream's memory is reused by the next stream that the allocator sees, once the
+ * work queued now has completed, or is released by a trim.  Live blocks in memory that another stream takes over are
+ * ordered by that stream from then on (struct xseg_block_info): use them on that stream, or announce other uses.  If the
+ * handle is reused, it identifies a new stream.
  *
- * @param device  CUDA ordinal
- * @param stream  one that the library does not know is fine; not a default stream
+ * @param device  CUDA ordinal.
+ * @param stream  stream of the device, not a default stream; an unknown stream has no effect.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_BUSY      the stream is being captured, or a capture was begun on it that
- *                             xseg_capture_end() has not ended yet
- *          XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_FORKED
- * Cost:    one question about the stream's capture and one event record; none for a stream that is
- *          not known.  Waits until no thread trims or
- *          grows on the device.
+ * @return XSEG_ERR_BUSY  the stream is capturing, or xseg_capture_begin() was called for it without xseg_capture_end().
+ * Cost: one capture query and one event record; none for an unknown stream.  Waits for a growth or trim of the device.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_stream_gone(struct xseg_allocator *allocator, int device,
-                                                     xseg_stream stream);
+XSEG_API xseg_status xseg_stream_gone(struct xseg_allocator *allocator, int device,
+                                      xseg_stream stream);
 
 #ifdef __cplusplus
 }

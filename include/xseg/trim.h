@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Giving cached memory back to the driver, page by page.
+ * Reclaim: release cached memory to the driver, limit memory, and map memory in advance.
  *
- * Threads: any.  Fork and errors: as in allocator.h.
+ *     struct xseg_where scope = XSEG_WHERE_ANY;
+ *     struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+ *     struct xseg_trimmed result = XSEG_TRIMMED_INIT;
+ *     scope.device = 0;
+ *     options.leave_bytes = 1 << 30; // Keep 1 GiB reserved on device 0.
+ *     if (xseg_trim(allocator, &scope, &options, &result) == XSEG_OK)
+ *         printf("%llu bytes released\n", (unsigned long long)result.returned); // The driver has them.
  */
 #ifndef XSEG_TRIM_H
 #define XSEG_TRIM_H
@@ -13,157 +19,142 @@
 extern "C" {
 #endif
 
-/** Which memory is meant.  Start from XSEG_WHERE_ANY: every device, pool and stream. */
+/** The memory that a call applies to.  XSEG_WHERE_ANY selects all devices, pools and streams. */
 struct xseg_where {
     size_t struct_bytes;    /* sizeof(struct xseg_where) */
-    int device;             /* CUDA ordinal, or -1 for all that are open */
-    bool one_stream;        /* only memory of `stream` */
-    xseg_stream stream;     /* read if one_stream */
-    struct xseg_pool *pool; /* only this private pool; NULL for all pools */
+    int device;             /* CUDA ordinal; -1: all open devices */
+    bool one_stream;        /* select only memory of `stream` */
+    xseg_stream stream;     /* ignored unless one_stream */
+    struct xseg_pool *pool; /* select only this private pool; NULL: all pools */
 };
 /* clang-format off */
 #define XSEG_WHERE_ANY {sizeof(struct xseg_where), -1, false, NULL, NULL}
 /* clang-format on */
 
-/** How to trim.  Start from XSEG_TRIM_OPTIONS_INIT. */
+/** Options of xseg_trim().  Initialize with XSEG_TRIM_OPTIONS_INIT. */
 struct xseg_trim_options {
     size_t struct_bytes; /* sizeof(struct xseg_trim_options) */
-    /* true: wait for pending blocks and for the streams of cached memory, as PyTorch's empty_cache
-     * does.  false: never wait; memory whose stream still works stays. */
-    bool wait;
-    /* Give back no more than it takes until so much is taken of what is meant, for each device;
-     * 0: everything that is idle. */
-    uint64_t leave_bytes;
-    /* Only what has been idle for so many milliseconds; 0: whatever its age.  Ages are known while
-     * something decays (docs/services.md), else from the first such trim on. */
-    uint64_t idle_ms;
+    bool wait; /* synchronize the streams of pending and cached blocks; false: keep busy memory */
+    uint64_t
+        leave_bytes; /* stop once at most this many bytes remain reserved, per device; 0: no minimum */
+    uint64_t idle_ms; /* release only memory that is idle for this time; 0: any age */
 };
 /* clang-format off */
 #define XSEG_TRIM_OPTIONS_INIT {sizeof(struct xseg_trim_options), false, 0, 0}
 /* clang-format on */
 
-/** What a trim did.  All figures are counted bytes.  Set struct_bytes before the call. */
+/** Result of xseg_trim(), in bytes.  Set struct_bytes before the call. */
 struct xseg_trimmed {
-    size_t struct_bytes;
-    uint64_t returned;     /* given back to the driver */
-    uint64_t kept_partial; /* cached, but on pages or in segments that also hold blocks in use */
-    uint64_t kept_busy;    /* cached, but its stream has not finished */
-    uint64_t kept_pool;    /* cached in private pools that are left alone */
-    uint64_t kept_pending; /* freed blocks that another stream may still use */
-    uint64_t kept_refused; /* the driver refused to take it; tried again at the next trim */
-    uint64_t kept_capture; /* cached, but a capture is under way on its device */
-    uint64_t kept_asked;   /* idle, but within leave_bytes, or not for idle_ms */
-    /* Still taken of what was meant: reserved, and for whole devices idle pages and what the driver
-     * refused. */
-    uint64_t left;
+    size_t struct_bytes;   /* sizeof(struct xseg_trimmed) */
+    uint64_t returned;     /* released to the driver */
+    uint64_t kept_partial; /* cached, on pages or in segments that also hold blocks in use */
+    uint64_t kept_busy;    /* cached, but the work of its stream has not completed */
+    uint64_t kept_pool;    /* cached in private pools that are excluded */
+    uint64_t kept_pending; /* in pending blocks */
+    uint64_t kept_refused; /* the driver call failed; retried by the next trim */
+    uint64_t kept_capture; /* cached, but a capture is active on the device */
+    uint64_t kept_asked;   /* idle, but excluded by leave_bytes or idle_ms */
+    uint64_t
+        left; /* remaining in the scope: reserved memory; of devices also idle pages and failed releases */
     uint64_t kept_pinned;   /* cached, but pinned with xseg_pin() */
-    uint64_t kept_exported; /* cached, but exported with xseg_export(), and not pinned */
+    uint64_t kept_exported; /* cached, but exported with xseg_export() and not pinned */
 };
 /* clang-format off */
 #define XSEG_TRIMMED_INIT {sizeof(struct xseg_trimmed), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**
- * Give idle cached memory back to the driver: whole classic segments, and whole pages of
- * expandable ones.  A segment keeps its addresses.  Where no stream and no pool is named, the page
- * cache (page_cache_mb) goes first.
+ * Release idle cached memory to the driver: whole classic segments, and whole pages of expandable segments.
  *
- * Private pools that somebody holds are left alone, unless `where` names one and no capture has ever
- * taken memory of it; and so is a whole device while a capture is under way on it.
+ * Segments keep their VA ranges.  If neither a stream nor a pool is selected, the page cache (page_cache_mb) is released
+ * first.  Private pools that are retained are skipped, unless the scope names one and the pool never took part in a
+ * capture.  Devices with an active capture are skipped.
  *
- * @param where    NULL for everything
- * @param options  NULL for the defaults: never waits
- * @param out      NULL, or filled in up to out->struct_bytes
+ * Ages are recorded while a decay key is set (docs/services.md), otherwise from the first trim with idle_ms on.
  *
- * Returns: XSEG_OK           also when the driver refused part of it (out->kept_refused)
- *          XSEG_ERR_DRIVER   a stream could not be asked or waited for; what was given back by then
- *                            is in the statistics
- *          XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- * Cost:    for each stream with idle memory one query (or one wait) a pool and size class; for each contiguous run of
- *          idle pages one cuMemUnmap where the driver accepts that, and one cuMemRelease a page.
+ * @param where    scope; NULL: all memory.
+ * @param options  NULL for the defaults, which never wait.
+ * @param out      receives the result, up to out->struct_bytes bytes; may be NULL.
+ *
+ * @return XSEG_OK          also if the driver did not release some memory (kept_refused).
+ *         XSEG_ERR_DRIVER  a stream could not be queried or synchronized; the statistics contain what was released before.
+ * Cost: one stream query (or synchronize) for each stream, pool and size class with idle memory.  One unmap for each
+ *       contiguous run of idle pages, if the driver supports that, and one release per page.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_trim(struct xseg_allocator *allocator,
-                                              const struct xseg_where *where,
-                                              const struct xseg_trim_options *options,
-                                              struct xseg_trimmed *out);
+XSEG_API xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where *where,
+                               const struct xseg_trim_options *options, struct xseg_trimmed *out);
 
-/** How much may be taken, in bytes.  Start from XSEG_LIMIT_VALUES_INIT. */
+/** Limits of a device or a pool, in bytes.  Initialize with XSEG_LIMIT_VALUES_INIT. */
 struct xseg_limit_values {
     size_t struct_bytes; /* sizeof(struct xseg_limit_values) */
-    /* No more than this is taken: a request that would need more is served from idle memory, or
-     * refused with XSEG_ERR_LIMIT.  UINT64_MAX: no limit. */
-    uint64_t hard_bytes;
-    /* While more than this is taken, idle memory goes back whatever its age; no request fails for it.
-     * UINT64_MAX: no limit.  Devices only. */
-    uint64_t soft_bytes;
-    uint64_t keep_bytes; /* idle memory stays while no more than this is reserved.  Devices only. */
-    /* per_process_memory_fraction of this device: 0 to 1, and 1 is no limit.  Devices only.  To set it, set
-     * has_fraction as well; a call that reads the limits of a device sets both. */
-    double fraction;
-    bool has_fraction; /* false: the fraction stays as it is */
-    /* With throw_on_cudamalloc_oom a request that would make this device take more than this fraction of its memory, and
-     * that no limit refuses, is refused at once: 0 to 1.  It starts as per_process_memory_fraction and is that again when
-     * xseg_configure() names the key; `fraction` does not change it.  Devices only.  Read and set as `fraction`. */
-    double rejection_fraction;
-    bool has_rejection_fraction; /* false: rejection_fraction stays as it is */
+    uint64_t hard_bytes; /* maximum of physical memory; UINT64_MAX: unlimited */
+    uint64_t
+        soft_bytes; /* idle memory above this limit is released at any age; UINT64_MAX: unlimited */
+    uint64_t keep_bytes; /* idle memory below this limit does not decay */
+    double
+        fraction; /* maximum as a part of the device memory, 0 to 1 (per_process_memory_fraction) */
+    bool has_fraction; /* false: keep the current fraction */
+    double
+        rejection_fraction; /* fraction above which throw_on_cudamalloc_oom rejects requests, 0 to 1 */
+    bool has_rejection_fraction; /* false: keep the current rejection_fraction */
 };
 /* clang-format off */
 #define XSEG_LIMIT_VALUES_INIT {sizeof(struct xseg_limit_values), UINT64_MAX, UINT64_MAX, 0, 1, false, 1, false}
 /* clang-format on */
 
 /**
- * Read and set the limits of one device, or of one private pool.  Of a device they start as
- * hard_limit_mb, soft_limit_mb, keep_mb and per_process_memory_fraction say, and are as those say again when
- * xseg_configure() names them; of a pool the hard limit starts as its options say.  Of the hard limit and the
- * fraction the lower one counts; garbage_collection_threshold works while the fraction is below 1.
+ * Get and set the limits of one device or one private pool.
  *
- * A hard limit or a fraction below what is taken gives idle memory of a device back at once, as xseg_trim()
- * without waiting does.  Live blocks stay, and no request gets memory of the driver until enough is free.
+ * The limits of a device are initially those of hard_limit_mb, soft_limit_mb, keep_mb and per_process_memory_fraction.
+ * xseg_configure() sets the limits whose keys it names, and the rejection fraction with per_process_memory_fraction.  The
+ * limit of a pool is initially limit_bytes of its options.  A pool has only hard_bytes.
  *
- * @param where  names a device or a private pool; no stream
- * @param set    the new limits; NULL changes nothing
- * @param was    NULL, or filled in up to was->struct_bytes with the limits before the call
+ * A request that would exceed hard_bytes or the fraction is served from idle memory, or fails with XSEG_ERR_LIMIT; the lower
+ * of both applies.  garbage_collection_threshold has an effect only while the fraction is below 1.  soft_bytes never causes a
+ * failure.  A hard limit below the memory in use releases idle memory of the
+ * device immediately, as xseg_trim() without waiting; live blocks stay.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_ARGUMENT     limits that contradict each other: keep <= soft <= hard must hold; a
- *                                fraction of either kind that is not from 0 to 1
- *          XSEG_ERR_UNSUPPORTED  soft_bytes, keep_bytes or the fraction of a pool, a stream
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER (the device could not be opened), XSEG_ERR_FORKED
- *          On an error nothing has changed.
- * Threads: any; waits for a growth or a trim of another thread on the same device
- * Cost:    no driver call, unless more than hard_bytes are taken
+ * @param where  names one device or one private pool, and no stream.
+ * @param set    new limits; NULL to only get them.
+ * @param was    receives the limits before the call, up to was->struct_bytes bytes; may be NULL.  Both has_ members are true
+ *               for a device.
+ *
+ * @return XSEG_ERR_ARGUMENT     keep_bytes <= soft_bytes <= hard_bytes is violated, or a fraction is not from 0 to 1.
+ *         XSEG_ERR_UNSUPPORTED  the scope names a stream, or other limits than hard_bytes of a pool.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: no driver call, unless more than hard_bytes are in use.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_limits(struct xseg_allocator *allocator,
-                                                const struct xseg_where *where,
-                                                const struct xseg_limit_values *set,
-                                                struct xseg_limit_values *was);
+XSEG_API xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_where *where,
+                                 const struct xseg_limit_values *set,
+                                 struct xseg_limit_values *was);
 
 /**
- * Give idle memory back that is due by the configuration: idle_ms, soft_limit_mb, device_free_min_mb
- * (docs/services.md).  Allocations and frees do the same bit by bit; this is for the time in which none
- * come.  Without such a key nothing happens.
+ * Release the idle memory that is due by idle_ms, soft_limit_mb and device_free_min_mb (docs/services.md).
  *
- * @param budget_us  how long the driver may be kept busy, for each device, in microseconds: when it is
- *                   used up the rest stays for the next call.  At least one page goes.
+ * Allocations and frees do the same in small steps.  Call this function from a timer or an idle loop of a program that can
+ * be without requests.  Without one of these keys the call has no effect.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- * Threads: any; waits for a growth or a trim of another thread on the same device, and for no stream
- * Cost:    as xseg_trim() that does not wait, for what is due
+ * @param budget_us  limit of the driver time per device, in microseconds.  Memory beyond it is released by the next call;
+ *                   each call releases at least one page.
+ *
+ * Threads: any; waits for a growth or trim of the device, but for no stream.
+ * Cost: as xseg_trim() without waiting, for the memory that is due.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us);
+XSEG_API xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us);
 
 /**
- * Have memory ready: map pages (or allocate a classic segment) so that the next request of up to
- * `bytes` there is a hit.  Nothing happens where a cached block of that size is there already.
+ * Map pages, or allocate a classic segment, so that the next request of up to `bytes` is a hit.
  *
- * @param where  names a device, or a pool; the stream is the legacy default one unless one_stream
- * @param bytes  of one future request; up to 1 MiB it is the small pool that is meant
+ * The call has no effect if a cached block of that size exists.
  *
- * Returns: XSEG_OK, and what xseg_alloc() returns when it cannot grow
- * Cost:    as an allocation that misses; no allocation is counted.
+ * @param where  names a device or a pool; the stream is the legacy default stream unless one_stream is set.
+ * @param bytes  size of one future request; up to 1 MiB the memory is in small segments.
+ *
+ * @return as xseg_alloc().
+ * Cost: as a miss of xseg_alloc(); no allocation is counted.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_prewarm(struct xseg_allocator *allocator,
-                                                 const struct xseg_where *where, size_t bytes);
+XSEG_API xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_where *where,
+                                  size_t bytes);
 
 #ifdef __cplusplus
 }
