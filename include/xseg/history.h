@@ -192,7 +192,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_history_find_sources(struct xseg_alloca
  *
  * @param allocator  NULL: as any allocator of the process would take them
  *
- * Returns: NULL while the allocator takes no stacks (history_stacks, free_history), and in a forked child
+ * Returns: NULL while the allocator takes no stacks (history_stacks), and in a forked child
  * Cost:    opens the library the first time
  */
 XSEG_API const char *xseg_history_stacks_by(struct xseg_allocator *allocator);

@@ -254,9 +254,6 @@ static void what_is_kept_follows_the_keys(void **state)
         {"history:all,history_skip:[alloc,free_requested,free_completed,segment_map,segment_unmap,"
          "trim]",
          ""},
-        {"free_history:5", "free"},
-        {"free_history:5,history:all,history_skip:[free_requested]",
-         "map alloc free done trim unmap"},
     };
 
     (void)state;
@@ -423,17 +420,12 @@ static void *free_elsewhere(void *context)
     return NULL;
 }
 
-/* Whatever the history keeps beside, a second free is told about the first as free_history promises. */
 static void a_second_free_is_told_about_the_first(void **state)
 {
     static const struct {
         const char *config;
         bool has_frames;
     } rows[] = {
-        {"free_history:20", true},
-        {"free_history:20,history:state", true},
-        {"free_history:20,history:all,history_events:16", true},
-        {"free_history:20,history:all,history_events:16,history_skip:[free_requested]", true},
         {"history:all,history_stacks:all", true},
         {"history:all,history_stacks:alloc", false},
         {"history:all", false},
@@ -806,7 +798,7 @@ static void a_text_names_the_users_frames(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = scene_open("free_history:5");
+        struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
         struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
         struct hooked hooked = {.number = 33};
 

@@ -504,8 +504,7 @@ static void helpers_know_a_lent_block(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
-        struct lender lender =
-            open_lender(sizes[i], "history:state,debug_fill:True,free_history:10");
+        struct lender lender = open_lender(sizes[i], "history:all,debug_fill:True");
         struct xseg_request request = XSEG_REQUEST_INIT;
         void *lent = lend(&lender);
 

@@ -445,7 +445,7 @@ static void blocks_are_told_of_before_their_memory(void **state)
 /* With the keys that take frees another way, too. */
 static void frees_are_traced_whatever_the_keys(void **state)
 {
-    static const char *const config[] = {"debug_fill:True", "free_history:8", "unmap_on_free:True"};
+    static const char *const config[] = {"debug_fill:True", "history:all", "unmap_on_free:True"};
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {

@@ -187,19 +187,6 @@ static void a_refused_request_has_its_word(void **state)
     scene_close(allocator);
 }
 
-/* The event that free_history remembers has the word, too. */
-static void a_remembered_free_has_its_word(void **state)
-{
-    struct xseg_allocator *allocator = scene_open("free_history:5,block_user:True");
-    int word;
-    void *ptr = take(allocator, NULL, 1000, &word);
-
-    (void)state;
-    scene_free(allocator, ptr);
-    assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_REQUESTED, ptr, &word), 1);
-    scene_close(allocator);
-}
-
 /* --- Calls within calls. --- */
 
 struct sparer {
@@ -433,7 +420,7 @@ static void other_keys_leave_words_alone(void **state)
 {
     static const char *const configs[] = {"history:state",       "history:nothing",
                                           "history_stacks:none", "expandable_segments:False",
-                                          "block_user:True",     "free_history:9"};
+                                          "block_user:True",     "history:all"};
     struct xseg_allocator *allocator = scene_open("block_user:True");
     int word;
     void *ptr = take(allocator, NULL, 1000, &word);
@@ -491,7 +478,6 @@ int main(void)
         cmocka_unit_test(what_has_no_request_has_no_word),
         cmocka_unit_test(a_pending_block_keeps_its_word),
         cmocka_unit_test(a_refused_request_has_its_word),
-        cmocka_unit_test(a_remembered_free_has_its_word),
         cmocka_unit_test(each_request_has_its_own_word),
         cmocka_unit_test(a_restored_block_has_its_word_again),
         cmocka_unit_test(a_checkpoint_knows_the_words_of_its_time),

@@ -239,7 +239,6 @@ static void asked(void **state)
     settings.memory_bytes = GIB;
     stage_sweep("asked", everything_is_asked, &settings, "history:all,history_stacks:all");
     stage_sweep("asked, with words", everything_is_asked, &settings, "history:all,block_user:True");
-    stage_sweep("asked, of frees", everything_is_asked, &settings, "free_history:16");
 }
 
 /* A second fault strikes where the first one is undone. */

@@ -73,7 +73,7 @@ static void is_asked(struct stage *stage)
         ;
     stage_give(stage, c);
     stage_give(stage, b);
-    stage_configure(stage, "free_history:16");
+    stage_configure(stage, "history:all,history_stacks:all");
     stage_give(stage, a);
     while (stage_again(stage, xseg_unobserve(stage->allocator, id)))
         ;
@@ -104,8 +104,8 @@ static void sweep(const char *name, stage_scenario play, const char *config)
 static void with_ages_and_histories(void **state)
 {
     (void)state;
-    sweep("asked", is_asked, "idle_ms:100,history:state,free_history:4");
-    sweep("asked, classic", is_asked, "expandable_segments:False,history:state,free_history:4");
+    sweep("asked", is_asked, "idle_ms:100,history:state");
+    sweep("asked, classic", is_asked, "expandable_segments:False,history:state");
 }
 
 static void with_a_thread(void **state)

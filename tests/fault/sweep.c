@@ -309,7 +309,7 @@ static void debug_fill(void **state)
 /* Blocks of a few pages: every one of them is created and mapped apart. */
 static void alone(void **state)
 {
-    static const char *const config[] = {"unmap_on_free:True", "guard_page:True,free_history:4"};
+    static const char *const config[] = {"unmap_on_free:True", "guard_page:True,history:all"};
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {

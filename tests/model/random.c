@@ -334,7 +334,7 @@ static void running_short(void **state)
 static void with_the_pattern(void **state)
 {
     (void)state;
-    play("debug_fill:True,free_history:100", false, 15485863, 512 * MIB, steps_by_environment());
+    play("debug_fill:True,history:all", false, 15485863, 512 * MIB, steps_by_environment());
     play("debug_fill:True", true, 32452843, 256 * MIB, steps_by_environment() / 10);
 }
 

@@ -267,7 +267,7 @@ class Allocators(Case):
                 first = xseg.open("history:all", log=lambda _, line: lines.append(line))
                 assert not caught, caught
                 first.configure("history_stacks:all")
-                second = xseg.open("free_history:10", log=lambda _, line: lines.append(line))
+                second = xseg.open("history:all,history_stacks:all", log=lambda _, line: lines.append(line))
             print([one.category.__name__ for one in caught], sum("libunwind8" in line for line in lines))
             """
         with tempfile.TemporaryDirectory() as folder:

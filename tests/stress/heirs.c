@@ -119,7 +119,7 @@ static void *free_one(void *self)
 
 static void a_free_goes_on_while_its_stream_goes(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("debug_fill:True,free_history:16");
+    struct xseg_allocator *allocator = scene_open("debug_fill:True,history:all");
     struct xseg_observer observer = XSEG_OBSERVER_INIT;
     atomic_uint entries = 0;
     uint64_t id = 0;
@@ -412,7 +412,7 @@ static void streams_go_while_observers_are_told(void **state)
 {
     (void)state;
     play(NULL, true);
-    play("free_history:100,idle_ms:0", true);
+    play("history:all,idle_ms:0", true);
 }
 
 int main(void)

@@ -230,8 +230,6 @@ static void *switch_all(void *self)
         "history_events:5000",
         "history_skip:[alloc,annotation]",
         "history_skip:[]",
-        "free_history:50",
-        "free_history:0",
         "block_user:True",
         "block_user:False",
         "unmap_on_free:True",

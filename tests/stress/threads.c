@@ -189,7 +189,7 @@ static void classic(void **state)
 static void watched(void **state)
 {
     (void)state;
-    play("debug_fill:True,free_history:64", GIB, 2000);
+    play("debug_fill:True,history:all,history_stacks:all,history_events:64", GIB, 2000);
     play("unmap_on_free:True,guard_page:True", 8 * GIB, 1000);
 }
 

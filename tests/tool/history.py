@@ -235,8 +235,6 @@ class Keys(HistoryTest):
         for config in ("history:nothing", "history:state"):
             events, last = self.history(CLOCKED, "--config", config)
             self.assertEqual((events, last["lost"]), ([], 0))
-        events, _ = self.history(CLOCKED, "--config", "free_history:16,expandable_segments:True")
-        self.assertEqual(len(events), len(CLOCKED_EVENTS))
 
     def test_a_ring_that_is_too_small_says_so(self):
         trace = holes(40)

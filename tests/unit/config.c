@@ -99,9 +99,7 @@ static const struct {
     {"debug_fill:True", ",debug_fill:True,"},
     {"unmap_on_free:True", ",unmap_on_free:True,"},
     {"guard_page:True", ",guard_page:True,"},
-    {"free_history:0", ",free_history:0,"},
     {"block_user:True", ",block_user:True,"},
-    {"free_history:65536", ",free_history:65536,"},
 };
 
 /* Each string is accepted, and the printed configuration has the fragment. */
@@ -205,10 +203,6 @@ static const struct {
     {"pinned_num_register_threads:3 4",
      "pinned_num_register_threads: '4' at column 31: expected ','"},
     {"debug_fill:1", "debug_fill: '1' at column 12: expected True or False"},
-    {"free_history:65537", "free_history: '65537' at column 14: expected a whole number from 0 to "
-                           "65536"},
-    {"free_history:-1", "free_history: '-1' at column 14: "},
-    {"free_history:1.5", "free_history: '1.5' at column 14: "},
     {"page_mb:20", "page_mb: '20' at column 9: expected fixed, auto or small"},
 };
 

@@ -507,8 +507,8 @@ static void step(struct programme *programme, unsigned turn, struct result *resu
         "max_split_size_mb:30",
         "debug_fill:True",
         "debug_fill:False",
-        "free_history:5",
-        "free_history:0",
+        "history:state",
+        "history:nothing",
     };
     const uint64_t what = below(400);
     const bool fills = turn / 300 % 2 == 0;

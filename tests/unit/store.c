@@ -31,8 +31,6 @@ static bool takes_memory(enum xseg_history_action action)
 /* Whether an event is noted, and whether its stack is taken, word by word as the headers say it. */
 static bool is_noted(const struct xseg_config *config, enum xseg_history_action action)
 {
-    if (config->free_history > 0 && action == XSEG_HISTORY_FREE_REQUESTED)
-        return true;
     return config->history == XSEG_HISTORY_ALL && (config->history_skip >> action & 1) == 0;
 }
 
@@ -40,8 +38,6 @@ static bool has_stack(const struct xseg_config *config, enum xseg_history_action
 {
     if (!is_noted(config, action))
         return false;
-    if (config->free_history > 0 && action == XSEG_HISTORY_FREE_REQUESTED)
-        return true;
     return config->history_stacks == XSEG_HISTORY_STACKS_ALL ||
            (config->history_stacks == XSEG_HISTORY_STACKS_ALLOC && takes_memory(action));
 }
@@ -73,8 +69,7 @@ static void expect_settings(struct xseg_history_store *store, const struct xseg_
     const uint64_t capacity = atomic_load(&store->capacity);
     assert_true(capacity > 0);
     if (config->history == XSEG_HISTORY_ALL)
-        assert_true(capacity >= config->history_events && capacity >= 3 * config->free_history);
-    assert_true(capacity >= config->free_history);
+        assert_true(capacity >= config->history_events);
 }
 
 static void settings_follow_the_configuration(void **state)
@@ -83,7 +78,6 @@ static void settings_follow_the_configuration(void **state)
                                      1u << XSEG_HISTORY_FREE_REQUESTED |
                                          1u << XSEG_HISTORY_SEGMENT_MAP,
                                      (1u << XSEG_HISTORY_ACTIONS) - 1};
-    static const uint32_t free_histories[] = {0, 3, 100000};
     struct xseg_history_store store;
     struct xseg_config config;
     unsigned cases = 0;
@@ -95,15 +89,14 @@ static void settings_follow_the_configuration(void **state)
     for (config.history = 0; config.history <= XSEG_HISTORY_ALL; config.history++)
         for (config.history_stacks = 0; config.history_stacks <= XSEG_HISTORY_STACKS_ALL;
              config.history_stacks++)
-            for (size_t i = 0; i < COUNT_OF(skips) * COUNT_OF(free_histories); i++)
+            for (size_t i = 0; i < COUNT_OF(skips); i++)
                 for (unsigned bits = 0; bits < 4; bits++, cases++) {
-                    config.history_skip = skips[i % COUNT_OF(skips)];
-                    config.free_history = free_histories[i / COUNT_OF(skips)];
+                    config.history_skip = skips[i];
                     config.traced = (bits & 1) != 0;
                     config.block_user = (bits & 2) != 0;
                     expect_settings(&store, &config);
                 }
-    assert_int_equal(cases, 3 * 4 * 12 * 4);
+    assert_int_equal(cases, 3 * 4 * 4 * 4);
     xseg_history_store_fini(&store);
 }
 

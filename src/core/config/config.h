@@ -44,7 +44,6 @@ enum xseg_config_key {
     XSEG_CONFIG_DEBUG_FILL,
     XSEG_CONFIG_UNMAP_ON_FREE,
     XSEG_CONFIG_GUARD_PAGE,
-    XSEG_CONFIG_FREE_HISTORY,
     XSEG_CONFIG_BLOCK_USER,
     XSEG_CONFIG_HISTORY,
     XSEG_CONFIG_HISTORY_STACKS,
@@ -145,7 +144,6 @@ struct xseg_config {
     bool debug_fill;
     bool unmap_on_free;
     bool guard_page;
-    uint32_t free_history;   /* number of frees that are remembered */
     bool block_user;         /* words of requests are kept with their blocks */
     uint32_t history;        /* enum xseg_history_kept */
     uint32_t history_stacks; /* enum xseg_history_stacks */

@@ -12,8 +12,8 @@ void xseg_config_sum_up(struct xseg_config *config)
     config->watches_frees = config->debug_fill;
     config->follows_calls = config->decays_on_calls || config->traced;
     config->ends_with_work = config->follows_calls || config->has_errands;
-    config->notes_blocks = config->traced || config->block_user || config->free_history != 0 ||
-                           config->history != XSEG_HISTORY_NOTHING;
+    config->notes_blocks =
+        config->traced || config->block_user || config->history != XSEG_HISTORY_NOTHING;
     config->has_plain_frees =
         !config->watches_frees && !config->follows_calls && !config->notes_blocks;
     config->has_plain_hits = !config->follows_calls && !config->unmap_on_free &&

@@ -176,17 +176,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .sentence = "The same, with the block at the end of its pages, so that an access past "
                         "its end faults.",
         },
-    [XSEG_CONFIG_FREE_HISTORY] =
-        {
-            .name = "free_history",
-            .source = "jemalloc/jemalloc#451",
-            .type = XSEG_CONFIG_NUMBER,
-            .offset = MEMBER(free_history),
-            .most = 65536,
-            .accepts = "a whole number from 0 to 65536",
-            .sentence = "How many frees of each stream of a pool are remembered with their call "
-                        "stacks, for the text of a second free; small and large blocks apart.",
-        },
     [XSEG_CONFIG_BLOCK_USER] =
         {
             .name = "block_user",

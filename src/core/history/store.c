@@ -108,14 +108,10 @@ static uint64_t settings_of(const struct xseg_config *config)
         [XSEG_HISTORY_STACKS_ALL] = ALL,
     };
     const bool keeps_state = config->history != XSEG_HISTORY_NOTHING;
-    uint32_t noted = config->history == XSEG_HISTORY_ALL ? ALL & ~config->history_skip : 0;
-    uint32_t taken = keeps_state ? stacks[config->history_stacks] & noted : 0;
+    const uint32_t noted = config->history == XSEG_HISTORY_ALL ? ALL & ~config->history_skip : 0;
+    const uint32_t taken = keeps_state ? stacks[config->history_stacks] & noted : 0;
     uint64_t settings = 0;
 
-    if (config->free_history != 0) {
-        noted |= 1u << XSEG_HISTORY_FREE_REQUESTED;
-        taken |= 1u << XSEG_HISTORY_FREE_REQUESTED;
-    }
     if (keeps_state)
         settings |= XSEG_HISTORY_ORIGINS;
     if (keeps_state && config->history_stacks != XSEG_HISTORY_STACKS_NONE)
@@ -144,15 +140,10 @@ static uint64_t with_version(uint64_t settings, uint64_t in_force)
 
 void xseg_history_store_follow(struct xseg_history_store *store, const struct xseg_config *config)
 {
-    uint64_t capacity = config->free_history;
-
-    /* The life of a block has three events, of which one is a free, and its memory has some more. */
-    if (config->history == XSEG_HISTORY_ALL)
-        capacity = xseg_max(config->history_events, 4 * capacity);
     const uint64_t in_force = xseg_history_store_settings(store);
     const uint64_t settings = with_version(settings_of(config), in_force);
-    if (capacity != 0)
-        atomic_store_explicit(&store->capacity, capacity, memory_order_relaxed);
+    if (config->history == XSEG_HISTORY_ALL)
+        atomic_store_explicit(&store->capacity, config->history_events, memory_order_relaxed);
     const bool has_more = (settings & ~in_force & NOTED) != 0;
     /* Before, so that nobody takes the settings with the time of older ones; and after, since threads take a while. */
     if (has_more)

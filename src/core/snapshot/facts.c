@@ -44,10 +44,10 @@ static void write_divisions(struct xseg_document *document, const struct xseg_co
 static bool is_about_records(enum xseg_config_key key)
 {
     static const uint64_t records =
-        UINT64_C(1) << XSEG_CONFIG_FREE_HISTORY | UINT64_C(1) << XSEG_CONFIG_HISTORY |
-        UINT64_C(1) << XSEG_CONFIG_HISTORY_STACKS | UINT64_C(1) << XSEG_CONFIG_HISTORY_EVENTS |
-        UINT64_C(1) << XSEG_CONFIG_HISTORY_SKIP | UINT64_C(1) << XSEG_CONFIG_OOM_SNAPSHOT |
-        UINT64_C(1) << XSEG_CONFIG_OOM_SNAPSHOT_MS | UINT64_C(1) << XSEG_CONFIG_OOM_SNAPSHOT_MB;
+        UINT64_C(1) << XSEG_CONFIG_HISTORY | UINT64_C(1) << XSEG_CONFIG_HISTORY_STACKS |
+        UINT64_C(1) << XSEG_CONFIG_HISTORY_EVENTS | UINT64_C(1) << XSEG_CONFIG_HISTORY_SKIP |
+        UINT64_C(1) << XSEG_CONFIG_OOM_SNAPSHOT | UINT64_C(1) << XSEG_CONFIG_OOM_SNAPSHOT_MS |
+        UINT64_C(1) << XSEG_CONFIG_OOM_SNAPSHOT_MB;
 
     return (records >> key & 1) != 0;
 }

@@ -23,7 +23,6 @@ static const struct setting {
     {FEATURE_UNMAP, "unmap_on_free:True", "unmap_on_free:False", 8, 0},
     {FEATURE_PAGE_CACHE, "page_cache_mb:100", "page_cache_mb:0", 3, 0},
     {FEATURE_AGES, "history:state,publish:True", "history:nothing,publish:False", 3, 0},
-    {FEATURE_HISTORY, "free_history:50", "free_history:0", 4, 0},
     {FEATURE_HISTORY, "history:all,history_stacks:all,history_events:100,block_user:True",
      "history:nothing,block_user:False", 4, 0},
     {FEATURE_HARD, "hard_limit_mb:200", "hard_limit_mb:1000000", 4, 0},

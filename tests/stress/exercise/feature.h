@@ -24,7 +24,7 @@
     X(CLASSIC, "classic") X(PAGES_SMALL, "page_mb:small") X(PAGES_AUTO, "page_mb:auto")             \
     X(DECAY, "idle_ms") X(DEBUG_FILL, "debug_fill")                 \
     X(GUARD, "guard_page") X(UNMAP, "unmap_on_free") X(PAGE_CACHE, "page_cache")                    \
-    X(AGES, "history:state") X(HISTORY, "free_history") X(HARD, "hard_limit")        \
+    X(AGES, "history:state") X(HISTORY, "history:all") X(HARD, "hard_limit")        \
     X(SOFT, "soft_limit") X(FRACTION, "fraction") X(MAX_SPLIT, "max_split") X(ROUNDUP, "roundup")   \
     X(COLLECT, "collect") X(THROW, "throw_on_oom") X(REUSE, "capture_reuse")                        \
     X(RESERVE, "reserve") X(FREE_MIN, "device_free_min") X(WINDOW, "keep_window")                   \
