@@ -86,46 +86,6 @@ xseg_status xseg_history_walk(struct xseg_allocator *allocator, int device,
     return status;
 }
 
-xseg_status xseg_history_copy(struct xseg_allocator *allocator, int device,
-                              struct xseg_history_entry *entries, size_t entry_bytes, size_t room,
-                              size_t *count)
-{
-    struct xseg_history_reading reading = {.count = 0};
-    const struct xseg_history_event *event;
-    struct xseg_history_entry entry;
-    struct xseg_history_labels *labels;
-    uint64_t left;
-    size_t copied = 0;
-
-    XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(count != NULL && (entries != NULL || room == 0),
-                       "xseg_history_copy: entries or count is NULL");
-    XSEG_ENTRY_REQUIRE(entry_bytes >= sizeof(size_t) && entry_bytes <= XSEG_ENTRY_STRUCT_MOST,
-                       "xseg_history_copy: entries are of unknown size: give "
-                       "sizeof(struct xseg_history_entry) as entry_bytes");
-    xseg_status status = check_device(allocator, device, __func__);
-    if (status != XSEG_OK)
-        return status;
-    labels = &allocator->history.labels;
-    xseg_history_labels_begin_reading(labels);
-    xseg_history_labels_begin_copy(labels);
-    status = read_all(allocator, device, &reading);
-    left = reading.count;
-    while (status == XSEG_OK && (event = xseg_history_merge_next(&reading.merge)) != NULL) {
-        if (left-- > room)
-            continue;
-        xseg_device_history_describe(allocator, &reading.moment, event, reading.merge.user, &entry);
-        entry.struct_bytes = xseg_min(entry_bytes, sizeof(entry));
-        memcpy((char *)entries + entry_bytes * copied++, &entry, entry.struct_bytes);
-        xseg_history_labels_keep(labels, event->label);
-    }
-    xseg_history_labels_end_reading(labels);
-    xseg_history_merge_fini(&reading.merge);
-    if (status == XSEG_OK)
-        *count = copied;
-    return status;
-}
-
 xseg_status xseg_history_clear(struct xseg_allocator *allocator, int device)
 {
     XSEG_ENTRY(allocator);
@@ -136,10 +96,8 @@ xseg_status xseg_history_clear(struct xseg_allocator *allocator, int device)
         if (open != NULL && (device == -1 || device == i))
             xseg_device_history_clear(open);
     }
-    if (status == XSEG_OK) {
-        xseg_history_labels_begin_copy(&allocator->history.labels);
+    if (status == XSEG_OK)
         xseg_history_sweep(allocator);
-    }
     return status;
 }
 
@@ -174,19 +132,6 @@ xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
         if (!visit(context, &frame))
             break;
     }
-    return XSEG_OK;
-}
-
-xseg_status xseg_history_find_sources(struct xseg_allocator *allocator)
-{
-    XSEG_ENTRY(allocator);
-    struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
-    if (!xseg_stack_name_prepare())
-        return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                         "xseg_history_find_sources: libdw.so.1 cannot be opened: install it "
-                         "(Debian: libdw1), or look up the offsets with addr2line");
-    if (depot != NULL)
-        (void)xseg_stack_name_all(depot, UINT64_MAX);
     return XSEG_OK;
 }
 

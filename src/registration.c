@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/registration.h"
 
-#include <stdlib.h>
-
 #include "src/core/registration/dmabuf.h"
 #include "src/core/registration/registrations.h"
 #include "src/entry.h"
@@ -16,55 +14,19 @@ static xseg_status check_range(const char *who, const void *address, size_t byte
     return XSEG_OK;
 }
 
-static xseg_status check_dmabuf(const char *who, const void *address, size_t bytes, unsigned flags)
-{
-    XSEG_ENTRY_REQUIRE((flags & ~(unsigned)(XSEG_DMABUF_PIN | XSEG_DMABUF_PCIE)) == 0,
-                       "%s: flags %#x: there are XSEG_DMABUF_PIN and XSEG_DMABUF_PCIE", who, flags);
-    return check_range(who, address, bytes);
-}
-
 xseg_status xseg_dmabuf(struct xseg_allocator *allocator, const void *address, size_t bytes,
                         unsigned flags, int *fd, uint64_t *offset)
 {
-    struct xseg_dmabuf_list list;
-
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(fd != NULL && offset != NULL, "xseg_dmabuf: %s is NULL",
                        fd == NULL ? "fd" : "offset");
-    xseg_status status = check_dmabuf("xseg_dmabuf", address, bytes, flags);
-    if (status == XSEG_OK)
-        status = xseg_dmabuf_get(allocator->registrations, (uintptr_t)address, bytes, flags, true,
-                                 &list);
-    if (status != XSEG_OK)
-        return status;
-    *fd = list.dmabuf[0].fd;
-    *offset = list.dmabuf[0].offset;
-    free(list.dmabuf);
-    return XSEG_OK;
-}
-
-xseg_status xseg_dmabuf_each(struct xseg_allocator *allocator, const void *address, size_t bytes,
-                             unsigned flags,
-                             bool (*visit)(void *context, const struct xseg_dmabuf *dmabuf),
-                             void *context)
-{
-    struct xseg_dmabuf_list list;
-    size_t visited = 0;
-
-    XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_dmabuf_each: visit is NULL: give a function");
-    xseg_status status = check_dmabuf("xseg_dmabuf_each", address, bytes, flags);
-    if (status == XSEG_OK)
-        status = xseg_dmabuf_get(allocator->registrations, (uintptr_t)address, bytes, flags, false,
-                                 &list);
-    if (status != XSEG_OK)
-        return status;
-    while (visited < list.count && visit(context, &list.dmabuf[visited++]))
-        ;
-    xseg_dmabuf_put_all(allocator->registrations, list.dmabuf + visited, list.count - visited,
-                        flags);
-    free(list.dmabuf);
-    return XSEG_OK;
+    XSEG_ENTRY_REQUIRE((flags & ~(unsigned)(XSEG_DMABUF_PIN | XSEG_DMABUF_PCIE)) == 0,
+                       "xseg_dmabuf: flags %#x: there are XSEG_DMABUF_PIN and XSEG_DMABUF_PCIE",
+                       flags);
+    const xseg_status status = check_range("xseg_dmabuf", address, bytes);
+    return status == XSEG_OK ? xseg_dmabuf_get(allocator->registrations, (uintptr_t)address, bytes,
+                                               flags, fd, offset)
+                             : status;
 }
 
 xseg_status xseg_dmabuf_close(struct xseg_allocator *allocator, int fd)

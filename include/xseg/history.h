@@ -119,24 +119,7 @@ xseg_history_walk(struct xseg_allocator *allocator, int device,
                   void *context, struct xseg_history_summary *summary);
 
 /**
- * Copy the newest events of a device, or of all, in their order.
- *
- * @param device       -1: all devices that are open
- * @param entries      room for `room` entries; their labels stay until the next call, by any thread, of this function or
- *                     of xseg_history_clear()
- * @param entry_bytes  sizeof(struct xseg_history_entry), as the caller knows it; each entry is filled in so far
- * @param count        how many were copied
- *
- * Returns, cost: as xseg_history_walk()
- */
-XSEG_API XSEG_NODISCARD xseg_status xseg_history_copy(struct xseg_allocator *allocator, int device,
-                                                      struct xseg_history_entry *entries,
-                                                      size_t entry_bytes, size_t room,
-                                                      size_t *count);
-
-/**
- * Forget all events so far, and what was lost.  Live blocks keep when and where they were allocated.  Labels of entries
- * that xseg_history_copy() has filled in may end.
+ * Forget all events so far, and what was lost.  Live blocks keep when and where they were allocated.
  *
  * @param device  -1: all devices that are open
  *
@@ -153,14 +136,14 @@ struct xseg_history_frame {
     const char *module;   /* path of the file; NULL: in none */
     const char *build_id; /* of the file, in hexadecimal digits; NULL: it has none */
     uint64_t offset;      /* in the file's addresses, as addr2line and libdw count */
-    const char *function; /* NULL: not looked up or not found, see xseg_history_find_sources() */
+    const char *function; /* NULL: not found, or no snapshot was written since */
     uint64_t function_offset;
     const char *source; /* source file; NULL: not looked up or not found */
     uint32_t line;      /* in it; 0: unknown */
 };
 
 /**
- * Visit the frames of a stack, the innermost first.
+ * Visit the frames of a stack, the innermost first.  Functions, files and lines are those that xseg_snapshot() has looked up.
  *
  * @param stack  as an entry or a block has it
  * @param visit  false ends the visit
@@ -171,20 +154,6 @@ struct xseg_history_frame {
 XSEG_API XSEG_NODISCARD xseg_status xseg_history_stack(
     struct xseg_allocator *allocator, uint32_t stack,
     bool (*visit)(void *context, const struct xseg_history_frame *frame), void *context);
-
-/**
- * Look up function, file and line of the frames of all stacks so far, in the symbol tables and the debug information of
- * their modules, as xseg_history_stack() then returns them.  Each frame is looked up once.  xseg_snapshot() does the same.
- *
- * Symbols are read from the files of the modules, also after the modules were unloaded, and debug information also from
- * the system's folder for it by build ID; nothing is fetched from a network.  Frames of a file that was removed, or has
- * another build ID, have no names.
- *
- * Returns: XSEG_OK, also where nothing was found; XSEG_ERR_UNSUPPORTED: libdw.so.1 (Debian: libdw1) cannot be opened;
- *          XSEG_ERR_FORKED
- * Cost:    no driver call, no lock; up to seconds, and host memory of the size of the debug information meanwhile
- */
-XSEG_API XSEG_NODISCARD xseg_status xseg_history_find_sources(struct xseg_allocator *allocator);
 
 /**
  * By what call stacks are taken: "libunwind", or on aarch64 "frame records"; or "backtrace", the C library's, some 25 times
@@ -254,8 +223,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_history_annotate(struct xseg_allocator 
  *
  * Each distinct string is kept once, while it is in use: while a thread has it as its label, a recorded event or a block
  * has it, or it has been returned.  Strings that are not in use are dropped when the table of labels is full, so a service
- * may give each request a label of its own.  While 16 MiB of strings are in use (32 MiB during a walk, a copy or a
- * snapshot), each counted in whole 8 bytes, a new string becomes "(other)".
+ * may give each request a label of its own.  While 16 MiB of strings are in use (32 MiB during a walk or a snapshot), each counted in whole 8 bytes, a new string becomes "(other)".
  *
  * @param text    copied, at most 119 bytes of it; NULL: no label
  * @param before  NULL, or set to the label that the thread had.  Its text stays until the same thread gives this pointer

@@ -71,11 +71,13 @@ struct xseg_mapping {
     bool is_expandable;
     bool is_pinned;   /* a page of it is */
     bool is_exported; /* a page of it is (export.h) */
-    bool is_single_page; /* one page that is all of its segment, since its pool has single_page (pool.h) */
+    bool
+        is_single_page; /* one page that is all of its segment, since its pool has single_page (pool.h) */
 };
 
 /**
- * Visit all addresses that have memory: each run of adjacent pages of one size and one generation, and
+ * Visit all addresses that have memory, for libraries that register each physical page of a range by itself (NCCL, see
+ * NVIDIA/nccl#1820 and pytorch/pytorch#165419): each run of adjacent pages of one size and one generation, and
  * each classic segment.  Memory of paused pools is not there.
  *
  * What is told was true when the call began on the device; compare generations, or pin, to rely on it.

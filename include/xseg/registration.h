@@ -30,15 +30,6 @@ enum xseg_dmabuf_flags {
     XSEG_DMABUF_PCIE = 2 /* mapped over PCIe, as CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE */
 };
 
-/** A dma-buf descriptor, and the memory that it stands for. */
-struct xseg_dmabuf {
-    size_t struct_bytes; /* sizeof(struct xseg_dmabuf), as the library knows it */
-    int fd;     /* the receiver's to close, by close() or xseg_dmabuf_close(); closed on exec */
-    void *base; /* the bytes of the range that it stands for */
-    size_t bytes;
-    uint64_t offset; /* of `base`, from the descriptor's first byte on */
-};
-
 /**
  * Get a descriptor for a range of memory: what ibv_reg_dmabuf_mr() and its like take, together with the offset.
  *
@@ -52,8 +43,8 @@ struct xseg_dmabuf {
  *
  * Returns: XSEG_OK
  *          XSEG_ERR_NOT_LIVE     the range has no memory at some place, which the text names
- *          XSEG_ERR_UNSUPPORTED  a page was made without `rdma`, which the text names; the driver gives no such
- *                                descriptors; or it gives them for one page at a time: xseg_dmabuf_each() does
+ *          XSEG_ERR_UNSUPPORTED  a page was made without `rdma`, which the text names; or the driver does not support
+ *                                such descriptors
  *          XSEG_ERR_PAUSED       the pool is paused: there is no memory
  *          XSEG_ERR_ARGUMENT     NULL, 0 bytes, or the range ends outside its segment
  *          XSEG_ERR_BUSY         with XSEG_DMABUF_PIN: another call maps or unmaps memory of the range; or the range is
@@ -69,20 +60,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_dmabuf(struct xseg_allocator *allocator
                                                 int *fd, uint64_t *offset);
 
 /**
- * Get descriptors for a range: one, or one for each page where the driver wants that.
- *
- * @param visit  called with no lock held for each descriptor, by address; it is the visitor's to close.  False ends the
- *               walk, and what was not visited yet is closed
- *
- * Returns: as xseg_dmabuf(); XSEG_OK also when visit ended it
- * Cost:    one cuMemGetHandleForAddressRange; one more for each page where the driver wants that
- */
-XSEG_API XSEG_NODISCARD xseg_status xseg_dmabuf_each(
-    struct xseg_allocator *allocator, const void *address, size_t bytes, unsigned flags,
-    bool (*visit)(void *context, const struct xseg_dmabuf *dmabuf), void *context);
-
-/**
- * Close a descriptor of one of the functions above, and release its pin.  If a descriptor was closed by close(), its pin is
+ * Close a descriptor of xseg_dmabuf() and release its pin.  If a descriptor was closed by close(), its pin is
  * released when its number is that of another pinned descriptor.
  *
  * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (no descriptor of this allocator that pins), XSEG_ERR_FORKED

@@ -34,8 +34,9 @@ struct xseg_snapshot_options {
 /**
  * Write a snapshot.
  *
- * Function names, files and lines of new stack frames are looked up first, as by xseg_history_find_sources(), in at most half
- * of most_ms.  The blocks of a device are those of one moment, at which its events end; each device has its own moment.
+ * Function names, files and lines of new stack frames are looked up first, in at most half of most_ms.  The source is the
+ * symbol table and the debug information of the module, if libdw.so.1 is installed and the file has the same build ID.  The
+ * blocks of a device are those of one moment, at which its events end; each device has its own moment.
  *
  * Events that exceed host_bytes or most_ms are omitted, the oldest first; the file contains their number.  The default of
  * host_bytes limits the whole snapshot to 64 MiB, and 64 bytes for each live block above 10^5.

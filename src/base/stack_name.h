@@ -7,7 +7,7 @@
  * is found in them or in the system's folder for it, by build ID; nothing is fetched from a network.  A file with
  * another build ID is not used.
  *
- * Names are looked up when a snapshot is written and by xseg_history_find_sources(), not when a stack is recorded:
+ * Names are looked up when a snapshot is written, not when a stack is recorded:
  * reading debug information takes up to seconds and much host memory.  The result is recorded in the depot, so each frame
  * is looked up once.
  *

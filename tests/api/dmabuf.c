@@ -8,8 +8,7 @@
 #include "tests/support/process.h"
 #include "tests/support/scene.h"
 
-#define NOT_SUPPORTED 801
-#define EXPANDABLE    "expandable_segments:True,rdma:True"
+#define EXPANDABLE "expandable_segments:True,rdma:True"
 
 /* The registrar takes a range by its descriptor, from another place in it on. */
 static void expect_registered(int fd, uint64_t offset, uint64_t bytes)
@@ -61,86 +60,6 @@ static void a_range_of_many_pages_has_one_descriptor(void **state)
     }
 }
 
-/* --- Several. --- */
-
-struct visited {
-    size_t count, bytes, most;
-    const char *next;
-    int fd[16];
-};
-
-static bool visit(void *context, const struct xseg_dmabuf *dmabuf)
-{
-    struct visited *visited = context;
-
-    assert_int_equal(dmabuf->struct_bytes, sizeof(*dmabuf));
-    assert_ptr_equal(dmabuf->base, visited->next);
-    expect_registered(dmabuf->fd, dmabuf->offset, dmabuf->bytes);
-    visited->next += dmabuf->bytes;
-    visited->bytes += dmabuf->bytes;
-    visited->fd[visited->count++] = dmabuf->fd;
-    return visited->count < visited->most;
-}
-
-/* How many files the process has open.  The simulator keeps one of its own for each descriptor, until it sees in a later
- * call that nobody else has it open. */
-static int open_files(struct xseg_allocator *allocator, const void *block)
-{
-    uint64_t offset = 0;
-    int count = 0, last = -1;
-
-    assert_int_equal(xseg_dmabuf(allocator, block, MIB, 0, &last, &offset), XSEG_OK);
-    assert_int_equal(close(last), 0);
-    for (int fd = 0; fd < 200; fd++)
-        count += fcntl(fd, F_GETFD) != -1;
-    return count;
-}
-
-static void a_driver_may_want_one_page_at_a_time(void **state)
-{
-    struct xseg_allocator *allocator = scene_open(EXPANDABLE);
-    char *block = scene_alloc(allocator, 100 * MIB, NULL);
-
-    (void)state;
-    const int before = open_files(allocator, block);
-    /* All at once; one by one; and a visitor that has enough. */
-    for (unsigned i = 0; i < 3; i++) {
-        struct visited visited = {.most = i == 2 ? 2 : 100, .next = block + MIB};
-
-        if (i != 0)
-            assert_int_equal(xseg_sim_fail("cuMemGetHandleForAddressRange", 1, NOT_SUPPORTED),
-                             XSEG_OK);
-        assert_int_equal(xseg_dmabuf_each(allocator, block + MIB, 80 * MIB, 0, visit, &visited),
-                         XSEG_OK);
-        assert_int_equal(visited.count, i == 0 ? 1 : i == 1 ? 5 : 2);
-        if (i != 2)
-            assert_int_equal(visited.bytes, 80 * MIB);
-        for (size_t at = 0; at < visited.count; at++)
-            assert_int_equal(close(visited.fd[at]), 0);
-        assert_int_equal(open_files(allocator, block), before);
-    }
-    assert_int_equal(xseg_sim_fail("cuMemGetHandleForAddressRange", 1, NOT_SUPPORTED), XSEG_OK);
-    expect_error(allocator, block, 100 * MIB, XSEG_ERR_UNSUPPORTED, "xseg_dmabuf_each() gives");
-    /* The third page fails: the first two descriptors are closed. */
-    struct visited none = {.most = 100};
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    fault.call = "cuMemGetHandleForAddressRange";
-    fault.error = NOT_SUPPORTED;
-    assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
-    fault.nth = 4;
-    fault.error = 2;
-    assert_int_equal(xseg_sim_fault_set(2, &fault), XSEG_OK);
-    scene_expect_error(xseg_dmabuf_each(allocator, block, 100 * MIB, XSEG_DMABUF_PIN, visit, &none),
-                       XSEG_ERR_DRIVER, "cuMemGetHandleForAddressRange");
-    assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
-    assert_int_equal(xseg_sim_fault_set(2, NULL), XSEG_OK);
-    assert_int_equal(open_files(allocator, block), before);
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    scene_close(allocator);
-}
-
 /* --- Pins. --- */
 
 static void a_pin_keeps_the_pages_until_the_close(void **state)
@@ -189,8 +108,6 @@ static void bad_input_is_refused_with_the_page_that_is_the_reason(void **state)
                        "flags 0x8");
     scene_expect_error(xseg_dmabuf(allocator, block, 1, 0, NULL, &offset), XSEG_ERR_ARGUMENT,
                        "fd is NULL");
-    scene_expect_error(xseg_dmabuf_each(allocator, block, 1, 0, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "visit is NULL");
     /* Nothing here maps memory over PCIe. */
     scene_expect_error(xseg_dmabuf(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
                        XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
@@ -314,7 +231,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_range_of_many_pages_has_one_descriptor),
-        cmocka_unit_test(a_driver_may_want_one_page_at_a_time),
         cmocka_unit_test(a_pin_keeps_the_pages_until_the_close),
         cmocka_unit_test(bad_input_is_refused_with_the_page_that_is_the_reason),
         cmocka_unit_test(memory_without_rdma_is_refused_with_the_reason),

@@ -151,41 +151,27 @@ static bool look_at_source(void *context, const struct xseg_history_frame *frame
     return true;
 }
 
-static void find_sources(struct xseg_allocator *allocator, bool by_snapshot)
+/* A snapshot looks functions, files and lines up; they are known from then on. */
+static void a_snapshot_finds_sources(void **state)
 {
+    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
     struct sources before = {0}, after = {0};
 
+    (void)state;
     free_here(allocator, alloc_here(allocator, 1000));
     struct recorded recorded = recorded_walk(allocator, 0);
     const uint32_t stack = recorded.entry[0].stack;
     free(recorded.entry);
     assert_int_equal(xseg_history_stack(allocator, stack, look_at_source, &before), XSEG_OK);
     assert_int_equal(before.count + before.functions, 0);
-    if (by_snapshot)
-        assert_int_equal(xseg_snapshot(allocator, "/dev/null", NULL), XSEG_OK);
-    const xseg_status status = by_snapshot ? XSEG_OK : xseg_history_find_sources(allocator);
-    if (status == XSEG_OK) {
-        assert_int_equal(xseg_history_stack(allocator, stack, look_at_source, &after), XSEG_OK);
-        if (by_snapshot && after.count == 0)
-            return; /* without libdw */
-        /* The functions around the call, which a compiler may inline. */
+    assert_int_equal(xseg_snapshot(allocator, "/dev/null", NULL), XSEG_OK);
+    assert_int_equal(xseg_history_stack(allocator, stack, look_at_source, &after), XSEG_OK);
+    /* None without libdw.  The functions around the call, which a compiler may inline. */
+    if (after.count != 0) {
         assert_in_range(after.of_here, 1, 4);
         assert_int_equal(after.functions, 1);
-    } else {
-        scene_expect_error(status, XSEG_ERR_UNSUPPORTED, "libdw");
     }
-}
-
-/* Functions, files and lines are looked up on request and by a snapshot, and are known from then on. */
-static void sources_are_found_on_request_and_by_snapshots(void **state)
-{
-    (void)state;
-    for (unsigned i = 0; i < 2; i++) {
-        struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
-
-        find_sources(allocator, i == 1);
-        scene_close(allocator);
-    }
+    scene_close(allocator);
 }
 
 /* An observer that frees in the middle of a request does not give the request its own stack. */
@@ -492,77 +478,6 @@ static void a_walk_is_of_one_moment(void **state)
     assert_int_equal(xseg_history_walk(walker.allocator, -1, work_on, &walker, NULL), XSEG_OK);
     assert_int_equal(walker.visits, 4);
     scene_close(walker.allocator);
-}
-
-static void a_copy_has_the_newest(void **state)
-{
-    struct xseg_allocator *allocator = scene_open("history:all");
-    struct xseg_history_entry copy[64];
-    static const size_t rooms[] = {0, 1, 5, 30, 31, 32, 64, SIZE_MAX};
-
-    (void)state;
-    for (unsigned i = 0; i < 10; i++)
-        scene_free(allocator, scene_alloc(allocator, 1000 + i, NULL));
-    struct recorded all = recorded_walk(allocator, 0);
-    assert_int_equal(all.count, 31);
-    for (size_t i = 0; i < COUNT_OF(rooms); i++) {
-        const size_t wanted = rooms[i] < all.count ? rooms[i] : all.count;
-        size_t count = 1234;
-
-        assert_int_equal(xseg_history_copy(allocator, 0, rooms[i] == 0 ? NULL : copy,
-                                           sizeof(copy[0]), rooms[i], &count),
-                         XSEG_OK);
-        assert_int_equal(count, wanted);
-        for (size_t k = 0; k < count; k++) {
-            const struct xseg_history_entry *same = &all.entry[all.count - count + k];
-
-            assert_int_equal(copy[k].struct_bytes, sizeof(copy[k]));
-            assert_int_equal(copy[k].action, same->action);
-            assert_ptr_equal(copy[k].base, same->base);
-            assert_int_equal(copy[k].requested, same->requested);
-            assert_int_equal(copy[k].order, same->order);
-        }
-    }
-    free(all.entry);
-    scene_close(allocator);
-}
-
-/* A caller that was built with a shorter entry, and one with a longer one than the library knows. */
-static void a_copy_keeps_to_the_callers_entries(void **state)
-{
-    enum { SHORT = offsetof(struct xseg_history_entry, label) };
-    struct xseg_allocator *allocator = scene_open("history:all");
-    struct xseg_history_entry copy[3];
-    unsigned char narrow[3 * SHORT + 64];
-    size_t count = 0;
-
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
-    memset(narrow, 0xa5, sizeof(narrow));
-    assert_int_equal(xseg_history_copy(allocator, 0, copy, sizeof(copy[0]), 3, &count), XSEG_OK);
-    assert_int_equal(xseg_history_copy(allocator, 0, (void *)narrow, SHORT, 3, &count), XSEG_OK);
-    assert_int_equal(count, 3);
-    for (size_t i = 0; i < count; i++) {
-        struct xseg_history_entry entry;
-
-        memcpy(&entry, narrow + i * SHORT, SHORT);
-        assert_int_equal(entry.struct_bytes, SHORT);
-        assert_int_equal(entry.action, copy[i].action);
-        assert_ptr_equal(entry.base, copy[i].base);
-        assert_int_equal(entry.requested, copy[i].requested);
-        assert_int_equal(entry.thread, copy[i].thread);
-    }
-    for (size_t i = 3 * SHORT; i < sizeof(narrow); i++)
-        assert_int_equal(narrow[i], 0xa5);
-    /* A newer caller's entries are as far apart as it says, and filled as far as the library knows. */
-    assert_int_equal(xseg_history_copy(allocator, 0, copy, 2 * sizeof(copy[0]), 1, &count),
-                     XSEG_OK);
-    assert_int_equal(copy[0].struct_bytes, sizeof(copy[0]));
-    scene_expect_error(xseg_history_copy(allocator, 0, copy, 5000, 1, &count), XSEG_ERR_ARGUMENT,
-                       "entry_bytes");
-    scene_expect_error(xseg_history_copy(allocator, 0, copy, 4, 1, &count), XSEG_ERR_ARGUMENT,
-                       "entry_bytes");
-    scene_close(allocator);
 }
 
 static void devices_are_told_apart(void **state)
@@ -1171,8 +1086,6 @@ static void bad_input_is_refused(void **state)
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct xseg_history_summary summary = {.struct_bytes = 3};
     struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
-    struct xseg_history_entry entry;
-    size_t count = 77;
 
     (void)state;
     settings.devices = 2;
@@ -1186,22 +1099,12 @@ static void bad_input_is_refused(void **state)
                        "no device 2");
     scene_expect_error(xseg_history_walk(allocator, -2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
                        "no device -2");
-    scene_expect_error(xseg_history_copy(NULL, 0, &entry, sizeof(entry), 1, &count),
-                       XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_history_copy(allocator, 0, NULL, sizeof(entry), 1, &count),
-                       XSEG_ERR_ARGUMENT, "entries");
-    scene_expect_error(xseg_history_copy(allocator, 0, &entry, sizeof(entry), 1, NULL),
-                       XSEG_ERR_ARGUMENT, "count");
-    scene_expect_error(xseg_history_copy(allocator, 9, &entry, sizeof(entry), 1, &count),
-                       XSEG_ERR_ARGUMENT, "no device 9");
-    assert_int_equal(count, 77);
     scene_expect_error(xseg_history_clear(NULL, 0), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_clear(allocator, 2), XSEG_ERR_ARGUMENT, "no device 2");
     scene_expect_error(xseg_history_stack(NULL, 1, never_frame, NULL), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_stack(allocator, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "visit");
     scene_expect_error(xseg_history_stack(allocator, 1, never_frame, NULL), XSEG_ERR_ARGUMENT,
                        "no stack 1");
-    scene_expect_error(xseg_history_find_sources(NULL), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_set_hook(NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT, "gather");
     hook.gather = gather_plainly;
@@ -1226,13 +1129,8 @@ static void bad_input_is_refused(void **state)
 
 static int child(struct xseg_allocator *allocator)
 {
-    struct xseg_history_entry entry;
-    size_t count = 0;
-
     if (xseg_history_walk(allocator, 0, never, NULL, NULL) != XSEG_ERR_FORKED)
         return 1;
-    if (xseg_history_copy(allocator, 0, &entry, sizeof(entry), 1, &count) != XSEG_ERR_FORKED)
-        return 2;
     if (xseg_history_clear(allocator, 0) != XSEG_ERR_FORKED)
         return 3;
     if (xseg_history_stack(allocator, 1, never_frame, NULL) != XSEG_ERR_FORKED)
@@ -1241,8 +1139,6 @@ static int child(struct xseg_allocator *allocator)
         return 5;
     if (xseg_history_annotate(allocator, 0, "child") != XSEG_ERR_FORKED)
         return 6;
-    if (xseg_history_find_sources(allocator) != XSEG_ERR_FORKED)
-        return 7;
     return xseg_history_label(allocator, "child", NULL) == XSEG_ERR_FORKED ? 0 : 8;
 }
 
@@ -1268,7 +1164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stacks_are_taken_where_the_key_says),
         cmocka_unit_test(a_visit_of_a_stack_ends),
-        cmocka_unit_test(sources_are_found_on_request_and_by_snapshots),
+        cmocka_unit_test(a_snapshot_finds_sources),
         cmocka_unit_test(an_observer_leaves_the_stack_of_the_request),
         cmocka_unit_test(what_is_kept_follows_the_keys),
         cmocka_unit_test(keys_change_while_running),
@@ -1277,8 +1173,6 @@ int main(void)
         cmocka_unit_test(the_depot_does_not_grow_with_events),
         cmocka_unit_test(a_second_free_is_told_about_the_first),
         cmocka_unit_test(a_walk_is_of_one_moment),
-        cmocka_unit_test(a_copy_has_the_newest),
-        cmocka_unit_test(a_copy_keeps_to_the_callers_entries),
         cmocka_unit_test(devices_are_told_apart),
         cmocka_unit_test(times_are_the_users_clocks),
         cmocka_unit_test(events_have_the_users_frames),

@@ -74,16 +74,14 @@ static const char *label_of(struct xseg_allocator *allocator, void *ptr)
     return info.label;
 }
 
-/* Labels of live blocks, of kept events, of threads, of scopes and of a copy, while others come and go. */
+/* Labels of live blocks, of kept events, of threads and of scopes, while others come and go. */
 static void keep_labels(const char *config)
 {
-    enum { BLOCKS = 3000, COPIED = 40, DEPTH = 31 };
+    enum { BLOCKS = 3000, DEPTH = 31 };
     static void *small[BLOCKS], *large[8];
-    static struct xseg_history_entry copy[COPIED];
     struct xseg_allocator *allocator = scene_open(config);
     const char *before[DEPTH];
     xseg_stream side = scene_stream();
-    size_t count = 0;
     char text[32];
 
     for (unsigned i = 0; i < BLOCKS; i++) {
@@ -92,8 +90,6 @@ static void keep_labels(const char *config)
         if (i < COUNT_OF(large))
             large[i] = scene_alloc(allocator, 3 * MIB, side);
     }
-    assert_int_equal(xseg_history_copy(allocator, 0, copy, sizeof(copy[0]), COPIED, &count),
-                     XSEG_OK);
     assert_int_equal(xseg_history_annotate(allocator, 0, "an annotation"), XSEG_OK);
     label(allocator, "scope 0");
     for (unsigned i = 0; i < DEPTH; i++) {
@@ -114,8 +110,6 @@ static void keep_labels(const char *config)
         if (i < COUNT_OF(large))
             assert_string_equal(label_of(allocator, large[i]), text_of(i, false));
     }
-    for (unsigned i = 0; i < count; i++)
-        assert_string_equal(copy[i].label, text_of(BLOCKS - COPIED + i, false));
     for (unsigned i = DEPTH; i-- > 0;) {
         (void)snprintf(text, sizeof(text), "scope %u", i);
         assert_string_equal(before[i], text);

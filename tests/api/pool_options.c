@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/support/capture.h"
+#include "tests/support/recorded.h"
 
 /* The driver's own functions, as a program declares them. */
 int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
@@ -105,9 +106,7 @@ static void settings_are_refused_in_words(void **state)
 static void history_gives_the_users_name_back(void **state)
 {
     struct xseg_allocator *allocator = scene_open("history:all");
-    struct xseg_history_entry entries[256];
     unsigned seen[3] = {0};
-    size_t count = 0;
 
     (void)state;
     for (unsigned i = 0; i < 40; i++) {
@@ -122,17 +121,16 @@ static void history_gives_the_users_name_back(void **state)
         scene_empty_cache(allocator);
     }
     scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    assert_int_equal(
-        xseg_history_copy(allocator, 0, entries, sizeof(entries[0]), COUNT_OF(entries), &count),
-        XSEG_OK);
-    for (size_t i = 0; i < count; i++) {
-        const struct xseg_history_entry *entry = &entries[i];
+    struct recorded recorded = recorded_walk(allocator, 0);
+    for (size_t i = 0; i < recorded.count; i++) {
+        const struct xseg_history_entry *entry = &recorded.entry[i];
         const bool is_named = entry->pool != 0 && (entry->pool - 1) % 3 != 0;
 
         assert_int_equal(entry->pool_id[0], is_named ? 7 : 0);
         assert_int_equal(entry->pool_id[1], is_named ? 999 + entry->pool : 0);
         seen[entry->pool == 0 ? 2 : is_named]++;
     }
+    free(recorded.entry);
     assert_true(seen[0] > 20 && seen[1] > 20 && seen[2] > 0);
     scene_close(allocator);
 }

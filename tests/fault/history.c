@@ -143,14 +143,9 @@ static void forget(void *context, const uint32_t *kept, size_t count)
 
 static void ask(struct stage *stage)
 {
-    struct xseg_history_entry copy[4];
     uint32_t stack = 0;
-    size_t count = 0;
 
     while (stage_again(stage, xseg_history_walk(stage->allocator, -1, go_on, &stack, NULL)))
-        ;
-    while (stage_again(stage,
-                       xseg_history_copy(stage->allocator, 0, copy, sizeof(copy[0]), 4, &count)))
         ;
     if (stack != 0)
         while (stage_again(stage, xseg_history_stack(stage->allocator, stack, go_on_frames, NULL)))

@@ -110,12 +110,6 @@ static void single_pages(struct stage *stage)
     end_pool(stage, pool);
 }
 
-static bool close_each(void *context, const struct xseg_dmabuf *dmabuf)
-{
-    (void)context;
-    return close(dmabuf->fd) == 0;
-}
-
 static void descriptors(struct stage *stage)
 {
     struct xseg_pool *pool = make_pool(stage, false);
@@ -129,9 +123,10 @@ static void descriptors(struct stage *stage)
         assert_int_equal(fd, -1);
     while (stage_again(stage, xseg_dmabuf_close(stage->allocator, fd)))
         ;
-    while (stage_again(stage,
-                       xseg_dmabuf_each(stage->allocator, block, 30 * MIB, 0, close_each, NULL)))
-        ;
+    fd = -1;
+    while (stage_again(stage, xseg_dmabuf(stage->allocator, block, 30 * MIB, 0, &fd, &offset)))
+        assert_int_equal(fd, -1);
+    assert_int_equal(close(fd), 0);
     stage_give(stage, block);
     end_pool(stage, pool);
 }

@@ -291,9 +291,7 @@ static void expect_sense(struct xseg_allocator *allocator, const struct xseg_his
 static void look(struct stage *stage, uint64_t *seen)
 {
     struct recorded recorded = recorded_walk(stage->allocator, -1);
-    struct xseg_history_entry copy[32];
     uint32_t order = 0;
-    size_t count = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
         /* Names of frames take their time. */
@@ -304,10 +302,6 @@ static void look(struct stage *stage, uint64_t *seen)
     }
     *seen += recorded.count;
     free(recorded.entry);
-    assert_int_equal(
-        xseg_history_copy(stage->allocator, 0, copy, sizeof(copy[0]), COUNT_OF(copy), &count),
-        XSEG_OK);
-    assert_true(count <= COUNT_OF(copy));
     assert_true(scene_stats(stage->allocator).host_bytes > 0);
 }
 
@@ -415,17 +409,9 @@ static void labels_stay_right_while_threads_give_new_ones(void **state)
     stage.worker[1].stream = scene_stream();
     start(&stage, thread, label_anew);
     for (; atomic_load(&stage.running) > 0; looks++) {
-        struct xseg_history_entry copy[64];
-        size_t count = 0;
-
         assert_int_equal(xseg_history_walk(stage.allocator, -1, see_label, &seen, NULL), XSEG_OK);
-        assert_int_equal(
-            xseg_history_copy(stage.allocator, 0, copy, sizeof(copy[0]), COUNT_OF(copy), &count),
-            XSEG_OK);
         assert_int_equal(xseg_walk(stage.allocator, NULL, see_block, &seen), XSEG_OK);
         (void)usleep(2000);
-        for (size_t i = 0; i < count; i++)
-            (void)see_label(&seen, &copy[i]);
     }
     finish(&stage, thread);
     print_message("# %" PRIu64 " looks at %" PRIu64 " labels\n", looks, seen);

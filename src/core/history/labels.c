@@ -15,7 +15,6 @@
 struct label {
     char text[XSEG_HISTORY_LABEL_BYTES]; /* filled up with zeros */
     uint32_t next;                       /* of its chain, or free */
-    uint16_t copy;                       /* the last one that has it; 0: none */
     _Atomic uint16_t mark;               /* 0: no label */
 };
 
@@ -126,7 +125,6 @@ enum xseg_history_labels_outcome xseg_history_labels_add(struct xseg_history_lab
     struct label *record = at(labels, *label);
     memcpy(record->text, wanted.text, sizeof(record->text));
     record->next = labels->bucket[wanted.bucket];
-    record->copy = 0;
     set_mark(record, labels->sweep);
     labels->bucket[wanted.bucket] = *label;
     labels->bytes += wanted.bytes;
@@ -140,7 +138,7 @@ const char *xseg_history_labels_text(const struct xseg_history_labels *labels, u
     return label == 0 ? NULL : at(labels, label)->text;
 }
 
-/* --- Readers and copies. --- */
+/* --- Readers. --- */
 
 void xseg_history_labels_begin_reading(struct xseg_history_labels *labels)
 {
@@ -154,22 +152,6 @@ void xseg_history_labels_end_reading(struct xseg_history_labels *labels)
     xseg_lock_take(&labels->lock);
     XSEG_ASSERT(labels->readers != 0);
     labels->readers--;
-    xseg_lock_give(&labels->lock);
-}
-
-void xseg_history_labels_begin_copy(struct xseg_history_labels *labels)
-{
-    xseg_lock_take(&labels->lock);
-    labels->copy = labels->copy == UINT16_MAX ? 1 : (uint16_t)(labels->copy + 1);
-    xseg_lock_give(&labels->lock);
-}
-
-void xseg_history_labels_keep(struct xseg_history_labels *labels, uint32_t label)
-{
-    if (label == 0)
-        return;
-    xseg_lock_take(&labels->lock);
-    at(labels, label)->copy = labels->copy;
     xseg_lock_give(&labels->lock);
 }
 
@@ -200,8 +182,7 @@ static void drop_from(struct xseg_history_labels *labels, uint32_t *first)
     while ((label = *link) != 0) {
         struct label *record = at(labels, label);
 
-        if (mark_of(record) == labels->sweep ||
-            (record->copy != 0 && record->copy == labels->copy)) {
+        if (mark_of(record) == labels->sweep) {
             link = &record->next;
             continue;
         }

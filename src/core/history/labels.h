@@ -12,7 +12,6 @@
  * Terms:
  *   mark      the number of the last sweep that found the label in use; a record without a label has the mark 0
  *   reader    a thread that has copied numbers of labels and reads their strings: no label is dropped meanwhile
- *   copy      entries that xseg_history_copy() has filled in: their labels are kept until the next copy
  *   full      XSEG_HISTORY_LABELS_FRESH new labels since the last sweep, and as many more as that sweep has kept; or
  *             XSEG_HISTORY_LABELS_BYTES of strings
  *
@@ -53,7 +52,6 @@ struct xseg_history_labels {
     uint32_t count;          /* labels */
     size_t bytes;            /* their texts */
     uint32_t readers;
-    uint16_t copy;  /* number of the last one */
     uint16_t sweep; /* number of the last one, never 0 */
     uint32_t fresh,
         max_fresh; /* new labels since the last sweep, and how many make the next one due */
@@ -78,11 +76,6 @@ const char *xseg_history_labels_text(const struct xseg_history_labels *labels, u
 /* Begin and end reading texts by numbers that are copied from now on.  LABELS is taken inside. */
 void xseg_history_labels_begin_reading(struct xseg_history_labels *labels);
 void xseg_history_labels_end_reading(struct xseg_history_labels *labels);
-
-/* Begin another copy: labels of the one before are not kept for it any more.  LABELS is taken inside. */
-void xseg_history_labels_begin_copy(struct xseg_history_labels *labels);
-/* Keep a label for the last copy; 0 is fine.  LABELS is taken inside. */
-void xseg_history_labels_keep(struct xseg_history_labels *labels, uint32_t label);
 
 /* --- A sweep; history_sweep.h makes it. --- */
 

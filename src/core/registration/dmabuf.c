@@ -121,7 +121,7 @@ static bool record(struct wanted *wanted, struct xseg_dmabuf_pin *pin, int fd)
 }
 
 /* Retain the pages of a descriptor. */
-static xseg_status pin(struct wanted *wanted, uint64_t begin, uint64_t end, int fd)
+static xseg_status pin(struct wanted *wanted, int fd)
 {
     struct xseg_segment *segment = &wanted->extent->segment;
     struct xseg_dmabuf_pin *pin = malloc(sizeof(*pin));
@@ -130,8 +130,8 @@ static xseg_status pin(struct wanted *wanted, uint64_t begin, uint64_t end, int 
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pin");
     *pin = (struct xseg_dmabuf_pin){.device = wanted->extent->arena->device,
                                     .segment = segment,
-                                    .begin = begin - segment->base,
-                                    .end = end - segment->base};
+                                    .begin = wanted->begin - segment->base,
+                                    .end = wanted->end - segment->base};
     xseg_status status =
         xseg_segment_retain(segment, XSEG_RETAIN_REGISTRATION, pin->begin, pin->end);
     if (status == XSEG_OK && !record(wanted, pin, fd)) {
@@ -160,107 +160,43 @@ static void unpin(struct xseg_dmabuf_pin *pin)
     }
 }
 
-/* Get a descriptor for the bytes [begin, end), which is widened to whole pages of the host. */
-static xseg_status get(struct wanted *wanted, uint64_t begin, uint64_t end, struct xseg_dmabuf *out)
+/* Get a descriptor for the range, which is widened to whole pages of the host. */
+static xseg_status get(struct wanted *wanted, int *out, uint64_t *offset)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    const uint64_t from = xseg_round_down(begin, page), to = xseg_round_up(end, page);
+    const uint64_t from = xseg_round_down(wanted->begin, page),
+                   to = xseg_round_up(wanted->end, page);
     int fd = -1;
     xseg_status status =
         xseg_driver_dmabuf(&wanted->extent->arena->device->context, from, to - from,
                            (wanted->flags & XSEG_DMABUF_PCIE) != 0, &fd);
 
     if (status == XSEG_OK && (wanted->flags & XSEG_DMABUF_PIN) != 0) {
-        status = pin(wanted, begin, end, fd);
+        status = pin(wanted, fd);
         if (status != XSEG_OK)
             (void)close(fd);
     }
     if (status != XSEG_OK)
         return status;
-    *out = (struct xseg_dmabuf){
-        .struct_bytes = sizeof(*out),
-        .fd = fd,
-        .base = (void *)(uintptr_t)begin, /* NOLINT(performance-no-int-to-ptr) */
-        .bytes = end - begin,
-        .offset = begin - from,
-    };
+    *out = fd;
+    *offset = wanted->begin - from;
     return XSEG_OK;
 }
 
-/* --- Several. --- */
-
-/* The end of the page on which an address lies, but not beyond the range. */
-static uint64_t page_end(const struct wanted *wanted, uint64_t at)
-{
-    const struct xseg_segment *segment = &wanted->extent->segment;
-    const uint32_t granule = (uint32_t)((at - segment->base) / segment->granule_bytes);
-
-    return xseg_min(wanted->end,
-                    segment->base + (uint64_t)xseg_segment_page_end(segment, granule + 1) *
-                                        segment->granule_bytes);
-}
-
-static size_t count_pages(const struct wanted *wanted)
-{
-    size_t count = 0;
-
-    if (!xseg_segment_is_expandable(&wanted->extent->segment))
-        return 1;
-    for (uint64_t at = wanted->begin; at < wanted->end; at = page_end(wanted, at))
-        count++;
-    return count;
-}
-
-/* Get a descriptor for the whole range; or, where the driver refuses that, one for each page. */
-static xseg_status get_all(struct wanted *wanted, bool one, struct xseg_dmabuf_list *out)
-{
-    const size_t pages = count_pages(wanted);
-    xseg_status status = get(wanted, wanted->begin, wanted->end, &out->dmabuf[0]);
-
-    out->count = status == XSEG_OK;
-    if (status != XSEG_ERR_UNSUPPORTED || pages == 1)
-        return status;
-    if (one) {
-        xseg_fail_add(" for %zu pages in one: xseg_dmabuf_each() gives a descriptor for each",
-                      pages);
-        return status;
-    }
-    status = XSEG_OK;
-    for (uint64_t at = wanted->begin; at < wanted->end && status == XSEG_OK;
-         at = page_end(wanted, at)) {
-        status = get(wanted, at, page_end(wanted, at), &out->dmabuf[out->count]);
-        out->count += status == XSEG_OK;
-    }
-    return status;
-}
-
 xseg_status xseg_dmabuf_get(struct xseg_registrations *all, uint64_t address, uint64_t bytes,
-                            unsigned flags, bool one, struct xseg_dmabuf_list *out) XSEG_UNCHECKED
+                            unsigned flags, int *fd, uint64_t *offset) XSEG_UNCHECKED
 {
     struct wanted wanted = {.all = all, .begin = address, .end = address + bytes, .flags = flags};
-    struct xseg_fail_kept kept;
 
-    *out = (struct xseg_dmabuf_list){NULL, 0};
     wanted.extent = xseg_mapping_hold(all->allocator, address);
     if (wanted.extent == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is not memory of this allocator",
                          address);
     xseg_status status = check(&wanted);
-    if (status == XSEG_OK) {
-        out->dmabuf = calloc(one ? 1 : count_pages(&wanted), sizeof(*out->dmabuf));
-        status = out->dmabuf != NULL
-                     ? get_all(&wanted, one, out)
-                     : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for descriptors");
-    }
+    if (status == XSEG_OK)
+        status = get(&wanted, fd, offset);
     xseg_lock_give(&wanted.extent->arena->device->growth_lock);
     unpin(wanted.stale);
-    if (status == XSEG_OK)
-        return XSEG_OK;
-    xseg_fail_keep(&kept);
-    xseg_dmabuf_put_all(all, out->dmabuf, out->count, flags);
-    free(out->dmabuf);
-    *out = (struct xseg_dmabuf_list){NULL, 0};
-    xseg_fail_restore(&kept);
     return status;
 }
 
@@ -285,15 +221,4 @@ xseg_status xseg_dmabuf_put(struct xseg_registrations *all, int fd)
     (void)close(fd);
     unpin(found);
     return XSEG_OK;
-}
-
-void xseg_dmabuf_put_all(struct xseg_registrations *all, const struct xseg_dmabuf *dmabuf,
-                         size_t count, unsigned flags)
-{
-    for (size_t i = 0; i < count; i++) {
-        if ((flags & XSEG_DMABUF_PIN) != 0)
-            (void)xseg_dmabuf_put(all, dmabuf[i].fd);
-        else
-            (void)close(dmabuf[i].fd);
-    }
 }

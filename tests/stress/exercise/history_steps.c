@@ -112,9 +112,7 @@ void step_history(struct worker *worker)
     static const char *const label[] = {"forward", "backward", "optimizer", NULL};
     struct world *world = worker->world;
     struct look look = {.world = world, .left = 1 + below(worker, 400)};
-    struct xseg_history_entry newest[4];
     const uint64_t epoch = fault_epoch();
-    size_t count = 0;
 
     xseg_status status = CALL(xseg_history_walk, world->allocator,
                               chance(worker, 2) ? -1 : any_device(worker), see_event, &look, NULL);
@@ -122,8 +120,6 @@ void step_history(struct worker *worker)
     /* Without a stack there is none of number 0. */
     status = CALL(xseg_history_stack, world->allocator, look.stack, see_frame, NULL);
     CHECK(status == (look.stack != 0 ? XSEG_OK : XSEG_ERR_ARGUMENT));
-    status = CALL(xseg_history_copy, world->allocator, -1, newest, sizeof(newest[0]), 4, &count);
-    CHECK(status != XSEG_OK || count <= 4);
     (void)CALL(xseg_history_label, world->allocator, label[below(worker, 4)], NULL);
     (void)CALL(xseg_history_annotate, world->allocator, any_device(worker), "a step");
     if (chance(worker, 8))
@@ -132,8 +128,6 @@ void step_history(struct worker *worker)
         label_requests(worker, epoch);
     if (chance(worker, 64))
         write_snapshot(worker, epoch);
-    if (chance(worker, 256))
-        (void)CALL(xseg_history_find_sources, world->allocator);
     if (chance(worker, 8))
         (void)CALL(xseg_history_clear, world->allocator, -1);
 }

@@ -71,14 +71,6 @@ void step_unregister(struct worker *worker)
         end_registered(worker, mine);
 }
 
-static bool close_each(void *context, const struct xseg_dmabuf *dmabuf)
-{
-    size_t *bytes = context;
-
-    *bytes += dmabuf->bytes;
-    return close(dmabuf->fd) == 0;
-}
-
 void step_dmabuf(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
@@ -86,13 +78,12 @@ void step_dmabuf(struct worker *worker)
     const bool pins = chance(worker, 2);
     const uint64_t epoch = fault_epoch();
     uint64_t offset = 0;
-    size_t seen = 0;
     int fd = -1;
 
     if (block == NULL)
         return;
-    xseg_status status = CALL(xseg_dmabuf, allocator, block->ptr, block->bytes,
-                              pins ? XSEG_DMABUF_PIN : 0, &fd, &offset);
+    const xseg_status status = CALL(xseg_dmabuf, allocator, block->ptr, block->bytes,
+                                    pins ? XSEG_DMABUF_PIN : 0, &fd, &offset);
     failure_note(worker->number, "dmabuf of %p, pin %d: %d", (void *)block->ptr, pins, status);
     if (status == XSEG_OK && pins)
         CHECK(CALL(xseg_dmabuf_close, allocator, fd) == XSEG_OK);
@@ -100,6 +91,4 @@ void step_dmabuf(struct worker *worker)
         CHECK(close(fd) == 0);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) || status == XSEG_ERR_UNSUPPORTED ||
           (status == XSEG_ERR_PAUSED && block->tag != NULL));
-    status = CALL(xseg_dmabuf_each, allocator, block->ptr, block->bytes, 0, close_each, &seen);
-    CHECK(status != XSEG_OK || seen == block->bytes);
 }

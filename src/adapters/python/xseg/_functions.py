@@ -7,7 +7,7 @@ from ctypes import (
     CFUNCTYPE, POINTER, c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p,
 )
 from xseg._structs import (
-    xseg_block_info, xseg_budget_entry, xseg_device_figures, xseg_dmabuf, xseg_driver_call, xseg_explained,
+    xseg_block_info, xseg_budget_entry, xseg_device_figures, xseg_driver_call, xseg_explained,
     xseg_export_token, xseg_history_entry, xseg_history_frame, xseg_history_hook, xseg_history_summary,
     xseg_key, xseg_limit_values, xseg_mapping, xseg_observer, xseg_options, xseg_page_handle,
     xseg_pool_options, xseg_range_info, xseg_range_options, xseg_reason, xseg_registrar, xseg_request,
@@ -33,7 +33,6 @@ FUNCTIONS = {
     "xseg_devices": (c_int, [c_void_p, POINTER(xseg_device_figures), c_size_t, c_size_t, POINTER(c_size_t)], "allocator devices entry_bytes capacity count"),
     "xseg_dmabuf": (c_int, [c_void_p, c_void_p, c_size_t, c_uint, POINTER(c_int), POINTER(c_uint64)], "allocator address size flags fd offset"),
     "xseg_dmabuf_close": (c_int, [c_void_p, c_int], "allocator fd"),
-    "xseg_dmabuf_each": (c_int, [c_void_p, c_void_p, c_size_t, c_uint, CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_dmabuf)), c_void_p], "allocator address size flags visit context"),
     "xseg_driver_calls": (c_int, [c_void_p, POINTER(xseg_driver_call), c_size_t, POINTER(c_size_t)], "allocator calls capacity count"),
     "xseg_error_text": (c_size_t, [c_void_p, c_size_t], "text size"),
     "xseg_explain": (c_int, [c_void_p, POINTER(xseg_where), CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_reason)), c_void_p, POINTER(xseg_explained)], "allocator where visit context out"),
@@ -44,8 +43,6 @@ FUNCTIONS = {
     "xseg_free_after": (c_int, [c_void_p, c_void_p, POINTER(c_void_p), c_size_t], "allocator pointer events count"),
     "xseg_history_annotate": (c_int, [c_void_p, c_int, c_char_p], "allocator device text"),
     "xseg_history_clear": (c_int, [c_void_p, c_int], "allocator device"),
-    "xseg_history_copy": (c_int, [c_void_p, c_int, POINTER(xseg_history_entry), c_size_t, c_size_t, POINTER(c_size_t)], "allocator device entries entry_bytes room count"),
-    "xseg_history_find_sources": (c_int, [c_void_p], "allocator"),
     "xseg_history_label": (c_int, [c_void_p, c_char_p, POINTER(c_char_p)], "allocator text before"),
     "xseg_history_set_hook": (c_int, [c_void_p, POINTER(xseg_history_hook)], "allocator hook"),
     "xseg_history_stack": (c_int, [c_void_p, c_uint32, CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_history_frame)), c_void_p], "allocator stack visit context"),

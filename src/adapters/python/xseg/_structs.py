@@ -453,16 +453,6 @@ class xseg_observer(Structure):
     ]
 
 
-class xseg_dmabuf(Structure):
-    _fields_ = [
-        ("struct_bytes", c_size_t),
-        ("fd", c_int),
-        ("base", c_void_p),
-        ("bytes", c_size_t),
-        ("offset", c_uint64),
-    ]
-
-
 class xseg_registered(Structure):
     _fields_ = [
         ("struct_bytes", c_size_t),
