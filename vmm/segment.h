@@ -329,15 +329,6 @@ struct xseg_segment_held xseg_segment_held(const struct xseg_segment *segment, u
 /* Held bytes of all pages. */
 struct xseg_segment_held xseg_segment_all_held(const struct xseg_segment *segment);
 
-/*
- * Find the next run of whole pages that are not held, from a granule on.
- *
- * first: where to look from; set to the start of the run
- * Returns: how many granules the run has; 0 if there is none before `end`
- */
-uint32_t xseg_segment_loose_pages(const struct xseg_segment *segment, uint32_t *first,
-                                  uint32_t end);
-
 /* Mark mapped pages as stuck: they were to be unmapped again after a failure, and the driver has refused. */
 void xseg_segment_stick(struct xseg_segment *segment, uint32_t first, uint32_t count);
 

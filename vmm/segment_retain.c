@@ -152,7 +152,7 @@ void xseg_segment_unexport(struct xseg_segment *segment, uint32_t first, uint32_
     release(segment, XSEG_RETAIN_EXPORT, (struct run){first, first + count});
 }
 
-/* --- Runs and sums. --- */
+/* --- Sums. --- */
 
 struct xseg_segment_held xseg_segment_held(const struct xseg_segment *segment, uint32_t first,
                                            uint32_t count)
@@ -181,20 +181,6 @@ struct xseg_segment_held xseg_segment_held(const struct xseg_segment *segment, u
 struct xseg_segment_held xseg_segment_all_held(const struct xseg_segment *segment)
 {
     return xseg_segment_held(segment, 0, segment->granules);
-}
-
-uint32_t xseg_segment_loose_pages(const struct xseg_segment *segment, uint32_t *first, uint32_t end)
-{
-    uint32_t at = *first;
-
-    if (!xseg_segment_holds(segment))
-        return end - at;
-    while (at < end && xseg_segment_is_held(segment, at, segment->length[at]))
-        at += segment->length[at];
-    *first = at;
-    while (at < end && !xseg_segment_is_held(segment, at, segment->length[at]))
-        at += segment->length[at];
-    return at - *first;
 }
 
 size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment)

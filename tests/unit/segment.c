@@ -347,27 +347,22 @@ static void the_audit_names_the_broken_invariant(void **state)
     tear_down(&f);
 }
 
-/* Pins are counted for each granule; a page with a pinned one is not loose. */
-static void pinned_pages_are_not_loose(void **state)
+/* Pins are counted for each granule; a page with a pinned one is held. */
+static void pinned_pages_are_held(void **state)
 {
     struct fixture f;
-    uint32_t first = 0;
 
     (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 8, false), XSEG_OK);
-    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 8);
+    assert_false(xseg_segment_is_held(&f.segment, 0, 8));
     assert_false(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 0, 1));
     assert_int_equal(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE - 1, 3 * PAGE + 1),
                      XSEG_OK);
     assert_int_equal(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE, 4 * PAGE), XSEG_OK);
     assert_int_equal(xseg_segment_all_held(&f.segment).pinned, 2 * PAGE);
-    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 2);
-    first += 2;
-    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 4);
-    assert_int_equal(first, 4);
-    first += 4;
-    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 8), 0);
+    for (uint32_t page = 0; page < 8; page++)
+        assert_int_equal(xseg_segment_is_held(&f.segment, page, 1), page == 2 || page == 3);
     assert_false(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, PAGE,
                                       4 * PAGE)); /* the second is not pinned */
     assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE - 1, 3 * PAGE + 1));
@@ -427,11 +422,9 @@ static void exported_pages_are_held_and_not_kept(void **state)
     assert_int_equal(xseg_segment_all_held(&f.segment).pinned, FULL * PAGE);
     assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 9 * PAGE, 9 * PAGE + 1));
     assert_int_equal(xseg_segment_all_held(&f.segment).exported, 2 * FULL * PAGE);
-    first = 0;
-    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 4 * FULL), FULL);
-    first = FULL;
-    assert_int_equal(xseg_segment_loose_pages(&f.segment, &first, 4 * FULL), FULL);
-    assert_int_equal(first, 3 * FULL);
+    for (uint32_t page = 0; page < 4; page++)
+        assert_int_equal(xseg_segment_is_held(&f.segment, page * FULL, FULL),
+                         page == 1 || page == 2);
     assert_false(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 4 * PAGE,
                                       5 * PAGE)); /* it is not a pin */
     assert_true(xseg_segment_audit(&f.segment, &finding));
@@ -599,7 +592,7 @@ int main(void)
         cmocka_unit_test(long_pages_where_they_fit),
         cmocka_unit_test(a_kept_page_moves),
         cmocka_unit_test(the_audit_names_the_broken_invariant),
-        cmocka_unit_test(pinned_pages_are_not_loose),
+        cmocka_unit_test(pinned_pages_are_held),
         cmocka_unit_test(an_ended_segment_has_no_references),
         cmocka_unit_test(exported_pages_are_held_and_not_kept),
         cmocka_unit_test(pages_leave_and_come_back),
