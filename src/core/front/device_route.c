@@ -81,12 +81,9 @@ xseg_status xseg_device_end_route(struct xseg_pool *pool)
  */
 static void make_room(struct xseg_device *device)
 {
-    const struct xseg_trim_plan everything = {.wait = true};
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (device->is_short && !xseg_pending_captures(device->pending))
-        (void)xseg_trim_device(device, &everything, &done);
+        (void)xseg_trim_everything(device, true);
 }
 
 static xseg_status check_running(struct xseg_pool *pool)

@@ -187,12 +187,9 @@ static xseg_status flush(struct xseg_arena *arena, const struct xseg_need *need,
                          struct xseg_grant *out)
 {
     struct xseg_device *device = arena->device;
-    const struct xseg_trim_plan everything = {.wait = true};
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    xseg_status status = xseg_trim_device(device, &everything, &done);
+    xseg_status status = xseg_trim_everything(device, true);
 
-    /* Another error means a stream that could not be waited for; the memory of other streams has gone. */
-    if (status == XSEG_ERR_DEVICE_LOST)
+    if (status != XSEG_OK)
         return status;
     atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
     status = xseg_growth_grow(arena, need, out);

@@ -426,14 +426,12 @@ static xseg_status supply_from_others(struct move *move, xseg_status status)
 /* Get new memory for all pages; where memory is short, give back idle memory first, then ask other processes. */
 static xseg_status supply_somehow(struct move *move)
 {
-    const struct xseg_trim_plan everything = {.wait = true};
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     xseg_status status = supply(move);
 
     if (!xseg_refusal_is_shortage(status))
         return status;
-    status = xseg_trim_device(move->device, &everything, &done);
-    if (status == XSEG_ERR_DEVICE_LOST)
+    status = xseg_trim_everything(move->device, true);
+    if (status != XSEG_OK)
         return status;
     status = supply(move);
     return xseg_refusal_is_shortage(status) ? supply_from_others(move, status) : status;

@@ -203,11 +203,9 @@ static xseg_status pending(struct commit *commit)
 
 static xseg_status flush(struct commit *commit)
 {
-    const struct xseg_trim_plan everything = {.wait = true};
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    const xseg_status status = xseg_trim_device(commit->device, &everything, &done);
+    const xseg_status status = xseg_trim_everything(commit->device, true);
 
-    if (status == XSEG_ERR_DEVICE_LOST)
+    if (status != XSEG_OK)
         return status;
     atomic_fetch_add_explicit(&commit->device->retries, 1, memory_order_relaxed);
     return grow(commit);

@@ -70,8 +70,6 @@ static xseg_status set_quota(struct xseg_range *range, uint64_t bytes)
 {
     struct xseg_device *device = range->device;
     struct xseg_elastic *elastic = &range->body->elastic;
-    const struct xseg_trim_plan everything = {.wait = false};
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
     const uint64_t before = elastic->quota;
     xseg_status status = XSEG_OK;
 
@@ -80,7 +78,7 @@ static xseg_status set_quota(struct xseg_range *range, uint64_t bytes)
     if (bytes <= before || has_room(device))
         return XSEG_OK;
     if (!xseg_pending_captures(device->pending))
-        status = xseg_trim_device(device, &everything, &done);
+        status = xseg_trim_everything(device, false);
     /* Observers may have been told meanwhile, and have ended the range. */
     if (range->body == NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT, "the range has been released before");

@@ -67,25 +67,49 @@ static uint64_t span(const struct xseg_config *config)
 
 /* --- The floor. --- */
 
-/* Note the bytes in use now; returns the peak of the window. */
-static uint64_t note_use(struct xseg_decay_window *window, uint64_t now, uint32_t seconds,
-                         uint64_t bytes)
+/* How many parts have begun since the window was last updated, at most all of them; *part: set to the current one. */
+static uint64_t passed_parts(const struct xseg_decay_window *window, uint64_t now, uint32_t seconds,
+                             uint64_t *part)
 {
-    uint64_t most = bytes;
+    XSEG_ASSERT(seconds > 0);
+    *part = now / (seconds * SECOND / XSEG_DECAY_WINDOW);
+    return xseg_min(*part - xseg_min(*part, window->part), XSEG_DECAY_WINDOW);
+}
+
+/* The peak of the bytes in use over the last `seconds`. */
+static uint64_t window_peak(const struct xseg_decay_window *window, uint64_t now, uint32_t seconds)
+{
+    uint64_t peak = 0, part;
 
     if (seconds == 0)
         return 0;
-    const uint64_t part = now / (seconds * SECOND / XSEG_DECAY_WINDOW);
-    const uint64_t passed = xseg_min(part - xseg_min(part, window->part), XSEG_DECAY_WINDOW);
+    for (uint64_t i = passed_parts(window, now, seconds, &part); i < XSEG_DECAY_WINDOW; i++)
+        peak = xseg_max(peak, window->peak[(part - i) % XSEG_DECAY_WINDOW]);
+    return peak;
+}
+
+/* Record the bytes in use now. */
+static void record_use(struct xseg_decay_window *window, uint64_t now, uint32_t seconds,
+                       uint64_t bytes)
+{
+    uint64_t part;
+
+    if (seconds == 0)
+        return;
+    const uint64_t passed = passed_parts(window, now, seconds, &part);
     for (uint64_t i = 0; i < passed; i++)
         window->peak[(part - i) % XSEG_DECAY_WINDOW] = 0;
     window->part = part;
     uint64_t *current = &window->peak[part % XSEG_DECAY_WINDOW];
     *current = xseg_max(*current, bytes);
-    for (unsigned i = 0; i < XSEG_DECAY_WINDOW; i++)
-        most = xseg_max(most, window->peak[i]);
-    XSEG_ASSERT(most >= bytes);
-    return most;
+}
+
+/* Bytes that stay reserved: keep_mb, or the peak of the window. */
+static uint64_t floor_at(const struct xseg_device *device, const struct xseg_config *config,
+                         uint64_t now)
+{
+    return xseg_max(xseg_bounds_keep(&device->bounds),
+                    window_peak(&device->decay->window, now, config->keep_window_s));
 }
 
 static uint64_t idle_bytes(const struct xseg_idle_ages *ages)
@@ -95,35 +119,6 @@ static uint64_t idle_bytes(const struct xseg_idle_ages *ages)
     for (unsigned step = 0; step < XSEG_IDLE_ALL; step++)
         sum += ages->bytes[step];
     return sum;
-}
-
-/* The peak of the window at a later time; nothing is noted. */
-static uint64_t used_of_window(const struct xseg_decay_window *window, uint64_t now,
-                               uint32_t seconds)
-{
-    uint64_t most = 0;
-
-    if (seconds == 0)
-        return 0;
-    const uint64_t part = now / (seconds * SECOND / XSEG_DECAY_WINDOW);
-    const uint64_t passed = xseg_min(part - xseg_min(part, window->part), XSEG_DECAY_WINDOW);
-    for (uint64_t i = passed; i < XSEG_DECAY_WINDOW; i++)
-        most = xseg_max(most, window->peak[(part - i) % XSEG_DECAY_WINDOW]);
-    return most;
-}
-
-static uint64_t floor_of(struct xseg_device *device, const struct xseg_config *config,
-                         const struct xseg_idle_ages *ages)
-{
-    const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
-    const uint64_t all = idle_bytes(ages);
-
-    XSEG_ASSERT(ages->fresh <= all);
-    const uint64_t idle = all - ages->fresh;
-    const uint64_t used = reserved - xseg_min(reserved, idle);
-
-    return xseg_max(xseg_bounds_keep(&device->bounds),
-                    note_use(&device->decay->window, ages->now, config->keep_window_s, used));
 }
 
 /* --- How much goes. --- */
@@ -176,9 +171,7 @@ uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *c
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
-    const uint64_t floor = xseg_max(
-        xseg_bounds_keep(&device->bounds),
-        used_of_window(&device->decay->window, device->decay->time, config->keep_window_s));
+    const uint64_t floor = floor_at(device, config, device->decay->time);
     const uint64_t above = config->idle_ms < 0 ? 0 : reserved - xseg_min(reserved, floor);
 
     return idle - xseg_min(idle, xseg_max(above, demanded(device, config)));
@@ -190,8 +183,13 @@ static uint64_t let_curve_go(struct xseg_device *device, const struct xseg_confi
 {
     struct xseg_decay *decay = device->decay;
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
-    const uint64_t kept = floor_of(device, config, ages);
-    const uint64_t above = reserved - xseg_min(reserved, kept);
+    const uint64_t idle = idle_bytes(ages);
+
+    XSEG_ASSERT(ages->fresh <= idle);
+    record_use(&decay->window, ages->now, config->keep_window_s,
+               reserved - xseg_min(reserved, idle - ages->fresh));
+    const uint64_t floor = floor_at(device, config, ages->now);
+    const uint64_t above = reserved - xseg_min(reserved, floor);
 
     decay->owed += config->idle_ms < 0 ? 0 : let_go(ages, elapsed);
     decay->owed = xseg_min(decay->owed, above);
@@ -208,23 +206,7 @@ static void note_cost(struct xseg_decay *decay, uint64_t spent, uint64_t pages)
     decay->page_cost = xseg_max(decay->page_cost, 1);
 }
 
-/* Take what limits want back from the page cache first; returns how many pages went. */
-static uint64_t empty_cache(struct xseg_device *device, uint64_t *wanted, uint64_t pages)
-{
-    const uint64_t idle = xseg_pages_bytes(&device->pages);
-    const uint64_t count = xseg_pages_shrink(&device->pages, idle - xseg_min(idle, *wanted), pages);
-
-    XSEG_ASSERT(count <= pages && xseg_pages_bytes(&device->pages) <= idle);
-    *wanted -= xseg_min(*wanted, idle - xseg_pages_bytes(&device->pages));
-    return count;
-}
-
-/*
- * Release idle pages, the oldest first.
- *
- * bytes: how many; with `rounds_up` the last page may exceed them
- * keep:  pages become idle pages of the device, up to page_cache_mb
- */
+/* Release the idle pages that a limit selects.  keep: they become idle pages of the device; else the driver gets them */
 static xseg_status release(struct xseg_device *device, const struct xseg_idle_limit *limit,
                            bool keep, enum xseg_history_action cause,
                            struct xseg_reclaim_result *result)
@@ -263,7 +245,8 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
         return XSEG_OK;
     XSEG_SPAN_BEGIN(decay, device->context.ordinal, xseg_max(curved, wanted));
     const uint64_t start = xseg_clock_fine(clock_of(device));
-    const uint64_t cached = empty_cache(device, &wanted, pages);
+    /* Limits are met from the page cache first. */
+    const uint64_t cached = xseg_reclaim_page_cache(device, &wanted, pages);
     struct xseg_idle_limit limit = {.ages = &ages, .rounds_up = wanted > curved};
     xseg_idle_choose(&limit, xseg_max(curved, wanted), 0, pages - cached);
     const xseg_status status = release(device, &limit, wanted == 0 && config->page_cache_bytes != 0,
@@ -386,7 +369,7 @@ uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *c
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && !xseg_pending_captures(device->pending));
     xseg_pending_poll(device->pending);
     xseg_leaving_look(device, false);
-    (void)empty_cache(device, &wanted, UINT64_MAX);
+    (void)xseg_reclaim_page_cache(device, &wanted, UINT64_MAX);
     if (wanted != 0) {
         xseg_idle_count(device, xseg_decay_now(device), span(config), NULL, &ages);
         struct xseg_idle_limit limit = {.ages = &ages, .rounds_up = true};

@@ -53,6 +53,16 @@ static bool is_in_scope(const struct xseg_reclaim_policy *policy, const struct x
     return true;
 }
 
+uint64_t xseg_reclaim_page_cache(struct xseg_device *device, uint64_t *bytes, uint64_t pages)
+{
+    const uint64_t idle = xseg_pages_bytes(&device->pages);
+    const uint64_t count = xseg_pages_shrink(&device->pages, idle - xseg_min(idle, *bytes), pages);
+
+    XSEG_ASSERT(count <= pages && xseg_pages_bytes(&device->pages) <= idle);
+    *bytes -= xseg_min(*bytes, idle - xseg_pages_bytes(&device->pages));
+    return count;
+}
+
 /* --- Claim. --- */
 
 /* Count a page off the quota; false if the page stays cached. */

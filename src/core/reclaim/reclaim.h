@@ -100,4 +100,10 @@ struct xseg_reclaim_result {
 xseg_status xseg_reclaim(struct xseg_device *device, const struct xseg_reclaim_policy *policy,
                          struct xseg_reclaim_result *result);
 
+/*
+ * Release idle pages of a device, its page cache, before memory of arenas: up to `*bytes`, which are reduced by what was
+ * released, and up to a number of pages.  Returns the number of released pages.
+ */
+uint64_t xseg_reclaim_page_cache(struct xseg_device *device, uint64_t *bytes, uint64_t pages);
+
 #endif

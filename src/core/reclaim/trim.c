@@ -194,18 +194,16 @@ static void empty_page_cache(struct trim *trim)
 
     XSEG_ASSERT(is_all(trim->plan));
     if (trim->plan->idle_ms == 0) {
-        (void)xseg_pages_shrink(pages, had - xseg_min(had, trim->most), UINT64_MAX);
+        (void)xseg_reclaim_page_cache(trim->device, &trim->most, UINT64_MAX);
     } else {
         const uint64_t now = xseg_decay_now(trim->device), age = idle_time(trim->plan);
 
         xseg_pages_set_time(pages, now);
-        (void)xseg_pages_release_old(pages, now - xseg_min(now, age), trim->most);
+        trim->most -= xseg_min(trim->most,
+                               xseg_pages_release_old(pages, now - xseg_min(now, age), trim->most));
     }
-    XSEG_ASSERT(xseg_pages_bytes(pages) <= had);
-    const uint64_t released = had - xseg_pages_bytes(pages);
-    trim->most -= xseg_min(trim->most, released);
-    trim->done->returned += released;
-    trim->done->kept_asked += had - released;
+    trim->done->returned += had - xseg_pages_bytes(pages);
+    trim->done->kept_asked += xseg_pages_bytes(pages);
 }
 
 static xseg_status reclaim(struct trim *trim, struct xseg_reclaim_result *result)
@@ -256,7 +254,6 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_tri
     const uint64_t returned_before = done->returned;
     struct xseg_reclaim_result result = {.released = 0};
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pending_captures(device->pending)) {
@@ -292,10 +289,21 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
 {
     const int ordinal = device->context.ordinal;
 
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_SPAN_BEGIN(trim, ordinal, atomic_load_explicit(&device->reserved, memory_order_relaxed));
     const xseg_status status = trim_device(device, plan, done);
     XSEG_SPAN_END(trim, ordinal, status);
     return status;
+}
+
+xseg_status xseg_trim_everything(struct xseg_device *device, bool wait)
+{
+    const struct xseg_trim_plan everything = {.wait = wait};
+    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+
+    return xseg_trim_device(device, &everything, &done) == XSEG_ERR_DEVICE_LOST
+               ? XSEG_ERR_DEVICE_LOST
+               : XSEG_OK;
 }
 
 /* --- Trim to the limits. --- */

@@ -29,6 +29,16 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
                              struct xseg_trimmed *done);
 
 /*
+ * Release all idle memory of a device before a request is retried.  The caller holds the device memory lock and no other
+ * lock.
+ *
+ * wait: wait for pending blocks and streams
+ * Returns: XSEG_OK, also if a stream could not be queried or waited for: the memory of other streams is released;
+ *          XSEG_ERR_DEVICE_LOST
+ */
+xseg_status xseg_trim_everything(struct xseg_device *device, bool wait);
+
+/*
  * After a change of limits (bounds.h), release the page cache above page_cache_mb and, down to the hard limit, memory that
  * is idle and has no queued work.  The caller holds no lock.
  *
