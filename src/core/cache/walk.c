@@ -130,3 +130,17 @@ struct xseg_part xseg_walk_at(const struct xseg_extent *extent, uint64_t address
     return part_of_cell(
         record, xseg_cells_last(&extent->cells, xseg_cell_quantum_of(record->extent, address)));
 }
+
+void xseg_walk_arena(const struct xseg_arena *arena, xseg_walk_visitor *visit, void *self)
+{
+    XSEG_ASSERT(visit != NULL);
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        XSEG_WALK(part, extent)
+        {
+            visit(self, &part);
+        }
+    }
+}

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A walk over the blocks of an extent, by value and in the order of their addresses: a caller that only
- * reads need not know how an arena keeps its blocks.
+ * The walk: every block and unmapped range of an extent or an arena, by value and by address within an extent.  The reader
+ * does not depend on how an arena stores its blocks.
  *
  *     XSEG_WALK(part, extent)
  *         bytes += part.state == XSEG_BLOCK_LIVE ? part.bytes : 0;
+ *
+ * Explain, snapshots and the out-of-memory report walk whole devices (xseg_device_walk(), picture.h).
  *
  * Locking: ARENA of the extent's arena is held from the first part to the last.
  */
@@ -34,6 +36,12 @@ struct xseg_part xseg_walk_at(const struct xseg_extent *extent, uint64_t address
 #define XSEG_WALK(part, extent_)                                                  \
     for (struct xseg_part part = xseg_walk_first(extent_); (part).extent != NULL; \
          (part) = xseg_walk_next(&(part)))
+
+/* Is called for each part of a walk. */
+typedef void xseg_walk_visitor(void *self, const struct xseg_part *part);
+
+/* Visit all extents of an arena. */
+void xseg_walk_arena(const struct xseg_arena *arena, xseg_walk_visitor *visit, void *self);
 
 static inline uint64_t xseg_part_end(const struct xseg_part *part)
 {

@@ -13,6 +13,27 @@ void xseg_device_visit_arenas(struct xseg_device *device,
         xseg_pool_visit_arenas(pool, visit, self);
 }
 
+struct walk {
+    xseg_walk_visitor *visit;
+    void *self;
+};
+
+static void walk_arena(void *self, struct xseg_arena *arena)
+{
+    const struct walk *walk = self;
+
+    xseg_arena_lock(arena);
+    xseg_walk_arena(arena, walk->visit, walk->self);
+    xseg_arena_unlock(arena);
+}
+
+void xseg_device_walk(struct xseg_device *device, xseg_walk_visitor *visit, void *self)
+{
+    struct walk walk = {visit, self};
+
+    xseg_device_visit_arenas(device, walk_arena, &walk);
+}
+
 static void hold_arena(void *self, struct xseg_arena *arena) XSEG_UNCHECKED
 {
     struct xseg_arena **first = self;

@@ -13,6 +13,7 @@
 
 #include "src/base/fork.h"
 #include "src/core/block/page_map.h"
+#include "src/core/cache/walk.h"
 #include "src/core/device/bounds.h"
 #include "src/core/device/pools.h"
 #include "src/core/device/route.h"
@@ -139,6 +140,9 @@ xseg_status xseg_device_make_copier(struct xseg_device *device);
 /* Visit every arena of the device. */
 void xseg_device_visit_arenas(struct xseg_device *device,
                               void (*visit)(void *self, struct xseg_arena *arena), void *self);
+
+/* Walk all blocks and unmapped ranges of the device, O(blocks).  Each arena is locked while its blocks are visited. */
+void xseg_device_walk(struct xseg_device *device, xseg_walk_visitor *visit, void *self);
 
 /*
  * Take the locks of all arenas of the device, so that what is read of them is of one moment.  GROWTH is held, and no

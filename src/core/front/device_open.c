@@ -10,7 +10,6 @@
 #include "src/core/arena/origins.h"
 #include "src/core/budget/budget.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/history/stack_text.h"
 #include "src/core/pending/deferred.h"
@@ -169,29 +168,18 @@ struct survivors {
 /* Frames of the stack that allocated a survivor. */
 #define FRAMES_SHOWN 3u
 
-static void find_live(void *self, struct xseg_arena *arena)
+static void note_live(void *self, const struct xseg_part *part)
 {
+    const struct xseg_arena *arena = part->extent->arena;
     struct survivors *live = self;
 
-    xseg_arena_lock(arena);
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-
-        XSEG_WALK(part, extent)
-        {
-            if (part.state != XSEG_BLOCK_LIVE)
-                continue;
-            if (live->count++ >= 4)
-                continue;
-            xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
-                          live->count > 1 ? "," : "", part.base, part.requested,
-                          (void *)xseg_arena_stream(arena)->handle);
-            xseg_stack_text_add(arena->history->store, xseg_origins_of(extent, part.base).stack,
-                                FRAMES_SHOWN, " from ", &live->text);
-        }
-    }
-    xseg_arena_unlock(arena);
+    if (part->state != XSEG_BLOCK_LIVE || live->count++ >= 4)
+        return;
+    xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
+                  live->count > 1 ? "," : "", part->base, part->requested,
+                  (void *)xseg_arena_stream(arena)->handle);
+    xseg_stack_text_add(arena->history->store, xseg_origins_of(part->extent, part->base).stack,
+                        FRAMES_SHOWN, " from ", &live->text);
 }
 
 static void end_extents(void *self, struct xseg_arena *arena)
@@ -297,7 +285,7 @@ xseg_status xseg_device_expect_none_live(struct xseg_device *device)
                          device->context.ordinal);
     xseg_text_init(&live.text, live.buffer, sizeof(live.buffer));
     xseg_lock_take(&device->growth_lock);
-    xseg_device_visit_arenas(device, find_live, &live);
+    xseg_device_walk(device, note_live, &live);
     const uint64_t pinned = xseg_mapping_pinned(device);
     xseg_lock_give(&device->growth_lock);
     if (live.count == 0 && pinned != 0 && !xseg_context_is_lost(&device->context))

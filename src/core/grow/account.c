@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/grow/account.h"
 
-#include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/grow/stretch.h"
 #include "src/core/reclaim/idle.h"
@@ -59,29 +58,20 @@ static void add_cached(struct xseg_account *account, const struct xseg_arena *ar
     }
 }
 
-static void add_arena(void *self, struct xseg_arena *arena)
+static void count_part(void *self, const struct xseg_part *part)
 {
     struct xseg_account *account = self;
+    const struct xseg_arena *arena = part->extent->arena;
 
     /* Evicted blocks take no memory. */
     if (arena->pool->state == XSEG_POOL_PAUSED)
         return;
-    xseg_arena_lock(arena);
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-
-        XSEG_WALK(part, extent)
-        {
-            account->live += part.state == XSEG_BLOCK_LIVE ? part.bytes : 0;
-            account->pending += part.state == XSEG_BLOCK_PENDING ? part.bytes : 0;
-            if (part.state == XSEG_BLOCK_PENDING && xseg_pool_may_shrink(arena->pool))
-                account->pending_whole += whole_of(&part).loose;
-            if (part.state == XSEG_BLOCK_CACHED)
-                add_cached(account, arena, &part);
-        }
-    }
-    xseg_arena_unlock(arena);
+    account->live += part->state == XSEG_BLOCK_LIVE ? part->bytes : 0;
+    account->pending += part->state == XSEG_BLOCK_PENDING ? part->bytes : 0;
+    if (part->state == XSEG_BLOCK_PENDING && xseg_pool_may_shrink(arena->pool))
+        account->pending_whole += whole_of(part).loose;
+    if (part->state == XSEG_BLOCK_CACHED)
+        add_cached(account, arena, part);
 }
 
 /* Bytes that the request would have to map, in small pages and where the fewest are missing, or to allocate. */
@@ -115,7 +105,7 @@ void xseg_account_take(struct xseg_account *account, struct xseg_arena *asked,
                 ? XSEG_SIZE_SMALL_SEGMENT
                 : xseg_round_up(need->config->large_segment_bytes, XSEG_SIZE_SMALL_SEGMENT),
     };
-    xseg_device_visit_arenas(device, add_arena, account);
+    xseg_device_walk(device, count_part, account);
     account->missing = missing(asked, need);
     account->taken = xseg_device_physical(device);
     account->reusable = xseg_pages_bytes(&device->pages);

@@ -165,7 +165,7 @@ static void put_reason(struct xseg_reasons *reasons, const struct xseg_reason *p
     reasons->list[reasons->count++] = *page;
 }
 
-/* --- One segment: its pages and its blocks side by side. --- */
+/* --- The pages of a segment, while the walk visits its blocks. --- */
 
 static uint64_t page_since(const struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
@@ -174,20 +174,6 @@ static uint64_t page_since(const struct xseg_segment *segment, uint32_t first, u
     for (uint32_t at = first; at < first + count; at++)
         since = xseg_max(since, segment->since[at]);
     return since;
-}
-
-/* Add the blocks that lie between two addresses; *part moves on to the block that reaches `end`. */
-static void add_parts(struct xseg_reason *reason, struct xseg_part *part, uint64_t begin,
-                      uint64_t end)
-{
-    while (part->extent != NULL && xseg_part_end(part) <= begin)
-        *part = xseg_walk_next(part);
-    while (part->extent != NULL && part->base < end) {
-        add_part(reason, part, xseg_min(xseg_part_end(part), end) - xseg_max(part->base, begin));
-        if (xseg_part_end(part) >= end)
-            return;
-        *part = xseg_walk_next(part);
-    }
 }
 
 /* Note what is registered of a page, and that an idle one is pinned, by a registration or otherwise, or exported: these
@@ -220,45 +206,80 @@ static void note_age(const struct xseg_explaining *look, const struct xseg_exten
             xseg_origins_age(extent, (uint64_t)(uintptr_t)page->block, look->origins_now);
 }
 
-static void look_at_pages(struct xseg_explaining *look, const struct xseg_extent *extent,
-                          size_t first)
+static void begin_page(struct xseg_explaining *look, const struct xseg_extent *extent,
+                       uint32_t first, uint32_t count)
 {
     const struct xseg_segment *segment = &extent->segment;
-    struct xseg_part part = xseg_walk_first(extent);
-    uint32_t count;
+    const bool is_expandable = xseg_segment_is_expandable(segment);
 
-    for (uint32_t at = 0; at < segment->granules; at += count) {
-        count = segment->length[at] != 0 ? segment->length[at] : 1;
-        if (!xseg_segment_is_mapped(segment, at))
-            continue;
-        const uint64_t base = segment->base + at * segment->granule_bytes;
-        const uint64_t bytes = count * segment->granule_bytes;
-        struct xseg_reason page =
-            begin_reason(look, extent, base, bytes, page_since(segment, at, count));
-
-        add_parts(&page, &part, base, base + bytes);
-        note_held(look, &page, extent, at, count);
-        note_age(look, extent, &page);
-        put_reason(look->reasons, &page, look->reasons->count > first);
-    }
+    look->page =
+        begin_reason(look, extent, segment->base + first * segment->granule_bytes,
+                     is_expandable ? count * segment->granule_bytes : segment->bytes,
+                     is_expandable ? page_since(segment, first, count) : segment->since[0]);
+    look->page_count = count;
 }
 
-static void look_at_segment(struct xseg_explaining *look, const struct xseg_extent *extent)
+/* Add the page, which all its blocks have been counted for, to the reasons. */
+static void end_page(struct xseg_explaining *look)
 {
-    const struct xseg_segment *segment = &extent->segment;
+    note_held(look, &look->page, look->extent, look->granule, look->page_count);
+    note_age(look, look->extent, &look->page);
+    put_reason(look->reasons, &look->page, look->reasons->count > look->segment_first);
+    look->granule += look->page_count;
+    look->page_count = 0;
+}
 
-    if (xseg_segment_is_expandable(segment)) {
-        look_at_pages(look, extent, look->reasons->count);
-        return;
+/* Begin the first mapped page that begins below an address, from the current granule on.  Returns false if there is none. */
+static bool find_page(struct xseg_explaining *look, uint64_t end)
+{
+    const struct xseg_segment *segment = &look->extent->segment;
+    uint32_t count;
+
+    if (!xseg_segment_is_expandable(segment)) {
+        if (look->granule == 0)
+            begin_page(look, look->extent, 0, 1);
+        return look->granule == 0;
     }
-    struct xseg_part part = xseg_walk_first(extent);
-    struct xseg_reason whole =
-        begin_reason(look, extent, segment->base, segment->bytes, segment->since[0]);
+    for (; look->granule < segment->granules; look->granule += count) {
+        if (segment->base + look->granule * segment->granule_bytes >= end)
+            return false;
+        count = segment->length[look->granule] != 0 ? segment->length[look->granule] : 1;
+        if (xseg_segment_is_mapped(segment, look->granule)) {
+            begin_page(look, look->extent, look->granule, count);
+            return true;
+        }
+    }
+    return false;
+}
 
-    add_parts(&whole, &part, segment->base, segment->base + segment->bytes);
-    note_held(look, &whole, extent, 0, 1);
-    note_age(look, extent, &whole);
-    put_reason(look->reasons, &whole, false);
+static void begin_segment(struct xseg_explaining *look, const struct xseg_extent *extent)
+{
+    struct xseg_arena *arena = extent->arena;
+
+    XSEG_ASSERT(look->page_count == 0);
+    look->extent = extent;
+    look->granule = 0;
+    look->segment_first = look->reasons->count;
+    if (look->count > 0 && look->arenas[look->count - 1].arena == arena)
+        return;
+    XSEG_ASSERT(look->count < look->room);
+    look->arenas[look->count++] = (struct xseg_explained_arena){arena, look->reasons->count};
+}
+
+void xseg_explain_part(struct xseg_explaining *look, const struct xseg_part *part)
+{
+    const uint64_t end = xseg_part_end(part);
+
+    if (part->extent != look->extent)
+        begin_segment(look, part->extent);
+    while (look->page_count != 0 || find_page(look, end)) {
+        const uint64_t base = (uintptr_t)look->page.base, page_end = base + look->page.bytes;
+
+        add_part(&look->page, part, xseg_min(end, page_end) - xseg_max(part->base, base));
+        if (end < page_end)
+            return;
+        end_page(look);
+    }
 }
 
 /* --- Why idle memory stays. --- */
@@ -438,22 +459,11 @@ xseg_status xseg_explain_begin(struct xseg_explaining *look)
     return make_room(look);
 }
 
-void xseg_explain_look(struct xseg_explaining *look, struct xseg_arena *arena)
-{
-    if (xseg_list_is_empty(&arena->extents))
-        return;
-    XSEG_ASSERT(look->count < look->room);
-    look->arenas[look->count++] = (struct xseg_explained_arena){arena, look->reasons->count};
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        look_at_segment(look, XSEG_CONTAINER(node, struct xseg_extent, link));
-    }
-}
-
 xseg_status xseg_explain_end(struct xseg_explaining *look)
 {
     struct xseg_device *device = look->device;
 
+    XSEG_ASSERT(look->page_count == 0);
     name_keepers(look);
     xseg_status status = xseg_borrowed_weigh(look);
     free(look->arenas);
@@ -466,11 +476,9 @@ xseg_status xseg_explain_end(struct xseg_explaining *look)
     return weigh_decay(look, look->first);
 }
 
-static void look_at_arena(void *self, struct xseg_arena *arena)
+static void visit(void *self, const struct xseg_part *part)
 {
-    xseg_arena_lock(arena);
-    xseg_explain_look(self, arena);
-    xseg_arena_unlock(arena);
+    xseg_explain_part(self, part);
 }
 
 xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_config *config,
@@ -484,7 +492,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
     xseg_lock_take(&device->growth_lock);
     xseg_status status = xseg_explain_begin(&look);
     if (status == XSEG_OK) {
-        xseg_device_visit_arenas(device, look_at_arena, &look);
+        xseg_device_walk(device, visit, &look);
         status = xseg_explain_end(&look);
     }
     xseg_lock_give(&device->growth_lock);

@@ -38,6 +38,11 @@ struct xseg_explaining {
     uint64_t origins_now; /* time of origins.h */
     bool asks;            /* the driver may be asked */
     uint64_t stranded;    /* so far; struct xseg_device has it, too */
+    /* The segment that the walk visits, and the page whose blocks are being counted. */
+    const struct xseg_extent *extent;
+    size_t segment_first; /* the first reason of the segment */
+    struct xseg_reason page;
+    uint32_t granule, page_count; /* of the page; 0 granules: between two pages */
 };
 
 /* What a live block has beyond what was asked for, since it is one page alone (single_page); bytes. */
@@ -58,8 +63,8 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
                                 struct xseg_reasons *reasons);
 
 /*
- * As xseg_explain_device(), in steps, between which GROWTH is held: begin; look at each arena, with its lock held; end,
- * with no other lock held.  Only what was begun is ended, and always.
+ * As xseg_explain_device(), in steps, between which GROWTH is held: begin; count each part of a walk over the device, with
+ * the lock of its arena held; end, with no other lock held.  Only what was begun is ended, and always.
  *
  * explaining: `device`, `config`, `reasons`, `origins_now` and `asks` are set, the rest is 0.  Unless it asks, no page has
  *             the reason STREAM, and none FLOOR where the floor depends on the device's free memory
@@ -67,7 +72,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_explain_begin(struct xseg_explaining *explaining);
-void xseg_explain_look(struct xseg_explaining *explaining, struct xseg_arena *arena);
+void xseg_explain_part(struct xseg_explaining *explaining, const struct xseg_part *part);
 xseg_status xseg_explain_end(struct xseg_explaining *explaining);
 
 /*

@@ -6,7 +6,6 @@
 
 #include "src/base/error.h"
 #include "src/core/arena/origins.h"
-#include "src/core/cache/walk.h"
 #include "vmm/evicted.h"
 
 /* Addresses that blocks and runs may take: enough for 2^28 of them. */
@@ -77,34 +76,24 @@ static bool add_block(struct xseg_picture *picture, struct xseg_picture_run *run
     return true;
 }
 
-/* A run ends at a hole, and where pages of a paused pool that are away meet others. */
-static bool look_at_segment(struct xseg_picture *picture, const struct xseg_extent *extent)
+/* A run ends at an unmapped range, and where pages of a paused pool that are evicted meet others. */
+static bool add_part(struct xseg_picture *picture, const struct xseg_part *part)
 {
-    struct xseg_picture_run *run = NULL;
+    const struct xseg_arena *arena = part->extent->arena;
+    struct xseg_picture_run *run = picture->run;
 
-    XSEG_WALK(part, extent)
-    {
-        if (part.state == XSEG_BLOCK_HOLE) {
-            run = NULL;
-            continue;
-        }
-        const bool away =
-            ((struct xseg_arena *)extent->arena)->is_paused && is_away(&extent->segment, part.base);
-        if (run == NULL || run->is_away != away)
-            run = begin_run(picture, &part, away);
-        if (run == NULL || !add_block(picture, run, &part))
-            return false;
-    }
-    return true;
-}
-
-static bool look_at_arena(struct xseg_picture *picture, const struct xseg_arena *arena)
-{
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        if (!look_at_segment(picture, XSEG_CONTAINER(node, struct xseg_extent, link)))
-            return false;
-    }
+    if (part->extent != picture->extent)
+        run = NULL;
+    picture->extent = part->extent;
+    picture->run = NULL;
+    if (part->state == XSEG_BLOCK_HOLE)
+        return true;
+    const bool away = arena->is_paused && is_away(&part->extent->segment, part->base);
+    if (run == NULL || run->is_away != away)
+        run = begin_run(picture, part, away);
+    if (run == NULL || !add_block(picture, run, part))
+        return false;
+    picture->run = run;
     return true;
 }
 
@@ -139,21 +128,36 @@ static bool begin(struct xseg_picture *picture)
            xseg_bump_init(&picture->runs, RESERVED_BYTES);
 }
 
-/* A block that one thread gives up and another takes is in one arena at a time only if nothing goes on in any of them. */
+/* The results of the walk. */
+struct taking {
+    struct xseg_picture *picture;
+    struct xseg_explaining *explaining;
+    bool has_room;
+};
+
+static void visit(void *self, const struct xseg_part *part)
+{
+    struct taking *taking = self;
+
+    taking->has_room = taking->has_room && add_part(taking->picture, part);
+    xseg_explain_part(taking->explaining, part);
+}
+
+/* A block that one thread frees and another allocates is in one arena only if all arenas are locked together. */
 static bool look(struct xseg_device *device, struct xseg_picture *picture,
                  struct xseg_explaining *explaining)
 {
-    bool has_room = begin(picture);
+    struct taking taking = {picture, explaining, begin(picture)};
 
     struct xseg_arena *first = xseg_device_hold_arenas(device);
     xseg_device_history_begin_cut(device, &picture->ends);
     for (struct xseg_arena *arena = first; arena != NULL; arena = arena->held_next) {
-        has_room = has_room && look_at_arena(picture, arena);
-        xseg_explain_look(explaining, arena);
+        xseg_walk_arena(arena, visit, &taking);
         xseg_device_history_cut(arena);
     }
     xseg_device_let_arenas_go(first);
-    return xseg_device_history_list_ends(device, &picture->ends) && has_room && sort_runs(picture);
+    return xseg_device_history_list_ends(device, &picture->ends) && taking.has_room &&
+           sort_runs(picture);
 }
 
 xseg_status xseg_picture_take(struct xseg_device *device, struct xseg_picture *picture,

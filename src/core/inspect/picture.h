@@ -41,16 +41,19 @@ struct xseg_picture {
     size_t count;
     uint64_t live_blocks;
     struct xseg_history_ends ends;
+    /* The segment that the walk visits, and the run to which its next block may belong; or NULL. */
+    const struct xseg_extent *extent;
+    struct xseg_picture_run *run;
 };
 
 /*
  * Take a picture of a device.  GROWTH is held.
  *
  * picture:    filled in, also on failure; the caller ends it with xseg_picture_fini()
- * explaining: begun; it looks at the same moment
+ * explaining: begun; the same walk counts its parts
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
- * Cost:    no driver call; two walks over all blocks, for which hits wait
+ * Cost:    no driver call; one walk over all blocks, for which hits wait
  */
 xseg_status xseg_picture_take(struct xseg_device *device, struct xseg_picture *picture,
                               struct xseg_explaining *explaining);
