@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/metrics.h"
 
-#include "src/core/metrics/metrics_file.h"
 #include "src/core/metrics/metrics_text.h"
 #include "src/entry.h"
 
 xseg_status xseg_metrics(struct xseg_allocator *allocator, char *text, size_t bytes, size_t *needed)
 {
-    struct xseg_figures figures;
     size_t whole = 0;
 
     XSEG_ENTRY_CHECK(allocator);
     XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "xseg_metrics: text is NULL");
-    xseg_status status = xseg_figures_take(allocator, &figures);
-    if (status == XSEG_OK)
-        status = xseg_metrics_text_write(&figures, text, bytes, &whole);
-    xseg_figures_end(&figures);
+    const xseg_status status = xseg_metrics_text_write(allocator, text, bytes, &whole);
     if (status == XSEG_OK && needed != NULL)
         *needed = whole;
     return status;

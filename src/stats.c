@@ -3,14 +3,11 @@
 
 #include <string.h>
 
-#include "src/core/device/pool_stats.h"
+#include "src/core/device/counters.h"
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_audit.h"
-#include "src/core/inspect/device_figures.h"
-#include "src/core/pending/poison.h"
 #include "src/core/pools/share.h"
 #include "src/core/registration/registrations.h"
-#include "src/core/stats/stat_fields.h"
 #include "src/entry.h"
 
 /* Find the device that `where` selects, and its private pool or NULL. */
@@ -40,36 +37,16 @@ static xseg_status find(struct xseg_allocator *allocator, const struct xseg_wher
     return xseg_allocator_device(allocator, chosen.device, out);
 }
 
-/* Whether the host bytes are wanted, which the kernel is asked for. */
-static void read_device(struct xseg_device *device, bool with_host_bytes,
-                        struct xseg_statistics *stats)
+/* Add what upper modules count.  The kernel is queried for host bytes, so only if the caller's structure has them. */
+static void add_other(struct xseg_device *device, bool has_host_bytes,
+                      struct xseg_statistics *stats)
 {
-    const struct xseg_config *config = xseg_allocator_config(device->allocator);
+    struct xseg_registrations *registrations = device->allocator->registrations;
 
-    memset(stats, 0, sizeof(*stats));
-    stats->limit_bytes = xseg_device_limit(device);
-    stats->max_split_size = config->max_split_bytes;
-    for (unsigned i = 0; i < XSEG_COUNTS; i++) {
-        const enum xseg_count what = (enum xseg_count)i;
-
-        for (unsigned group = 0; group < xseg_stat_fields_count(what); group++)
-            xseg_stat_fields_of(stats, what)[group] =
-                xseg_totals_read(&device->totals, (enum xseg_stat_group)group, what);
-    }
-#define READ(name, member) \
-    stats->member = atomic_load_explicit(&device->name, memory_order_relaxed);
-    XSEG_DEVICE_COUNTERS(READ)
-#undef READ
-    stats->device_bytes = device->context.total_bytes;
-    stats->physical_bytes = xseg_device_physical(device);
-    stats->stuck_bytes = xseg_leftovers_bytes(&device->leftovers);
-    stats->address_bytes = atomic_load_explicit(&device->addresses, memory_order_relaxed);
-    if (with_host_bytes)
+    if (has_host_bytes)
         stats->host_bytes = xseg_device_host_bytes(device);
-    stats->idle_page_bytes = xseg_pages_bytes(&device->pages);
-    stats->paused_bytes = atomic_load_explicit(&device->evicted, memory_order_relaxed);
     stats->imported_bytes = xseg_sharing_imported(device->sharing);
-    stats->overwrites = atomic_load_explicit(&device->poison->overwrites, memory_order_relaxed);
+    stats->registered_bytes = xseg_registrations_bytes(registrations, device->context.ordinal);
 }
 
 xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where *where,
@@ -86,15 +63,14 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(device != NULL);
-    if (pool == NULL)
-        read_device(device, out->struct_bytes > offsetof(struct xseg_statistics, host_bytes),
-                    &stats);
-    else
-        xseg_pool_stats_read(pool, &stats);
-    stats.registered_bytes =
-        pool == NULL ? xseg_registrations_bytes(allocator->registrations, device->context.ordinal)
-                     : xseg_registrations_pool_bytes(allocator->registrations,
-                                                     device->context.ordinal, pool);
+    if (pool == NULL) {
+        xseg_counters_read_device(device, &stats);
+        add_other(device, out->struct_bytes > offsetof(struct xseg_statistics, host_bytes), &stats);
+    } else {
+        xseg_counters_read_pool(pool, &stats);
+        stats.registered_bytes =
+            xseg_registrations_pool_bytes(allocator->registrations, device->context.ordinal, pool);
+    }
     XSEG_ENTRY_FILL(out, &stats);
     return XSEG_OK;
 }
@@ -112,19 +88,10 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
     const xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)
         return status;
-    if (pool != NULL) {
-        xseg_pool_stats_reset(pool, what);
-        return XSEG_OK;
-    }
-    if ((what & XSEG_RESET_PEAK) != 0)
-        xseg_totals_reset_peaks(&device->totals);
-    if ((what & XSEG_RESET_ACCUMULATED) != 0) {
-        xseg_totals_reset_accumulated(&device->totals);
-#define RESET(name, member) atomic_store_explicit(&device->name, 0, memory_order_relaxed);
-        XSEG_DEVICE_COUNTERS(RESET)
-#undef RESET
-        atomic_store_explicit(&device->poison->overwrites, 0, memory_order_relaxed);
-    }
+    if (pool != NULL)
+        xseg_counters_reset_pool(pool, what);
+    else
+        xseg_counters_reset_device(device, what);
     return XSEG_OK;
 }
 
@@ -137,6 +104,44 @@ xseg_status xseg_driver_calls(struct xseg_allocator *allocator, struct xseg_driv
     if (count != NULL)
         *count = there;
     return XSEG_OK;
+}
+
+/* Free memory: memory of others as of the last query of the driver, memory of this allocator as of now. */
+static void read_free(const struct xseg_device *device, uint64_t now,
+                      struct xseg_device_figures *figures)
+{
+    uint64_t others = 0, age = 0;
+
+    figures->free_bytes = figures->free_age_ms = UINT64_MAX;
+    if (!xseg_dated_read(&device->used_elsewhere, now, &others, &age))
+        return;
+    figures->free_bytes =
+        figures->total_bytes - xseg_min(figures->total_bytes, others + figures->physical_bytes);
+    figures->free_age_ms = age / UINT64_C(1000000);
+}
+
+static void read_figures(struct xseg_allocator *allocator, int ordinal, uint64_t now,
+                         struct xseg_device_figures *figures)
+{
+    struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
+
+    memset(figures, 0, sizeof(*figures));
+    figures->device = ordinal;
+    if (device == NULL)
+        return;
+    const struct xseg_counters counters = xseg_counters_of_device(device);
+    const uint64_t page_cache = xseg_pages_bytes(&device->pages);
+    figures->is_open = true;
+    figures->is_lost = xseg_context_is_lost(&device->context);
+    figures->total_bytes = device->context.total_bytes;
+    figures->limit_bytes = xseg_device_limit(device);
+    figures->physical_bytes =
+        counters.reserved + page_cache + xseg_leftovers_bytes(&device->leftovers);
+    figures->reserved_bytes = counters.reserved;
+    figures->live_bytes = counters.allocated;
+    figures->pending_bytes = counters.pending;
+    figures->idle_bytes = counters.cached + page_cache;
+    read_free(device, now, figures);
 }
 
 xseg_status xseg_devices(struct xseg_allocator *allocator, struct xseg_device_figures *devices,
@@ -153,7 +158,7 @@ xseg_status xseg_devices(struct xseg_allocator *allocator, struct xseg_device_fi
     const uint64_t now = xseg_clock_coarse(&allocator->clock);
     const size_t there = (size_t)allocator->device_count;
     for (size_t i = 0; i < xseg_min(there, capacity); i++) {
-        xseg_device_figures_read(allocator, (int)i, now, &figures);
+        read_figures(allocator, (int)i, now, &figures);
         figures.struct_bytes = xseg_min(entry_bytes, sizeof(figures));
         memcpy((char *)devices + entry_bytes * i, &figures, figures.struct_bytes);
     }

@@ -83,8 +83,7 @@ enum xseg_log_level {
 /** Options of xseg_open().  Initialize with XSEG_OPTIONS_INIT; zero selects the default of each member. */
 struct xseg_options {
     size_t struct_bytes; /* sizeof(struct xseg_options) */
-    const char
-        *driver; /* driver library as for dlopen(), copied; NULL: $XSEG_DRIVER, else libcuda.so.1 */
+    const char *driver;  /* driver library, copied; NULL: $XSEG_DRIVER, else libcuda.so.1 */
     /* Receives log lines without a newline; no lock is held.  NULL: warnings and errors are written to standard error. */
     void (*log)(void *context, enum xseg_log_level level, const char *line);
     void *log_context;
@@ -100,8 +99,8 @@ struct xseg_options {
  * Open an allocator.
  *
  * The clock function can be called by any thread while locks are held, so it must not call the library.  The clock is read
- * when the driver allocates, releases or reports memory, and by metrics.h and explain.h.  While decay or a history is
- * enabled, every allocation and free reads it.
+ * when the driver reports free memory, and by metrics.h and explain.h.  While decay or a history is enabled, every allocation
+ * and free reads it.
  *
  * @param config   configuration string (docs/options.md).  NULL: the first variable that is set among XSEG_ALLOC_CONF,
  *                 PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF.  Strings are not merged.  The default of the key

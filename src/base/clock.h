@@ -2,8 +2,8 @@
 /*
  * The time that decay goes by, in nanoseconds from any start; it never goes back.
  *
- * It is read when memory comes or goes, for metrics, while something decays, and where somebody wants the ages of
- * blocks; never on a hit otherwise.
+ * It is read for metrics, when the driver reports free memory, while something decays, and where ages of blocks are
+ * recorded; otherwise never on a hit.
  */
 #ifndef XSEG_BASE_CLOCK_H
 #define XSEG_BASE_CLOCK_H

@@ -294,7 +294,7 @@ static void expect_no_alarm(struct stage *stage)
     struct xseg_device *device = xseg_allocator_open_device(stage->allocator, 0);
 
     if (device != NULL)
-        assert_int_equal(atomic_load(&device->poison->overwrites), 0);
+        assert_int_equal(atomic_load(&device->overwrites), 0);
 }
 
 /* The fault of the host in the next runs; nth 0 is none. */

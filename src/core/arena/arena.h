@@ -81,7 +81,8 @@ struct xseg_arena {
     struct xseg_counts counts;
     struct xseg_list extents;
     struct xseg_block *holes; /* tree */
-    uint64_t evicted;         /* bytes of blocks whose pages are evicted, see pause.h */
+    /* Bytes of blocks whose pages are evicted, see pause.h; written under the lock, read without. */
+    atomic_uint_fast64_t evicted;
     _Alignas(64) struct xseg_small small;
     struct xseg_slab blocks;        /* struct xseg_block */
     struct xseg_slab uses;          /* struct xseg_use */
@@ -100,8 +101,8 @@ struct xseg_arena {
     uint32_t quarantined; /* of a guarded arena: segments that ended; guarded by GROWTH */
     struct xseg_arena *held_next; /* see xseg_device_hold_arenas(); guarded by GROWTH */
     /* Sums of the arena's increases and decreases when it came to its pool from another one, or when the pool's
-     * totals were reset; without those of lent blocks. */
-    uint64_t up_before[XSEG_COUNTS], down_before[XSEG_COUNTS];
+     * totals were reset; without those of lent blocks.  Written under the lock, read without. */
+    atomic_uint_fast64_t up_before[XSEG_COUNTS], down_before[XSEG_COUNTS];
     uint64_t origins;               /* number of blocks that have an origin; guarded by the lock */
     struct xseg_history *history;   /* the device's */
     struct xseg_history_ring *ring; /* NULL before the first event; guarded by the lock */

@@ -5,7 +5,7 @@
 
 void xseg_flags_lend(struct xseg_arena *arena, struct xseg_block *block)
 {
-    uint64_t *up = arena->lent.up;
+    atomic_uint_fast64_t *up = arena->lent.up;
 
     XSEG_ASSERT(block->state == XSEG_BLOCK_LIVE && !xseg_block_is_lent(block));
     XSEG_ASSERT(arena->is_private && xseg_biased_lock_is_held(&arena->lock));
@@ -22,7 +22,7 @@ void xseg_flags_lend(struct xseg_arena *arena, struct xseg_block *block)
 /* Count a block with flags that its user has freed. */
 static void end_allocation(struct xseg_arena *arena, struct xseg_block *block)
 {
-    uint64_t *down = arena->lent.down;
+    atomic_uint_fast64_t *down = arena->lent.down;
     const bool oversize = (block->flags & XSEG_BLOCK_OVERSIZE) != 0;
 
     XSEG_ASSERT(block->flags != 0 && xseg_biased_lock_is_held(&arena->lock));
@@ -40,7 +40,7 @@ static void end_allocation(struct xseg_arena *arena, struct xseg_block *block)
 /* Count a block that no stream uses any more. */
 static void end_activity(struct xseg_arena *arena, struct xseg_block *block)
 {
-    uint64_t *down = arena->lent.down;
+    atomic_uint_fast64_t *down = arena->lent.down;
 
     if (xseg_block_is_lent(block)) {
         down[XSEG_COUNT_REQUESTED_BYTES] += block->requested;

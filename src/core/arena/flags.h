@@ -20,9 +20,10 @@
 
 struct xseg_arena;
 
-/* What an arena has lent and got back, by quantity; current values are the differences. */
+/* Sums of the blocks that an arena lent and got back, by quantity; current values are the differences.  Written under the
+ * lock of the arena, read without. */
 struct xseg_lent {
-    uint64_t up[XSEG_COUNTS], down[XSEG_COUNTS];
+    atomic_uint_fast64_t up[XSEG_COUNTS], down[XSEG_COUNTS];
 };
 
 /* Lend a live block to the default pool. */

@@ -8,6 +8,7 @@
 #include "src/base/error.h"
 #include "src/core/budget/budget_split.h"
 #include "src/core/device/allocator.h"
+#include "src/core/device/counters.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/decay.h"
 
@@ -132,10 +133,7 @@ static void forget_shares(struct xseg_allocator *allocator)
 /* What could be given back at the most: cached memory, and pages that are mapped nowhere. */
 static uint64_t idle_of(struct xseg_device *device, uint64_t taken)
 {
-    const uint64_t active =
-        xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_ACTIVE_BYTES).current;
-    const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
-    const uint64_t cached = reserved - xseg_min(reserved, active);
+    const uint64_t cached = xseg_counters_of_device(device).cached;
     const uint64_t idle = xseg_min(taken, cached + xseg_pages_bytes(&device->pages));
 
     if (xseg_clock_system() >=

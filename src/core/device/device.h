@@ -37,7 +37,8 @@ struct xseg_sharing;
     X(rejections, num_oom_rejections) \
     X(syncs, num_sync_all_streams)    \
     X(grown, num_device_alloc)        \
-    X(shrunk, num_device_free)
+    X(shrunk, num_device_free)        \
+    X(overwrites, overwrites)
 
 struct xseg_device {
     struct xseg_context context;
@@ -93,7 +94,6 @@ struct xseg_device {
     atomic_uint_fast64_t reserved;  /* bytes mapped or allocated */
     atomic_uint_fast64_t evicted;   /* bytes of blocks whose pages are evicted, see pause.h */
     atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
-    struct xseg_recent_peak recent; /* of `reserved` */
     /* stranded: cached bytes on pages that blocks in use share, by the last explain or look of decay; memory of pools that
      * are held is left out.  used_elsewhere: what others have of the device, by the driver's last answer. */
     struct xseg_dated stranded, used_elsewhere;

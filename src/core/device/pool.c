@@ -37,7 +37,6 @@ void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
     pool->has_own_memory = pool->options.memory.alloc != NULL;
     pool->visitors = 1;
     xseg_list_init(&pool->link);
-    xseg_recent_peak_init(&pool->recent);
     atomic_init(&pool->limit,
                 pool->options.limit_bytes == 0 ? UINT64_MAX : pool->options.limit_bytes);
     atomic_init(&pool->no_split, pool->options.no_split);
@@ -119,9 +118,13 @@ static void reuse(struct xseg_arena *arena, struct xseg_pool *pool,
     arena->pool_number = pool->number;
     atomic_store_explicit(&arena->stream, stream, memory_order_release);
     memset(&arena->lent, 0, sizeof(arena->lent));
-    for (unsigned i = 0; i < XSEG_COUNTS; i++)
-        arena->up_before[i] = arena->down_before[i] =
-            xseg_counts_increases(&arena->counts, (enum xseg_count)i);
+    for (unsigned i = 0; i < XSEG_COUNTS; i++) {
+        const uint64_t up = xseg_counts_increases(&arena->counts, (enum xseg_count)i);
+
+        atomic_store_explicit(&arena->up_before[i], up, memory_order_relaxed);
+        atomic_store_explicit(&arena->down_before[i], up, memory_order_relaxed);
+    }
+
     xseg_arena_unlock(arena);
 }
 
@@ -239,25 +242,6 @@ static void raise_peak(atomic_uint_fast64_t *peak, uint64_t value)
         atomic_store_explicit(peak, value, memory_order_relaxed);
 }
 
-/* Add to a figure, which falls if `more` is negative, and note the change for its recent peak. */
-static void change(atomic_uint_fast64_t *figure, struct xseg_recent_peak *recent, uint64_t now,
-                   int64_t more)
-{
-    const uint64_t before = atomic_fetch_add_explicit(figure, (uint64_t)more, memory_order_relaxed);
-
-    xseg_recent_peak_note(recent, now, before, before + (uint64_t)more);
-}
-
-/* Change what a pool and its device have reserved. */
-static void change_reserved(struct xseg_pool *pool, int64_t more)
-{
-    struct xseg_device *device = pool->device;
-    const uint64_t now = xseg_clock_coarse(&device->allocator->clock);
-
-    change(&pool->reserved, &pool->recent, now, more);
-    change(&device->reserved, &device->recent, now, more);
-}
-
 void xseg_pool_note_growth(struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_pool *pool = arena->pool;
@@ -266,8 +250,9 @@ void xseg_pool_note_growth(struct xseg_arena *arena, uint64_t bytes)
         atomic_fetch_add_explicit(&pool->reserved_part[part], bytes, memory_order_relaxed) + bytes;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    change_reserved(pool, (int64_t)bytes);
-    const uint64_t reserved = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
+    const uint64_t reserved =
+        atomic_fetch_add_explicit(&pool->reserved, bytes, memory_order_relaxed) + bytes;
+    atomic_fetch_add_explicit(&pool->device->reserved, bytes, memory_order_relaxed);
     XSEG_ASSERT(bytes != 0 && reserved >= own && own >= bytes);
     raise_peak(&pool->reserved_peak[XSEG_STAT_ALL], reserved);
     raise_peak(&pool->reserved_peak[XSEG_STAT_SMALL + part], own);
@@ -282,7 +267,8 @@ void xseg_pool_note_shrink(struct xseg_arena *arena, uint64_t bytes)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(atomic_load(&pool->reserved_part[part]) >= bytes);
     XSEG_ASSERT(atomic_load(&pool->device->reserved) >= bytes);
-    change_reserved(pool, -(int64_t)bytes);
+    atomic_fetch_sub_explicit(&pool->reserved, bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&pool->device->reserved, bytes, memory_order_relaxed);
     atomic_fetch_sub_explicit(&pool->reserved_part[part], bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&pool->device->shrunk, 1, memory_order_relaxed);
 }

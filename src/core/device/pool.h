@@ -16,7 +16,6 @@
 
 #include "src/base/check.h"
 #include "src/core/arena/arena.h"
-#include "src/core/stats/recent_peak.h"
 #include "xseg/pool.h"
 
 /* States of a pool; see pause.h. */
@@ -54,7 +53,7 @@ struct xseg_pool {
     /* Bytes mapped or allocated; of these the small and the large arenas'; and the peaks, by enum
      * xseg_stat_group.  Written under GROWTH. */
     atomic_uint_fast64_t reserved, reserved_part[2], reserved_peak[XSEG_STAT_GROUPS];
-    struct xseg_recent_peak recent; /* of `reserved` */
+    atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
 };
 
 /* Initialize a pool that is zeroed.  options: NULL for the default pool */

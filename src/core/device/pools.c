@@ -7,7 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/device/device.h"
-#include "src/core/device/pool_stats.h"
+#include "src/core/device/counters.h"
 #include "src/core/history/context.h"
 
 static struct xseg_pool *pool_of(struct xseg_list *node)
@@ -141,14 +141,6 @@ static struct xseg_pool *remove_visitor(struct xseg_pool *pool)
     return pool;
 }
 
-void xseg_pool_begin_visit(struct xseg_pool *pool)
-{
-    xseg_lock_take(&pool->device->table_lock);
-    XSEG_ASSERT(pool->visitors > 0);
-    pool->visitors++;
-    xseg_lock_give(&pool->device->table_lock);
-}
-
 void xseg_pool_end_visit(struct xseg_pool *pool)
 {
     struct xseg_device *device = pool->device;
@@ -249,7 +241,7 @@ static void notify(struct xseg_pool *pool)
     struct xseg_statistics last;
 
     XSEG_ASSERT(!xseg_lock_is_any_held());
-    xseg_pool_stats_read(pool, &last);
+    xseg_counters_read_pool(pool, &last);
     pool->options.gone(pool->options.gone_context, &last);
 }
 

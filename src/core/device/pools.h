@@ -62,8 +62,7 @@ void xseg_pools_notify_all(struct xseg_device *device);
  * last pool.  A pool that is created during the visits may be left out. */
 struct xseg_pool *xseg_pools_next(struct xseg_device *device, struct xseg_pool *pool);
 
-/* Add a visitor to a pool that the thread visits, and remove a visitor. */
-void xseg_pool_begin_visit(struct xseg_pool *pool);
+/* Remove a visitor. */
 void xseg_pool_end_visit(struct xseg_pool *pool);
 
 /* Take an arena from the free list, or NULL; put one there that is in no list. */

@@ -106,6 +106,7 @@ end_segment:
 xseg_status xseg_extents_announce_reserved(struct xseg_extent *extent, xseg_status status)
 {
     struct xseg_device *device = extent->arena->device;
+    struct xseg_pool *pool = extent->arena->pool;
     const uint64_t bytes = extent->segment.reserved_bytes;
 
     XSEG_ASSERT(status != XSEG_OK || bytes >= extent->segment.bytes);
@@ -113,9 +114,11 @@ xseg_status xseg_extents_announce_reserved(struct xseg_extent *extent, xseg_stat
         status = xseg_extents_announce(extent, false);
     else
         xseg_extents_put(extent);
-    if (status == XSEG_OK)
-        atomic_fetch_add_explicit(&device->addresses, bytes, memory_order_relaxed);
-    return status;
+    if (status != XSEG_OK)
+        return status;
+    atomic_fetch_add_explicit(&device->addresses, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->addresses, bytes, memory_order_relaxed);
+    return XSEG_OK;
 }
 
 xseg_status xseg_extents_reserve_elastic(struct xseg_arena *arena,

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
-#include "src/core/inspect/published.h"
+#include "src/core/inspect/usage.h"
 #include "src/core/registration/registrations.h"
 
 /* How old figures may get while calls come, if reading them takes next to nothing. */
@@ -23,6 +23,9 @@
 
 /* The field of /proc/PID/stat that says when the process began; the name in the second one may hold anything. */
 #define START_FIELD 22
+
+_Static_assert(XSEG_PUBLISHED_POOLS / XSEG_PUBLISHED_DEVICES >= XSEG_USAGE_COMMON,
+               "each device has its rows");
 
 void xseg_publisher_init(struct xseg_publisher *publisher)
 {
@@ -68,6 +71,23 @@ static uint64_t count_changes(struct xseg_allocator *allocator)
     return changes;
 }
 
+void xseg_publisher_fill(struct xseg_allocator *allocator, struct xseg_published_frame *frame)
+{
+    struct xseg_device *open[XSEG_PUBLISHED_DEVICES];
+    uint32_t count = 0;
+
+    for (int i = 0; i < allocator->device_count && count < XSEG_PUBLISHED_DEVICES; i++) {
+        open[count] = xseg_allocator_open_device(allocator, i);
+        count += open[count] != NULL;
+    }
+    frame->device_count = count;
+    frame->pool_count = 0;
+    for (uint32_t i = 0; i < count; i++)
+        frame->pool_count +=
+            xseg_usage_read(open[i], &frame->devices[i], frame->pools + frame->pool_count,
+                            XSEG_PUBLISHED_POOLS / count - XSEG_USAGE_COMMON, NULL);
+}
+
 /* Fill the frame that is not the current one, and make it that. */
 static void put(struct xseg_allocator *allocator, struct xseg_published *published)
 {
@@ -77,7 +97,7 @@ static void put(struct xseg_allocator *allocator, struct xseg_published *publish
     /* A reader that sees a part of this frame also sees that `sequence` has left the frame that was there. */
     atomic_thread_fence(memory_order_release);
     frame->time_ns = xseg_clock_system();
-    xseg_published_fill(allocator, frame);
+    xseg_publisher_fill(allocator, frame);
     __atomic_store_n(&published->sequence, next, __ATOMIC_RELEASE);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A publisher puts the figures of an allocator (published.h) on a board that other processes can read (key publish,
+ * A publisher writes the memory usage of an allocator (usage.h) to shared memory that other processes can read (key publish,
  * xseg/published.h).
  *
  * Publishing is an errand (errands.h).  Figures are put on the board when memory has come or gone since the last time;
@@ -14,6 +14,7 @@
 
 #include "src/base/board.h"
 #include "src/core/device/allocator.h"
+#include "xseg/published.h"
 
 struct xseg_publisher {
     atomic_bool is_busy, is_open;
@@ -26,6 +27,9 @@ void xseg_publisher_init(struct xseg_publisher *publisher);
 
 /* Begin or end to publish, as the configuration in force says.  Where that fails, a line is logged.  No lock is held. */
 void xseg_publisher_follow(struct xseg_allocator *allocator);
+
+/* Fill all of a frame but its time.  Cost: O(pools + arenas). */
+void xseg_publisher_fill(struct xseg_allocator *allocator, struct xseg_published_frame *frame);
 
 /* End to publish, because the allocator ends. */
 void xseg_publisher_end(struct xseg_publisher *publisher);

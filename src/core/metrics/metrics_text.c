@@ -1,13 +1,49 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/metrics/metrics_text.h"
 
-#include <inttypes.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/replacement.h"
 #include "src/base/utf8.h"
+#include "src/core/budget/budget.h"
+#include "src/core/inspect/usage.h"
+
+/* --- Rows. --- */
+
+#define NONE UINT64_MAX /* a value that is not known, or does not exist: its line is left out */
+
+/* Values of a device. */
+struct device_row {
+    struct xseg_published_device usage;
+    uint64_t stranded, stranded_age; /* bytes, nanoseconds; NONE before the first pass */
+    uint64_t used_elsewhere, used_elsewhere_age; /* as stranded: by the last query of the driver */
+    uint64_t pools;                              /* private pools */
+    uint64_t has_part; /* whether the device takes part in a budget; NONE without share_budget */
+    /* Bytes, and the number of other processes; NONE without a budget, or before the first round. */
+    uint64_t share, borrowed, wanted, others;
+    uint64_t asks, served,
+        given; /* counters: requests that waited, those that were served, bytes */
+};
+
+/* Values of a driver entry point. */
+struct call_row {
+    const char *name;
+    uint64_t count, failed;
+    uint64_t spent; /* nanoseconds; NONE: calls are not timed */
+};
+
+struct metrics {
+    struct device_row *device;        /* open devices */
+    struct xseg_published_pool *pool; /* of all of them, those of a device together */
+    size_t devices, pools;
+    struct call_row call[XSEG_DRIVER_CALLS_MOST]; /* entry points that were called */
+    size_t calls;
+};
 
 /* --- Families. --- */
 
@@ -23,83 +59,176 @@ struct family {
 };
 
 static const struct family of_pools[] = {
-    {"xseg_live_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, live),
+    {"xseg_live_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, live),
      "Memory in live blocks; of a paused pool addresses only."},
-    {"xseg_pending_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, pending),
+    {"xseg_pending_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, pending),
      "Memory in blocks that were freed and that another stream may still use."},
-    {"xseg_cached_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, cached),
+    {"xseg_cached_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, cached),
      "Reserved memory in no block."},
-    {"xseg_reserved_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, reserved),
+    {"xseg_reserved_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, reserved),
      "Memory of the driver that is mapped or allocated: live, pending and cached."},
-    {"xseg_reserved_recent_peak_bytes", GAUGE, NUMBER,
-     offsetof(struct xseg_figures_pool, recent_peak),
-     "Highest reserved memory of the last 60 to 65 seconds; not of other and ended."},
-    {"xseg_registered_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, registered),
+    {"xseg_reserved_peak_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, reserved_peak),
+     "Peak of reserved memory since the pool was created or its peaks were reset; of other and "
+     "ended the current value."},
+    {"xseg_registered_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, registered),
      "Memory that has entered registrations (xseg_register); what is registered twice counts "
      "twice."},
-    {"xseg_pool_limit_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_pool, limit),
+    {"xseg_pool_limit_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, limit),
      "Limit on what the pool may reserve; absent without a limit."},
 };
 
 static const struct family of_devices[] = {
-    {"xseg_device_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, total),
+    {"xseg_device_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.total),
      "Memory of the device."},
-    {"xseg_limit_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, limit),
+    {"xseg_limit_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.limit),
      "Limit on what may be taken of the device; absent without a limit."},
-    {"xseg_page_cache_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, page_cache),
+    {"xseg_page_cache_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.page_cache),
      "Pages that are mapped nowhere, kept for reuse."},
-    {"xseg_stuck_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, stuck),
+    {"xseg_stuck_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.stuck),
      "Memory that the driver would not take back."},
-    {"xseg_paused_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, paused),
+    {"xseg_paused_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.paused),
      "Memory of paused pools: addresses only."},
-    {"xseg_device_reserved_recent_peak_bytes", GAUGE, NUMBER,
-     offsetof(struct xseg_figures_device, recent_peak),
-     "Highest reserved memory of all pools together of the last 60 to 65 seconds."},
-    {"xseg_stranded_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, stranded),
+    {"xseg_device_reserved_peak_bytes", GAUGE, NUMBER,
+     offsetof(struct device_row, usage.reserved_peak),
+     "Peak of reserved memory of all pools together since the last reset of peaks."},
+    {"xseg_stranded_bytes", GAUGE, NUMBER, offsetof(struct device_row, stranded),
      "Cached memory on pages that blocks in use share, as of the last look; without pools that "
      "somebody holds."},
-    {"xseg_stranded_age_seconds", GAUGE, NANOSECONDS,
-     offsetof(struct xseg_figures_device, stranded_age), "Time since that look."},
-    {"xseg_used_elsewhere_bytes", GAUGE, NUMBER,
-     offsetof(struct xseg_figures_device, used_elsewhere),
+    {"xseg_stranded_age_seconds", GAUGE, NANOSECONDS, offsetof(struct device_row, stranded_age),
+     "Time since that look."},
+    {"xseg_used_elsewhere_bytes", GAUGE, NUMBER, offsetof(struct device_row, used_elsewhere),
      "Memory of the device that others have taken, as of the driver's last answer."},
     {"xseg_used_elsewhere_age_seconds", GAUGE, NANOSECONDS,
-     offsetof(struct xseg_figures_device, used_elsewhere_age), "Time since that answer."},
-    {"xseg_pools", GAUGE, NUMBER, offsetof(struct xseg_figures_device, pools),
+     offsetof(struct device_row, used_elsewhere_age), "Time since that answer."},
+    {"xseg_pools", GAUGE, NUMBER, offsetof(struct device_row, pools),
      "Private pools that have not ended."},
-    {"xseg_out_of_memory", COUNTER, NUMBER, offsetof(struct xseg_figures_device, ooms),
+    {"xseg_out_of_memory", COUNTER, NUMBER, offsetof(struct device_row, usage.ooms),
      "Allocations refused for want of memory."},
-    {"xseg_rejections", COUNTER, NUMBER, offsetof(struct xseg_figures_device, rejections),
+    {"xseg_rejections", COUNTER, NUMBER, offsetof(struct device_row, usage.rejections),
      "Allocations refused at once because of throw_on_cudamalloc_oom."},
-    {"xseg_retries", COUNTER, NUMBER, offsetof(struct xseg_figures_device, retries),
+    {"xseg_retries", COUNTER, NUMBER, offsetof(struct device_row, usage.retries),
      "Allocations tried again after all idle memory was given back."},
-    {"xseg_budget_member", GAUGE, NUMBER, offsetof(struct xseg_figures_device, has_part),
+    {"xseg_budget_member", GAUGE, NUMBER, offsetof(struct device_row, has_part),
      "Whether this process shares the device by a budget: 1, or 0 where the log names the "
      "reason; absent without share_budget."},
-    {"xseg_budget_share_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, share),
+    {"xseg_budget_share_bytes", GAUGE, NUMBER, offsetof(struct device_row, share),
      "Memory of the device that is this process's own; absent without share_budget."},
-    {"xseg_budget_borrowed_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, borrowed),
+    {"xseg_budget_borrowed_bytes", GAUGE, NUMBER, offsetof(struct device_row, borrowed),
      "Memory taken above the share."},
-    {"xseg_budget_wanted_bytes", GAUGE, NUMBER, offsetof(struct xseg_figures_device, wanted),
+    {"xseg_budget_wanted_bytes", GAUGE, NUMBER, offsetof(struct device_row, wanted),
      "Memory for which requests wait."},
-    {"xseg_budget_others", GAUGE, NUMBER, offsetof(struct xseg_figures_device, others),
+    {"xseg_budget_others", GAUGE, NUMBER, offsetof(struct device_row, others),
      "Other processes that share the device."},
-    {"xseg_budget_asks", COUNTER, NUMBER, offsetof(struct xseg_figures_device, asks),
+    {"xseg_budget_asks", COUNTER, NUMBER, offsetof(struct device_row, asks),
      "Requests that waited for memory of other processes."},
-    {"xseg_budget_served", COUNTER, NUMBER, offsetof(struct xseg_figures_device, served),
+    {"xseg_budget_served", COUNTER, NUMBER, offsetof(struct device_row, served),
      "Of these, those that got memory while they waited."},
-    {"xseg_budget_given_bytes", COUNTER, NUMBER, offsetof(struct xseg_figures_device, given),
+    {"xseg_budget_given_bytes", COUNTER, NUMBER, offsetof(struct device_row, given),
      "Memory given back since other processes wanted it."},
 };
 
 static const struct family of_calls[] = {
-    {"xseg_driver_calls", COUNTER, NUMBER, offsetof(struct xseg_figures_call, count),
+    {"xseg_driver_calls", COUNTER, NUMBER, offsetof(struct call_row, count),
      "Calls of the driver; absent before the first one."},
-    {"xseg_driver_call_failures", COUNTER, NUMBER, offsetof(struct xseg_figures_call, failed),
+    {"xseg_driver_call_failures", COUNTER, NUMBER, offsetof(struct call_row, failed),
      "Calls of the driver that failed."},
-    {"xseg_driver_call_seconds", COUNTER, NANOSECONDS, offsetof(struct xseg_figures_call, spent),
+    {"xseg_driver_call_seconds", COUNTER, NANOSECONDS, offsetof(struct call_row, spent),
      "Time in calls of the driver, the shortest ones left out."},
 };
+
+/* --- Reading. --- */
+
+static uint64_t load(const atomic_uint_fast64_t *value)
+{
+    return atomic_load_explicit(value, memory_order_relaxed);
+}
+
+static void read_dated(const struct xseg_dated *dated, uint64_t now, uint64_t *bytes, uint64_t *age)
+{
+    *bytes = *age = NONE;
+    (void)xseg_dated_read(dated, now, bytes, age);
+}
+
+static void read_budget(const struct xseg_device *device, struct device_row *row)
+{
+    struct xseg_budget_device *budget = device->budget;
+
+    row->share = row->borrowed = row->wanted = row->others = NONE;
+    row->asks = row->served = row->given = row->has_part = NONE;
+    if (xseg_allocator_config(device->allocator)->share_budget[0] != '\0')
+        row->has_part = xseg_budget_has_part(device);
+    if (!xseg_budget_is_open(device))
+        return;
+    row->wanted = load(&budget->wanted);
+    row->asks = load(&budget->asks);
+    row->served = load(&budget->served);
+    row->given = load(&budget->returned);
+    row->share = load(&budget->share);
+    if (row->share == UINT64_MAX)
+        return;
+    row->borrowed = xseg_budget_borrowed(device);
+    const unsigned others = atomic_load_explicit(&budget->others, memory_order_relaxed);
+    row->others = others == XSEG_BUDGET_UNKNOWN ? NONE : others;
+}
+
+static void read_device(struct metrics *metrics, struct xseg_device *device, uint64_t now)
+{
+    struct device_row *row = &metrics->device[metrics->devices++];
+
+    metrics->pools += xseg_usage_read(device, &row->usage, metrics->pool + metrics->pools,
+                                      XSEG_USAGE_OWN, &row->pools);
+    read_dated(&device->stranded, now, &row->stranded, &row->stranded_age);
+    read_dated(&device->used_elsewhere, now, &row->used_elsewhere, &row->used_elsewhere_age);
+    read_budget(device, row);
+}
+
+static void read_calls(struct xseg_driver *driver, struct metrics *metrics)
+{
+    struct xseg_driver_call counts[XSEG_DRIVER_CALLS_MOST];
+    const size_t calls = xseg_driver_call_counts(driver, counts, XSEG_DRIVER_CALLS_MOST);
+
+    XSEG_ASSERT(calls <= XSEG_DRIVER_CALLS_MOST);
+    for (size_t i = 0; i < calls; i++) {
+        struct call_row *row = &metrics->call[metrics->calls];
+
+        if (counts[i].count == 0)
+            continue;
+        *row = (struct call_row){counts[i].name, counts[i].count, counts[i].failed, NONE};
+        (void)xseg_driver_call_time(driver, i, &row->spent);
+        metrics->calls++;
+    }
+}
+
+static void metrics_fini(struct metrics *metrics)
+{
+    free(metrics->device);
+    free(metrics->pool);
+}
+
+/* Read the metrics of an allocator.  The caller ends them, also after an error. */
+static xseg_status metrics_init(struct metrics *metrics, struct xseg_allocator *allocator)
+{
+    const uint64_t now = xseg_clock_coarse(&allocator->clock);
+    const size_t rows = XSEG_USAGE_OWN + XSEG_USAGE_COMMON;
+    size_t open = 0;
+
+    *metrics = (struct metrics){0};
+    read_calls(allocator->driver, metrics);
+    for (int i = 0; i < allocator->device_count; i++)
+        open += xseg_allocator_open_device(allocator, i) != NULL;
+    metrics->device = calloc(open + 1, sizeof(*metrics->device));
+    metrics->pool = malloc((open * rows + 1) * sizeof(*metrics->pool));
+    if (metrics->device == NULL || metrics->pool == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the metrics of %zu devices",
+                         open);
+    for (int i = 0; i < allocator->device_count && metrics->devices < open; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            read_device(metrics, device, now);
+    }
+    return XSEG_OK;
+}
 
 /* --- Writing. --- */
 
@@ -203,34 +332,39 @@ static void put_name(struct page *page, const char *name)
     }
 }
 
-static void label_pool(struct label *label, const struct xseg_figures_pool *row)
+static void label_pool(struct label *label, const struct xseg_published_pool *row)
 {
-    static const char *const of[] = {
-        [XSEG_POOL_FIGURES_DEFAULT] = "default", [XSEG_POOL_FIGURES_PRIVATE] = "",
-        [XSEG_POOL_FIGURES_GUARDED] = "guarded", [XSEG_POOL_FIGURES_OTHERS] = "other",
-        [XSEG_POOL_FIGURES_ENDED] = "ended",
+    static const char *const kinds[] = {
+        [XSEG_PUBLISHED_DEFAULT] = "default", [XSEG_PUBLISHED_PRIVATE] = "",
+        [XSEG_PUBLISHED_GUARDED] = "guarded", [XSEG_PUBLISHED_ENDED] = "ended",
+        [XSEG_PUBLISHED_OTHERS] = "other",
     };
     struct page page = {.text = label->text, .bytes = sizeof(label->text) - 1};
+    char name[XSEG_PUBLISHED_LABEL];
 
     put_text(&page, "{device=\"");
-    put_number(&page, (uint64_t)row->device, 1);
+    put_number(&page, (uint64_t)row->ordinal, 1);
     put_text(&page, "\",pool=\"");
-    put_text(&page, of[row->of]);
-    if (row->of == XSEG_POOL_FIGURES_PRIVATE)
+    put_text(&page, kinds[row->kind]);
+    if (row->kind == XSEG_PUBLISHED_PRIVATE)
         put_number(&page, row->number, 1);
     put_text(&page, "\",name=\"");
-    put_name(&page, row->name);
+    if (row->label[0] == '"') { /* the user's name, in quotes */
+        memcpy(name, row->label + 1, sizeof(name) - 1);
+        name[strlen(row->label) - 2] = '\0';
+        put_name(&page, name);
+    }
     put_text(&page, "\"} ");
     XSEG_ASSERT(page.length <= page.bytes);
     label->text[page.length] = '\0';
 }
 
-static void label_device(struct label *label, const struct xseg_figures_device *row)
+static void label_device(struct label *label, const struct device_row *row)
 {
-    (void)snprintf(label->text, sizeof(label->text), "{device=\"%d\"} ", row->device);
+    (void)snprintf(label->text, sizeof(label->text), "{device=\"%d\"} ", row->usage.ordinal);
 }
 
-static void label_call(struct label *label, const struct xseg_figures_call *row)
+static void label_call(struct label *label, const struct call_row *row)
 {
     (void)snprintf(label->text, sizeof(label->text), "{call=\"%s\"} ", row->name);
 }
@@ -262,7 +396,7 @@ static void put_families(struct page *page, const struct family *family, size_t 
         for (size_t at = 0; at < rows->count; at++) {
             const uint64_t figure = figure_of(rows, at, &family[i]);
 
-            if (figure == XSEG_FIGURES_NONE)
+            if (figure == NONE)
                 continue;
             if (!is_begun)
                 begin_family(page, &family[i]);
@@ -272,51 +406,110 @@ static void put_families(struct page *page, const struct family *family, size_t 
     }
 }
 
-/* Calls that were never made are left out. */
-static size_t choose_calls(const struct xseg_figures *figures, struct xseg_figures_call *chosen)
+static void put_page(struct page *page, const struct metrics *metrics, struct label *labels)
 {
-    size_t count = 0;
+    struct label *of_device = labels + metrics->pools, *of_call = of_device + metrics->devices;
 
-    for (size_t i = 0; i < figures->calls; i++)
-        if (figures->call[i].count != 0)
-            chosen[count++] = figures->call[i];
-    return count;
-}
-
-static void put_page(struct page *page, const struct xseg_figures *figures, struct label *labels)
-{
-    struct xseg_figures_call call[XSEG_DRIVER_CALLS_MOST];
-    const size_t calls = choose_calls(figures, call);
-    struct label *of_device = labels + figures->pools, *of_call = of_device + figures->devices;
-
-    for (size_t i = 0; i < figures->pools; i++)
-        label_pool(&labels[i], &figures->pool[i]);
-    for (size_t i = 0; i < figures->devices; i++)
-        label_device(&of_device[i], &figures->device[i]);
-    for (size_t i = 0; i < calls; i++)
-        label_call(&of_call[i], &call[i]);
+    for (size_t i = 0; i < metrics->pools; i++)
+        label_pool(&labels[i], &metrics->pool[i]);
+    for (size_t i = 0; i < metrics->devices; i++)
+        label_device(&of_device[i], &metrics->device[i]);
+    for (size_t i = 0; i < metrics->calls; i++)
+        label_call(&of_call[i], &metrics->call[i]);
     put_families(page, of_pools, XSEG_COUNT_OF(of_pools),
-                 &(struct rows){figures->pool, figures->pools, sizeof(*figures->pool), labels});
+                 &(struct rows){metrics->pool, metrics->pools, sizeof(*metrics->pool), labels});
     put_families(
         page, of_devices, XSEG_COUNT_OF(of_devices),
-        &(struct rows){figures->device, figures->devices, sizeof(*figures->device), of_device});
+        &(struct rows){metrics->device, metrics->devices, sizeof(*metrics->device), of_device});
     put_families(page, of_calls, XSEG_COUNT_OF(of_calls),
-                 &(struct rows){call, calls, sizeof(call[0]), of_call});
+                 &(struct rows){metrics->call, metrics->calls, sizeof(metrics->call[0]), of_call});
 }
 
-xseg_status xseg_metrics_text_write(const struct xseg_figures *figures, char *text, size_t bytes,
-                                    size_t *needed)
+/* Write the page; the text is "" if it does not fit. */
+static xseg_status write_page(const struct metrics *metrics, char *text, size_t bytes,
+                              size_t *needed)
 {
     struct page page = {.text = text, .bytes = bytes};
-    const size_t count = figures->pools + figures->devices + figures->calls;
+    const size_t count = metrics->pools + metrics->devices + metrics->calls;
     struct label *labels = malloc((count + 1) * sizeof(*labels));
 
     if (labels == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for %zu labels of metrics", count);
-    put_page(&page, figures, labels);
+    put_page(&page, metrics, labels);
     free(labels);
     if (bytes > 0)
         text[page.length < bytes ? page.length : 0] = '\0';
     *needed = page.length + 1;
     return XSEG_OK;
+}
+
+xseg_status xseg_metrics_text_write(struct xseg_allocator *allocator, char *text, size_t bytes,
+                                    size_t *needed)
+{
+    struct metrics metrics;
+    xseg_status status = metrics_init(&metrics, allocator);
+
+    if (status == XSEG_OK)
+        status = write_page(&metrics, text, bytes, needed);
+    metrics_fini(&metrics);
+    return status;
+}
+
+/* --- The file. --- */
+
+/* The page as a string, which the caller frees; NULL on failure. */
+static xseg_status make_page(struct xseg_allocator *allocator, char **out)
+{
+    struct metrics metrics;
+    size_t needed = 0;
+    xseg_status status = metrics_init(&metrics, allocator);
+
+    *out = NULL;
+    if (status == XSEG_OK)
+        status = write_page(&metrics, NULL, 0, &needed);
+    if (status == XSEG_OK && (*out = malloc(needed)) == NULL)
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for %zu bytes of metrics", needed);
+    if (status == XSEG_OK)
+        status = write_page(&metrics, *out, needed, &needed);
+    metrics_fini(&metrics);
+    return status;
+}
+
+/* Write all bytes.  Returns 0 or the errno. */
+static int write_all(int file, const char *bytes, size_t count)
+{
+    while (count > 0) {
+        const ssize_t some = write(file, bytes, count);
+
+        if (some < 0 && errno != EINTR)
+            return errno;
+        if (some <= 0)
+            continue;
+        bytes += some;
+        count -= (size_t)some;
+    }
+    return 0;
+}
+
+xseg_status xseg_metrics_file_write(struct xseg_allocator *allocator, const char *path)
+{
+    struct xseg_replacement place;
+    char *page = NULL;
+    xseg_status status = make_page(allocator, &page);
+
+    if (status == XSEG_OK) {
+        int error = xseg_replacement_begin(&place, path);
+
+        if (error == 0) {
+            error = write_all(place.file, page, strlen(page));
+            const int ended = xseg_replacement_end(&place, error == 0);
+
+            error = error == 0 ? ended : error;
+        }
+        if (error != 0)
+            status = xseg_fail(XSEG_ERR_FILE, "the metrics %s cannot be written: %s", path,
+                               strerror(error));
+    }
+    free(page);
+    return status;
 }

@@ -22,7 +22,6 @@ void xseg_poison_init(struct xseg_poison *poison, struct xseg_allocator *allocat
     XSEG_ASSERT(allocator != NULL);
     poison->allocator = allocator;
     atomic_init(&poison->reads, XSEG_POISON_UNTRIED);
-    atomic_init(&poison->overwrites, 0);
 }
 
 bool xseg_poison_is_on(const struct xseg_arena *arena)
@@ -144,7 +143,7 @@ static void report(const struct xseg_grant *grant, const struct difference *diff
     for (unsigned i = 0; i < difference->shown; i++)
         xseg_text_add(&text, " %02x", difference->found[i]);
     (void)xseg_free_event_describe(&device->history, address, "; it was last ", &text);
-    atomic_fetch_add_explicit(&device->poison->overwrites, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&device->overwrites, 1, memory_order_relaxed);
     xseg_log_line(&device->poison->allocator->log, XSEG_LOG_ERROR, "%s", buffer);
 }
 

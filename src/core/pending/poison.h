@@ -42,7 +42,6 @@ enum xseg_poison_reads { XSEG_POISON_UNTRIED, XSEG_POISON_READS, XSEG_POISON_REA
 struct xseg_poison {
     struct xseg_allocator *allocator; /* source of the configuration and the log */
     atomic_uint reads;                /* enum xseg_poison_reads */
-    atomic_uint_fast64_t overwrites;  /* number of blocks that did not hold the pattern any more */
 };
 
 void xseg_poison_init(struct xseg_poison *poison, struct xseg_allocator *allocator);

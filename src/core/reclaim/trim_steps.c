@@ -220,7 +220,10 @@ static void end_addresses(struct xseg_extent *extent)
 
     XSEG_ASSERT(atomic_load(&extent->segment.mapped) == 0);
     XSEG_ASSERT(atomic_load(&device->addresses) >= extent->segment.reserved_bytes);
+    XSEG_ASSERT(atomic_load(&pool->addresses) >= extent->segment.reserved_bytes);
     atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
+                              memory_order_relaxed);
+    atomic_fetch_sub_explicit(&pool->addresses, extent->segment.reserved_bytes,
                               memory_order_relaxed);
     (void)xseg_segment_end(&extent->segment); /* addresses that are refused are a leftover */
     xseg_list_insert(&device->spare_extents, &extent->link);

@@ -27,6 +27,18 @@ void xseg_totals_fini(struct xseg_totals *totals)
     xseg_lock_fini(&totals->lock);
 }
 
+static uint64_t peak_value(const struct xseg_totals *totals, unsigned group, enum xseg_count what)
+{
+    return atomic_load_explicit(&totals->peak[group][what], memory_order_relaxed);
+}
+
+static void set_peak(struct xseg_totals *totals, unsigned group, enum xseg_count what,
+                     uint64_t value)
+{
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    atomic_store_explicit(&totals->peak[group][what], value, memory_order_relaxed);
+}
+
 void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small)
 {
     XSEG_ASSERT(totals != NULL);
@@ -220,7 +232,7 @@ static void part(struct xseg_totals *totals, enum xseg_count what, enum xseg_cou
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(!totals->has_pended);
     for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
-        totals->peak[group][active] = totals->peak[group][what];
+        set_peak(totals, group, active, peak_value(totals, group, what));
     XSEG_LIST_FOR(node, &totals->members)
     {
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
@@ -340,9 +352,9 @@ static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
 static bool raise_peak(struct xseg_totals *totals, enum xseg_stat_group group, enum xseg_count what,
                        const struct sum *sum)
 {
-    if (sum->current[group] <= totals->peak[group][what])
+    if (sum->current[group] <= peak_value(totals, group, what))
         return false;
-    totals->peak[group][what] = sum->current[group];
+    set_peak(totals, group, what, sum->current[group]);
     return true;
 }
 
@@ -351,7 +363,7 @@ static bool raise_peak(struct xseg_totals *totals, enum xseg_stat_group group, e
 static int64_t headroom_of(const struct xseg_totals *totals, enum xseg_stat_group group,
                            enum xseg_count what, const struct sum *sum)
 {
-    return (int64_t)(totals->peak[group][what] - sum->current[group] - sum->headroom[group]);
+    return (int64_t)(peak_value(totals, group, what) - sum->current[group] - sum->headroom[group]);
 }
 
 /* How far an arena of a group may grow before it could pass a peak of the device; 0 where other
@@ -455,8 +467,8 @@ static void reconcile(struct xseg_counts *counts, enum xseg_count what)
     /* Negative headroom: the increase has used headroom of other arenas. */
     is_void |= headroom_of(totals, XSEG_STAT_ALL, what, &sum) < 0;
     is_void |= headroom_of(totals, counts->group, what, &sum) < 0;
-    XSEG_ASSERT(totals->peak[XSEG_STAT_ALL][what] >= sum.current[XSEG_STAT_ALL]);
-    XSEG_ASSERT(totals->peak[counts->group][what] >= sum.current[counts->group]);
+    XSEG_ASSERT(peak_value(totals, XSEG_STAT_ALL, what) >= sum.current[XSEG_STAT_ALL]);
+    XSEG_ASSERT(peak_value(totals, counts->group, what) >= sum.current[counts->group]);
     if (is_void)
         share_out(counts, what, &sum);
     else
@@ -531,7 +543,7 @@ struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_gro
     xseg_lock_take(&totals->lock);
     const struct sum sum = add_up(totals, what, NULL);
     stat.current = sum.current[group];
-    stat.peak = xseg_max(stat.current, totals->peak[group][peak_of(totals, what)]);
+    stat.peak = xseg_max(stat.current, peak_value(totals, group, peak_of(totals, what)));
     stat.allocated = sum.up[group] - totals->up_base[group][what];
     stat.freed = sum.up[group] - sum.current[group] - totals->down_base[group][what];
     XSEG_ASSERT(stat.peak >= stat.current);
@@ -546,7 +558,7 @@ void xseg_totals_reset_peaks(struct xseg_totals *totals)
         const struct sum sum = add_up(totals, what, NULL);
 
         for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
-            totals->peak[group][what] = sum.current[group];
+            set_peak(totals, group, what, sum.current[group]);
         take_quotas(totals, what);
     }
     xseg_lock_give(&totals->lock);

@@ -84,7 +84,8 @@ struct xseg_totals {
     /* Whether a block has ever been pending.  Until then active blocks are the allocated ones,
      * with one peak and one quota. */
     bool has_pended;
-    uint64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
+    /* Written under the lock, read without. */
+    atomic_uint_fast64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
     /* Sums at the last reset of the totals. */
     uint64_t up_base[XSEG_STAT_GROUPS][XSEG_COUNTS], down_base[XSEG_STAT_GROUPS][XSEG_COUNTS];
 };
@@ -277,6 +278,17 @@ void xseg_counts_end_use(struct xseg_counts *counts, uint64_t bytes);
 /* Statistics of one quantity of one group. */
 struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_group group,
                                   enum xseg_count what);
+
+/* Peak of a quantity of all groups, which blocks that pend do not change, without a lock.  current: its value now */
+static inline uint64_t xseg_totals_peak(const struct xseg_totals *totals, enum xseg_count what,
+                                        uint64_t current)
+{
+    const uint64_t peak =
+        atomic_load_explicit(&totals->peak[XSEG_STAT_ALL][what], memory_order_relaxed);
+
+    XSEG_ASSERT(what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES);
+    return peak > current ? peak : current;
+}
 
 void xseg_totals_reset_peaks(struct xseg_totals *totals);
 void xseg_totals_reset_accumulated(struct xseg_totals *totals);

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/device/counters.h"
+
+#include <string.h>
+
+#include "src/core/device/allocator.h"
+#include "src/core/stats/stat_fields.h"
+
+static uint64_t load(const atomic_uint_fast64_t *value)
+{
+    return atomic_load_explicit(value, memory_order_acquire);
+}
+
+static uint64_t minus(uint64_t whole, uint64_t part)
+{
+    return whole - xseg_min(whole, part);
+}
+
+/* --- Memory. --- */
+
+static void add_memory(void *self, struct xseg_arena *arena)
+{
+    struct xseg_counters *sum = self;
+    const struct xseg_counts *counts = &arena->counts;
+
+    sum->allocated += xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES);
+    sum->pending += xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE_BYTES).current;
+    sum->cached += xseg_arena_cached_bytes(arena);
+    sum->reserved += xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES);
+}
+
+struct xseg_counters xseg_counters_of_pool(struct xseg_pool *pool)
+{
+    struct xseg_counters sum = {0, 0, 0, 0};
+
+    xseg_pool_visit_arenas(pool, add_memory, &sum);
+    return sum;
+}
+
+struct xseg_counters xseg_counters_of_device(struct xseg_device *device)
+{
+    struct xseg_counters sum = {0, 0, 0, 0};
+
+    xseg_device_visit_arenas(device, add_memory, &sum);
+    return sum;
+}
+
+/* --- Statistics of a pool. --- */
+
+/* The sums of an arena without lent blocks.  Sums only grow: what is subtracted is read first. */
+static struct xseg_counts_value read_own(const struct xseg_arena *arena, enum xseg_count what)
+{
+    const uint64_t down = load(&arena->lent.down[what]), up = load(&arena->lent.up[what]);
+    struct xseg_counts_value value = xseg_counts_read(&arena->counts, what);
+
+    value.up -= up;
+    value.current = minus(value.current, up - down);
+    return value;
+}
+
+static void add_arena(void *self, struct xseg_arena *arena)
+{
+    struct xseg_statistics *stats = self;
+    const unsigned own = arena->is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
+
+    for (unsigned i = 0; i < XSEG_COUNTS; i++) {
+        const enum xseg_count what = (enum xseg_count)i;
+        const uint64_t up_before = load(&arena->up_before[i]);
+        const uint64_t down_before = load(&arena->down_before[i]);
+        const struct xseg_counts_value value = read_own(arena, what);
+
+        for (unsigned group = 0; group < xseg_stat_fields_count(what); group++) {
+            struct xseg_stat *stat = &xseg_stat_fields_of(stats, what)[group];
+
+            if (group != XSEG_STAT_ALL && group != own)
+                continue;
+            stat->current += value.current;
+            stat->allocated += minus(value.up, up_before);
+            stat->freed += minus(minus(value.up, value.current), down_before);
+        }
+    }
+    stats->paused_bytes += load(&arena->evicted);
+}
+
+static void begin(struct xseg_device *device, struct xseg_statistics *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->struct_bytes = sizeof(*out);
+    out->max_split_size = xseg_allocator_config(device->allocator)->max_split_bytes;
+}
+
+void xseg_counters_read_pool(struct xseg_pool *pool, struct xseg_statistics *out)
+{
+    begin(pool->device, out);
+    xseg_pool_visit_arenas(pool, add_arena, out);
+    /* Memory may be mapped or unmapped between the two reads. */
+    for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
+        out->reserved_bytes[group].peak =
+            xseg_max(out->reserved_bytes[group].current, load(&pool->reserved_peak[group]));
+    out->physical_bytes = load(&pool->reserved);
+    out->limit_bytes = load(&pool->limit);
+    out->address_bytes = load(&pool->addresses);
+}
+
+static void reset_arena(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    xseg_arena_lock(arena);
+    for (unsigned i = 0; i < XSEG_COUNTS; i++) {
+        const struct xseg_counts_value value = read_own(arena, (enum xseg_count)i);
+
+        atomic_store_explicit(&arena->up_before[i], value.up, memory_order_relaxed);
+        atomic_store_explicit(&arena->down_before[i], value.up - value.current,
+                              memory_order_relaxed);
+    }
+    xseg_arena_unlock(arena);
+}
+
+static void reset_peaks(struct xseg_pool *pool)
+{
+    uint64_t all = 0;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    for (unsigned i = 0; i < 2; i++) {
+        const uint64_t part = atomic_load_explicit(&pool->reserved_part[i], memory_order_relaxed);
+
+        atomic_store_explicit(&pool->reserved_peak[XSEG_STAT_SMALL + i], part,
+                              memory_order_relaxed);
+        all += part;
+    }
+    atomic_store_explicit(&pool->reserved_peak[XSEG_STAT_ALL], all, memory_order_relaxed);
+}
+
+void xseg_counters_reset_pool(struct xseg_pool *pool, unsigned what)
+{
+    struct xseg_device *device = pool->device;
+
+    xseg_lock_take(&device->growth_lock);
+    if ((what & XSEG_RESET_PEAK) != 0)
+        reset_peaks(pool);
+    if ((what & XSEG_RESET_ACCUMULATED) != 0)
+        xseg_pool_visit_arenas(pool, reset_arena, NULL);
+    xseg_lock_give(&device->growth_lock);
+}
+
+/* --- Statistics of a device. --- */
+
+void xseg_counters_read_device(struct xseg_device *device, struct xseg_statistics *out)
+{
+    begin(device, out);
+    for (unsigned i = 0; i < XSEG_COUNTS; i++) {
+        const enum xseg_count what = (enum xseg_count)i;
+
+        for (unsigned group = 0; group < xseg_stat_fields_count(what); group++)
+            xseg_stat_fields_of(out, what)[group] =
+                xseg_totals_read(&device->totals, (enum xseg_stat_group)group, what);
+    }
+#define READ(name, member) out->member = load(&device->name);
+    XSEG_DEVICE_COUNTERS(READ)
+#undef READ
+    out->device_bytes = device->context.total_bytes;
+    out->limit_bytes = xseg_device_limit(device);
+    out->physical_bytes = xseg_device_physical(device);
+    out->stuck_bytes = xseg_leftovers_bytes(&device->leftovers);
+    out->address_bytes = load(&device->addresses);
+    out->idle_page_bytes = xseg_pages_bytes(&device->pages);
+    out->paused_bytes = load(&device->evicted);
+}
+
+void xseg_counters_reset_device(struct xseg_device *device, unsigned what)
+{
+    if ((what & XSEG_RESET_PEAK) != 0)
+        xseg_totals_reset_peaks(&device->totals);
+    if ((what & XSEG_RESET_ACCUMULATED) == 0)
+        return;
+    xseg_totals_reset_accumulated(&device->totals);
+#define RESET(name, member) atomic_store_explicit(&device->name, 0, memory_order_relaxed);
+    XSEG_DEVICE_COUNTERS(RESET)
+#undef RESET
+}
