@@ -9,7 +9,7 @@
 #include "src/core/ranges/decommit.h"
 #include "src/core/ranges/prepare.h"
 #include "src/core/ranges/range.h"
-#include "src/core/ranges/shares.h"
+#include "src/core/ranges/aliases.h"
 #include "src/core/reclaim/release.h"
 #include "src/entry.h"
 
@@ -139,7 +139,7 @@ xseg_status xseg_range_share(struct xseg_range *range, uint64_t offset, uint64_t
 {
     ENTRY_RANGE(range);
     XSEG_ENTRY_REQUIRE(from != NULL, "xseg_range_share: from is NULL");
-    return end_call(range, xseg_shares_map(range, offset, bytes, from, from_offset));
+    return end_call(range, xseg_aliases_map(range, offset, bytes, from, from_offset));
 }
 
 xseg_status xseg_range_info(struct xseg_range *range, struct xseg_range_info *out)

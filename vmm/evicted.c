@@ -23,12 +23,25 @@ static bool is_coming(const struct xseg_segment *segment, uint32_t page)
 
 static bool is_evicted(const struct xseg_segment *segment, uint32_t page)
 {
-    return xseg_segment_is_evicted(segment, page) && !xseg_segment_is_guest(segment, page);
+    return xseg_segment_is_evicted(segment, page);
 }
 
-static bool is_mapped_owner(const struct xseg_segment *segment, uint32_t page)
+/* Whether a page is visited at this granule: of an aliased page one mapping is. */
+static bool is_visited(const struct xseg_segment *segment, uint32_t page)
 {
-    return is_mapped(segment, page) && !xseg_segment_is_guest(segment, page);
+    const struct xseg_physical_page *aliased = xseg_alias_page(segment, page);
+
+    return aliased == NULL || aliased->copied_at == xseg_segment_address(segment, page);
+}
+
+static bool is_visited_evicted(const struct xseg_segment *segment, uint32_t page)
+{
+    return is_evicted(segment, page) && is_visited(segment, page);
+}
+
+static bool is_visited_mapped(const struct xseg_segment *segment, uint32_t page)
+{
+    return is_mapped(segment, page) && is_visited(segment, page);
 }
 
 /* The granule behind a page or a hole; a hole is one granule long. */
@@ -50,10 +63,10 @@ static uint32_t next_run(const struct xseg_segment *segment, is_meant *meant, ui
     return at - *first;
 }
 
-/* Whether a granule is neither a hole nor stuck, and no guest. */
+/* Whether a granule is mapped or evicted, and its page is visited there. */
 static bool is_present(const struct xseg_segment *segment, uint32_t page)
 {
-    return is_mapped_owner(segment, page) || is_evicted(segment, page);
+    return is_visited_mapped(segment, page) || is_visited_evicted(segment, page);
 }
 
 uint32_t xseg_evicted_run(const struct xseg_segment *segment, uint32_t *first, bool *evicted)
@@ -64,12 +77,19 @@ uint32_t xseg_evicted_run(const struct xseg_segment *segment, uint32_t *first, b
         return 0;
     *evicted = is_evicted(segment, at);
     *first = at;
-    return next_run(segment, *evicted ? is_evicted : is_mapped_owner, first);
+    return next_run(segment, *evicted ? is_visited_evicted : is_visited_mapped, first);
 }
 
 static void set(struct xseg_segment *segment, uint32_t page, enum xseg_page_state state)
 {
     xseg_segment_set_state(segment, page, state);
+}
+
+void xseg_evicted_choose(struct xseg_segment *segment)
+{
+    for (uint32_t at = 0; segment->physical != NULL && at < segment->granules; at++)
+        if (xseg_alias_page(segment, at) != NULL && is_mapped(segment, at))
+            segment->physical[at]->copied_at = xseg_segment_address(segment, at);
 }
 
 /* --- Unmapping a run. --- */
@@ -122,14 +142,34 @@ xseg_status xseg_evicted_leave(struct xseg_segment *segment)
     return status;
 }
 
+static void set_handle(struct xseg_segment *segment, uint32_t page, uint64_t handle)
+{
+    if (xseg_alias_page(segment, page) != NULL)
+        xseg_alias_set_handle(segment, page, handle);
+    else
+        segment->handle[page] = handle;
+}
+
+/* Whether some granule may use the memory of a page, or may still map it. */
+static bool is_in_use(const struct xseg_segment *segment, uint32_t page)
+{
+    const struct xseg_physical_page *aliased = xseg_alias_page(segment, page);
+
+    return aliased != NULL &&
+           (aliased->count.fresh != 0 || aliased->count.evicted != aliased->count.mappings);
+}
+
+/* Let a page be AWAY without its memory.  Memory of an aliased page is released with the last granule that has use for it. */
 static void release(struct xseg_segment *segment, uint32_t page)
 {
-    const uint64_t handle = segment->handle[page];
+    const uint64_t handle = xseg_alias_handle(segment, page);
 
-    xseg_segment_count_stuck_page(segment, page, false);
-    segment->handle[page] = 0;
-    (void)xseg_segment_forget_shown(segment, page);
     set(segment, page, XSEG_PAGE_AWAY);
+    if (handle == 0 || is_in_use(segment, page))
+        return;
+    (void)xseg_segment_forget_shown(segment, page);
+    xseg_segment_count_stuck_page(segment, page, false);
+    set_handle(segment, page, 0);
     /* A page that the driver refuses is a leftover. */
     (void)xseg_pages_put(segment->pages,
                          xseg_segment_kind(segment, xseg_segment_page_bytes(segment, page)), handle,
@@ -140,7 +180,7 @@ void xseg_evicted_drop(struct xseg_segment *segment)
 {
     for (uint32_t at = 0, count; (count = next_run(segment, is_evicted, &at)) != 0; at += count)
         for (uint32_t page = at; page < at + count; page += segment->length[page])
-            if (segment->state[page] == XSEG_PAGE_AWAY && segment->handle[page] != 0)
+            if (segment->state[page] == XSEG_PAGE_AWAY)
                 release(segment, page);
     XSEG_AUDIT(xseg_segment_audit, segment);
 }
@@ -149,8 +189,18 @@ void xseg_evicted_drop(struct xseg_segment *segment)
 
 static bool lacks_memory(const struct xseg_segment *segment, uint32_t page)
 {
-    return is_evicted(segment, page) && segment->state[page] == XSEG_PAGE_AWAY &&
-           segment->handle[page] == 0;
+    const struct xseg_physical_page *aliased = xseg_alias_page(segment, page);
+
+    return segment->state[page] == XSEG_PAGE_AWAY &&
+           (xseg_alias_handle(segment, page) == 0 ||
+            (aliased != NULL && aliased->count.fresh != 0));
+}
+
+/* Whether a page without memory is to get some, and is visited at this granule. */
+static bool is_visited_missing(const struct xseg_segment *segment, uint32_t page)
+{
+    return segment->state[page] == XSEG_PAGE_AWAY && xseg_alias_handle(segment, page) == 0 &&
+           is_visited(segment, page);
 }
 
 static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
@@ -161,11 +211,16 @@ static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
     struct xseg_page idle = {.handle = 0};
     xseg_status status = XSEG_OK;
 
+    /* Another granule that maps the page has got the memory. */
+    if (xseg_alias_handle(segment, page) != 0) {
+        set(segment, page, XSEG_PAGE_FRESH);
+        return XSEG_OK;
+    }
     if (!xseg_pages_take(segment->pages, bytes, &taker, &idle))
         status = xseg_driver_create(segment->context, bytes, segment->properties, &idle.handle);
     if (status != XSEG_OK)
         return status;
-    segment->handle[page] = idle.handle;
+    set_handle(segment, page, idle.handle);
     set(segment, page, XSEG_PAGE_FRESH);
     xseg_segment_count_stuck_page(segment, page, true);
     return XSEG_OK;
@@ -212,8 +267,9 @@ static xseg_status enter_page(struct xseg_segment *segment, uint32_t page)
 
     if (is_coming(segment, page))
         return XSEG_OK;
-    status = xseg_driver_map(segment->context, xseg_segment_address(segment, page),
-                             xseg_segment_page_bytes(segment, page), segment->handle[page]);
+    status =
+        xseg_driver_map(segment->context, xseg_segment_address(segment, page),
+                        xseg_segment_page_bytes(segment, page), xseg_alias_handle(segment, page));
     if (status == XSEG_OK)
         set(segment, page,
             segment->state[page] == XSEG_PAGE_FRESH ? XSEG_PAGE_FRESH_MAPPED
@@ -223,7 +279,7 @@ static xseg_status enter_page(struct xseg_segment *segment, uint32_t page)
 
 static bool has_memory(const struct xseg_segment *segment, uint32_t page)
 {
-    return xseg_segment_is_evicted(segment, page) && segment->handle[page] != 0;
+    return xseg_segment_is_evicted(segment, page) && xseg_alias_handle(segment, page) != 0;
 }
 
 xseg_status xseg_evicted_enter(struct xseg_segment *segment)
@@ -239,22 +295,6 @@ xseg_status xseg_evicted_enter(struct xseg_segment *segment)
             status = xseg_segment_access(segment, at, count);
     }
     return status;
-}
-
-xseg_status xseg_evicted_join(struct xseg_segment *segment, uint32_t guest, uint64_t handle)
-{
-    bool is_known = true;
-    xseg_status status = XSEG_OK;
-
-    XSEG_ASSERT(xseg_segment_is_guest(segment, guest) && xseg_segment_is_evicted(segment, guest));
-    /* The guest may map memory that its owner has no more. */
-    if (segment->state[guest] == XSEG_PAGE_AWAY_MAPPED)
-        status = xseg_segment_unmap_page(segment, guest, &is_known);
-    if (status != XSEG_OK)
-        return status;
-    set(segment, guest, XSEG_PAGE_AWAY);
-    segment->handle[guest] = handle;
-    return XSEG_OK;
 }
 
 void xseg_evicted_arrive(struct xseg_segment *segment)
@@ -316,12 +356,20 @@ static uint64_t sum(const struct xseg_segment *segment, is_meant *meant)
     return granules * segment->granule_bytes;
 }
 
+/* Whether a page is visited at this granule, and no granule maps it. */
+static bool is_evicted_whole(const struct xseg_segment *segment, uint32_t page)
+{
+    const struct xseg_physical_page *aliased = xseg_alias_page(segment, page);
+
+    return is_visited_evicted(segment, page) && (aliased == NULL || aliased->count.mapped == 0);
+}
+
 uint64_t xseg_evicted_bytes(const struct xseg_segment *segment)
 {
-    return sum(segment, is_evicted);
+    return sum(segment, is_evicted_whole);
 }
 
 uint64_t xseg_evicted_missing(const struct xseg_segment *segment)
 {
-    return sum(segment, lacks_memory);
+    return sum(segment, is_visited_missing);
 }

@@ -16,8 +16,9 @@
  * If the undo fails, too, a page keeps its state in this picture, with its memory, and the next attempt starts
  * from there.
  *
- * A guest (guest.h) is AWAY or AWAY_MAPPED: it has no memory of its own that could be dropped, supplied or counted.  It
- * is joined to its owner's page before it enters.
+ * An aliased page (alias.h) is evicted at each of its granules.  Its memory is released once, when all of them are AWAY, and
+ * supplied once: the other granules become FRESH with it.  Sums and runs visit such a page at one of its granules, which
+ * xseg_evicted_choose() selects.
  *
  * Locking: GROWTH of the device.
  */
@@ -25,6 +26,9 @@
 #define XSEG_VMM_EVICTED_H
 
 #include "vmm/segment.h"
+
+/* Choose the granules at which aliased pages are visited: for all segments of a pool, before its pages are evicted. */
+void xseg_evicted_choose(struct xseg_segment *segment);
 
 /*
  * Unmap every mapped page; the page keeps its memory.
@@ -57,14 +61,6 @@ xseg_status xseg_evicted_supply(struct xseg_segment *segment);
  */
 xseg_status xseg_evicted_enter(struct xseg_segment *segment);
 
-/*
- * Let an evicted guest map a page, from the next enter on.
- *
- * Returns: XSEG_OK; or the driver's error, where it is mapped already and does not go
- * Cost:    none, unless an earlier attempt could not be undone
- */
-xseg_status xseg_evicted_join(struct xseg_segment *segment, uint32_t guest, uint64_t handle);
-
 /* Make pages that are mapped on their way back usable: they are MAPPED again. */
 void xseg_evicted_arrive(struct xseg_segment *segment);
 
@@ -77,11 +73,11 @@ xseg_status xseg_evicted_withdraw(struct xseg_segment *segment);
 
 /* Evicted pages that do not come back are taken away with xseg_segment_unmap(), as other pages. */
 
-/* Bytes of all pages that are evicted, and of those without memory; guests are left out. */
+/* Bytes of all pages that are evicted, and of those without memory. */
 uint64_t xseg_evicted_bytes(const struct xseg_segment *segment);
 uint64_t xseg_evicted_missing(const struct xseg_segment *segment);
 
-/* Find the next run of pages from *first on that are all evicted, or all mapped, and no guests: returns its granules, 0
+/* Find the next run of pages from *first on that are all evicted, or all mapped, and visited there: returns its granules, 0
  * if there is none. */
 uint32_t xseg_evicted_run(const struct xseg_segment *segment, uint32_t *first, bool *evicted);
 

@@ -59,6 +59,7 @@ struct xseg_pages {
     uint32_t unused; /* the first unused stack, as index + 1 */
     uint64_t now;    /* the owner's clock; 0 until it is known */
     atomic_uint_fast64_t bytes, prepared;
+    atomic_uint_fast64_t record_bytes; /* host memory of records of aliased pages (alias.h) */
     uint64_t generation; /* the last one that a segment of the device has drawn */
 };
 

@@ -42,11 +42,10 @@ static void lay_tables(struct xseg_segment *segment, void *memory, uint32_t gran
 static void free_tables(struct xseg_segment *segment)
 {
     xseg_segment_free_retains(segment);
-    xseg_zeroed_give(segment->role, segment->granules * sizeof(*segment->role));
+    xseg_alias_free(segment);
     xseg_zeroed_give(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES);
     segment->since = &segment->since_whole;
     segment->generation = &segment->generation_whole;
-    segment->role = NULL;
     segment->handle = NULL;
     segment->length = NULL;
     segment->state = NULL;
@@ -171,16 +170,18 @@ xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_contex
 /* Give up the memory of a page that is no longer mapped. */
 static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
-    const uint64_t handle = segment->handle[page], bytes = xseg_segment_page_bytes(segment, page);
-    const bool was_shown = xseg_segment_forget_shown(segment, page);
-    const bool was_guest = xseg_segment_is_guest(segment, page);
+    const uint64_t bytes = xseg_segment_page_bytes(segment, page);
+    bool was_shown = xseg_segment_forget_shown(segment, page);
+    uint64_t handle = segment->handle[page];
 
-    if (segment->role != NULL)
-        segment->role[page] = 0;
-    xseg_segment_set_state(segment, page, XSEG_PAGE_HOLE);
-    segment->handle[page] = 0;
-    segment->length[page] = 0;
-    if (handle != 0 && !was_guest) /* a page that the driver refuses is a leftover */
+    if (xseg_alias_page(segment, page) != NULL) {
+        handle = xseg_alias_remove(segment, page, &was_shown);
+    } else {
+        xseg_segment_set_state(segment, page, XSEG_PAGE_HOLE);
+        segment->handle[page] = 0;
+        segment->length[page] = 0;
+    }
+    if (handle != 0) /* a page that the driver refuses is a leftover */
         (void)xseg_pages_put(segment->pages, xseg_segment_kind(segment, bytes), handle,
                              segment->owner, keep && !was_shown);
 }
@@ -463,9 +464,7 @@ xseg_status xseg_segment_unstick_run(struct xseg_segment *segment, uint32_t firs
     xseg_status result = XSEG_OK;
     bool is_known = true;
 
-    /* Guests that are stuck are counted nowhere. */
-    for (uint32_t page = first;
-         (segment->stuck != 0 || segment->role != NULL) && page < first + count; page++) {
+    for (uint32_t page = first; segment->stuck != 0 && page < first + count; page++) {
         if (segment->state[page] != XSEG_PAGE_STUCK)
             continue;
         const xseg_status status = xseg_segment_unmap_page(segment, page, &is_known);
@@ -512,5 +511,5 @@ size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
 {
     return xseg_zeroed_resident(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES) +
            xseg_segment_retains_host_bytes(segment) +
-           xseg_zeroed_resident(segment->role, segment->granules * sizeof(*segment->role));
+           xseg_zeroed_resident(segment->physical, segment->granules * sizeof(*segment->physical));
 }

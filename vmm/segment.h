@@ -34,12 +34,11 @@
  * Invariants, between calls; xseg_segment_audit() checks each under its tag:
  *   SEG-1  base is a multiple of the granularity, and the addresses do not wrap.
  *   SEG-2  `mapped` and `stuck` are the bytes of the granules in those states; memory of an evicted page
- *          counts as stuck.
+ *          counts as stuck, that of an aliased page by its record (alias.h).
  *   SEG-3  reserved_bytes is at least the bytes of all granules.
  *   SEG-4  a page has its length at its first granule and 0 at the others, and one state.
  *   SEG-5  retained granules are mapped, and counted for each retainer.
  *   SEG-6  exported granules are whole pages of an exportable segment.
- *   SEG-7  a guest has length 1, is mapped, stuck or evicted; `guests` is the bytes of those that are mapped.
  *
  * Locking: GROWTH of the device; `mapped` may be read without it.
  */
@@ -51,11 +50,6 @@
 #include "vmm/page.h"
 #include "xseg/pool.h"
 
-/* What a page is where it is mapped; flags. */
-enum xseg_page_role {
-    XSEG_PAGE_GUEST = 1 /* its memory belongs to another place */
-};
-
 enum xseg_page_state {
     XSEG_PAGE_HOLE,
     XSEG_PAGE_STUCK,
@@ -65,6 +59,12 @@ enum xseg_page_state {
     XSEG_PAGE_FRESH,       /* has new memory, not mapped */
     XSEG_PAGE_FRESH_MAPPED /* mapped on its way back, with new memory */
 };
+
+/* Whether a granule in a state is mapped, or was evicted and will be mapped again. */
+static inline bool xseg_segment_has_page(unsigned state)
+{
+    return state >= XSEG_PAGE_MAPPED;
+}
 
 /* Owners of references to pages. */
 enum xseg_retainer {
@@ -85,6 +85,8 @@ struct xseg_retains {
  * device touches little of it. */
 #define XSEG_SEGMENT_TABLES_BYTES (3 * sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint8_t))
 
+struct xseg_physical_page;
+
 struct xseg_segment {
     struct xseg_context *context;
     struct xseg_pages *pages; /* the idle pages of the device */
@@ -95,12 +97,12 @@ struct xseg_segment {
     uint64_t granule_bytes;         /* the driver's granularity, or a multiple of it */
     uint32_t granules;              /* 0 for a classic segment */
     atomic_uint_fast64_t mapped;    /* bytes the device may use */
-    uint64_t stuck;                 /* bytes in stuck pages */
+    uint64_t stuck;                 /* bytes in stuck pages, and of stuck granules of aliased pages */
     const void *owner;              /* owner of the pages, set by the floor above; NULL: none */
     unsigned properties;            /* of all pages; set by the floor above before the first map */
     struct xseg_pool_memory memory; /* functions that gave it; NULL: the driver did */
     xseg_stream stream;             /* for which the functions were asked */
-    uint64_t *handle;               /* [granules], of the page that starts there */
+    uint64_t *handle;               /* [granules], of the page that starts there; see xseg_alias_handle() */
     uint32_t *length;               /* [granules], of the page that starts there; 0 elsewhere */
     uint8_t *state;                 /* [granules], enum xseg_page_state */
     /* [granules], or one of a classic segment: a number of the floor above (idle.h); 0 at first. */
@@ -112,10 +114,11 @@ struct xseg_segment {
     /* [granules]: whether the page that starts there was ever exported; NULL before the first export.  The pointer may be
      * read without the lock. */
     _Atomic(uint8_t *) shown;
-    /* [granules]: enum xseg_page_role of the page that starts there; NULL before the first guest.  The pointer may be
+    /* [granules]: the records of pages that are or were aliased (alias.h); NULL before the first alias.  The pointer may be
      * read without the lock. */
-    _Atomic(uint8_t *) role;
-    uint64_t guests; /* bytes of guests that are mapped */
+    _Atomic(struct xseg_physical_page **) physical;
+    uint64_t alias_bytes; /* bytes of mapped or evicted granules that are not charged to the segment (alias.h) */
+    uint64_t unmapped;    /* bytes of all pages that lost their last mapping in this segment */
     uint64_t let_go; /* how often references were released */
 };
 
@@ -246,12 +249,6 @@ static inline bool xseg_segment_is_mapped(const struct xseg_segment *segment, ui
 static inline bool xseg_segment_is_evicted(const struct xseg_segment *segment, uint32_t granule)
 {
     return segment->state[granule] >= XSEG_PAGE_AWAY;
-}
-
-/* Whether the page that starts at a granule is a guest: its memory belongs to another place (guest.h). */
-static inline bool xseg_segment_is_guest(const struct xseg_segment *segment, uint32_t page)
-{
-    return segment->role != NULL && (segment->role[page] & XSEG_PAGE_GUEST) != 0;
 }
 
 static inline bool xseg_segment_has(const struct xseg_segment *segment,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Single pages of a segment, and driver calls for them: for segment*.c, guest.c, evicted.c and peer.c only.
+ * Single pages of a segment, and driver calls for them: for segment*.c, alias.c, evicted.c and peer.c only.
  *
  * Locking: GROWTH.
  */
@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "vmm/segment.h"
+#include "vmm/alias.h"
 
 static inline uint64_t xseg_segment_address(const struct xseg_segment *segment, uint32_t granule)
 {
@@ -25,6 +25,12 @@ static inline uint64_t xseg_segment_page_bytes(const struct xseg_segment *segmen
 static inline void xseg_segment_set_state(struct xseg_segment *segment, uint32_t page,
                                           enum xseg_page_state state)
 {
+    if (xseg_alias_page(segment, page) != NULL) {
+        xseg_alias_set_state(segment, page, state);
+        return;
+    }
+    if (xseg_segment_has_page(segment->state[page]) && !xseg_segment_has_page(state))
+        segment->unmapped += xseg_segment_page_bytes(segment, page);
     memset(&segment->state[page], (int)state, segment->length[page]);
 }
 
@@ -35,13 +41,13 @@ static inline void xseg_segment_count_stuck(struct xseg_segment *segment, int64_
                               memory_order_relaxed);
 }
 
-/* Count the memory of a page as stuck, or no longer.  That of a guest counts where it belongs to. */
+/* Count the memory of a page as stuck, or no longer; that of an aliased page counts by its record. */
 static inline void xseg_segment_count_stuck_page(struct xseg_segment *segment, uint32_t page,
                                                  bool is_stuck)
 {
     const int64_t bytes = (int64_t)xseg_segment_page_bytes(segment, page);
 
-    if (!xseg_segment_is_guest(segment, page))
+    if (xseg_alias_page(segment, page) == NULL)
         xseg_segment_count_stuck(segment, is_stuck ? bytes : -bytes);
 }
 
@@ -53,8 +59,6 @@ static inline void xseg_segment_count_mapped_page(struct xseg_segment *segment, 
     const uint64_t more = is_mapped ? bytes : 0 - bytes;
 
     atomic_fetch_add_explicit(&segment->mapped, more, memory_order_relaxed);
-    if (xseg_segment_is_guest(segment, page))
-        segment->guests += more;
 }
 
 /* Note that some granules have other memory from here on, or none: they get a new generation. */

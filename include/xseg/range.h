@@ -12,14 +12,14 @@
  *   commit    have memory beneath granules
  *   decommit  give it up, in the order of a stream
  *   leaving   decommitted, while the stream may still use the memory: it can be taken back without the driver
- *   place     a granule where a page is mapped.  One page may have several places (xseg_range_share())
+ *   mapping   a granule that maps a physical page.  A page with several mappings is aliased (xseg_range_share())
  *
  * Offsets and sizes are multiples of a granule.
  *
  * A range belongs to a pool, its own or one that is named.  What pool.h and its neighbours say of a pool holds for its
  * ranges: statistics, limits, checkpoints, pause and resume, pins, registrations, history.  Committed bytes count as
- * reserved and allocated, those that leave as reserved and active; no allocation is counted, and a page at several
- * places counts once.  To observers, and to what xseg_block(), xseg_walk(), xseg_explain() and xseg_mappings() tell, adjacent
+ * reserved and allocated, those that leave as reserved and active; no allocation is counted, and an
+ * aliased page counts once.  To observers, and to what xseg_block(), xseg_walk(), xseg_explain() and xseg_mappings() tell, adjacent
  * granules that are committed are like a live block, adjacent ones that leave like one that is pending, and the others
  * are holes.  xseg_free() refuses addresses of a range.
  *
@@ -119,9 +119,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_release(struct xseg_range *range)
  * an event, for the one that they leave with.  The others get pages: prepared ones of the range, idle ones of its kind
  * (size, exportable, rdma) from the page cache, then new ones.  Where the driver or a limit refuses, idle pages of other
  * ranges and pools are taken; last, idle memory of other kinds goes back to the driver, which makes pages of it.
- * New memory contains anything; what is taken back is as it was.  A page that has other places, too
- * (xseg_range_share()), is not taken back: the granule gets one of its own, for which the call waits until the
- * stream has passed that it leaves with.
+ * New memory contains anything; what is taken back is as it was.  A page with other mappings (xseg_range_share()) is
+ * not taken back: the granule gets a page of its own, for which the call waits until the stream of the decommit has passed.
  *
  * All or nothing: with several at once on one device, each is served or refused as a whole.
  *
@@ -136,7 +135,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_release(struct xseg_range *range)
  *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  as for an allocation; the text says where the memory is
  *          XSEG_ERR_PAUSED     its pool is paused
  *          XSEG_ERR_BUSY       another call works on a granule; in a capture, a granule leaves with another stream; one
- *                              leaves with a page that is shared, in a capture or because it is held, pinned
+ *                              is pending unmap and its page has other mappings, in a capture or because it is held, pinned
  *                              or exported
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
  * Cost:    none if all granules leave with this stream.  Else an event query for each stream that memory leaves with; one map
@@ -218,12 +217,12 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_let_go(struct xseg_range *range, 
 
 /**
  * Map the pages of committed granules at other granules as well, of the same range or another one of its pool, such as a prefix
- * that many sequences have in common.  The granules are committed then, and each place is decommitted by itself: the page goes with its
- * last one, and the pool is charged until then.  A range counts it where it was committed; if that place is decommitted first,
- * at the oldest place left.
+ * that many sequences have in common.  The granules are committed then, and each one is decommitted by itself.  The page is unmapped
+ * granule by granule and released with its last mapping; the pool is charged until then.  The range that committed the page is
+ * charged for it as long as it maps the page (limit_bytes, quota, physical_bytes); ranges with aliases are not.
  *
- * What is written at one place is seen at another by work that is ordered behind it; a kernel that uses both must make
- * its accesses ordered (docs/ranges.md).
+ * What is written through one mapping is visible through another one to work that is ordered after it; a kernel that uses
+ * both must order its accesses (docs/ranges.md).
  *
  * @param offset, bytes  granules without memory
  * @param from           a range of the same pool and page size, whose granules are committed
@@ -252,8 +251,8 @@ struct xseg_range_info {
     uint64_t quota_bytes;     /* promised, with what it has of it */
     uint64_t committed_bytes; /* in granules */
     uint64_t leaving_bytes;   /* decommitted, with memory */
-    uint64_t mapped_bytes;    /* places with memory; 0 while the pool is paused */
-    uint64_t physical_bytes;  /* of pages that are counted here; a page at several places once */
+    uint64_t mapped_bytes;    /* of granules with memory; 0 while the pool is paused */
+    uint64_t physical_bytes;  /* of physical pages that the range is charged for, each once */
     uint64_t prepared_bytes;  /* of idle pages made ahead for it */
     uint64_t
         retaken; /* how often a granule was taken back, without the driver, since it was reserved */

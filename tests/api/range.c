@@ -212,9 +212,8 @@ static void limits_and_shortage(void **state)
     scene_close(allocator);
 }
 
-/* Places of a page that are given up in one call, the younger ones before the older, and another one that stays: the
- * page is counted there, and goes with it. */
-static void places_of_one_page_go_together(void **state)
+/* Three mappings of a page are decommitted in one call, and a fourth one later: the page is charged until then. */
+static void mappings_of_one_page_go_together(void **state)
 {
     struct xseg_allocator *allocator = scene_open("page_cache_mb:1024");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
@@ -555,8 +554,8 @@ static void a_quota_is_kept(void **state)
     scene_close(allocator);
 }
 
-/* A page that the driver did not take back from a second place is in the way there: no commit takes it for its own. */
-static void a_place_that_stays_is_no_page(void **state)
+/* A commit does not use the page of an alias that the driver did not unmap. */
+static void a_stuck_alias_is_no_page_of_a_commit(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
@@ -583,8 +582,8 @@ static void a_place_that_stays_is_no_page(void **state)
     scene_close(allocator);
 }
 
-/* Nor does it keep the rest of the range from being used. */
-static void a_place_that_stays_is_in_the_way_of_no_other(void **state)
+/* Other granules of the range can be used. */
+static void a_stuck_alias_blocks_no_other_granule(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
@@ -687,8 +686,8 @@ int main(void)
         cmocka_unit_test(calls_are_made_by_the_run),
         cmocka_unit_test(bad_input_changes_nothing),
         cmocka_unit_test(limits_and_shortage),
-        cmocka_unit_test(a_place_that_stays_is_no_page),
-        cmocka_unit_test(a_place_that_stays_is_in_the_way_of_no_other),
+        cmocka_unit_test(a_stuck_alias_is_no_page_of_a_commit),
+        cmocka_unit_test(a_stuck_alias_blocks_no_other_granule),
         cmocka_unit_test(captures_see_ranges),
         cmocka_unit_test(a_range_without_memory_ends_with_the_allocator),
         cmocka_unit_test(a_lost_device_keeps_its_host_side),
@@ -698,7 +697,7 @@ int main(void)
         cmocka_unit_test(questions_know_ranges),
         cmocka_unit_test(prepared_pages_wait_for_their_range),
         cmocka_unit_test(a_quota_is_kept),
-        cmocka_unit_test(places_of_one_page_go_together),
+        cmocka_unit_test(mappings_of_one_page_go_together),
         cmocka_unit_test(a_full_range_on_a_full_device),
         cmocka_unit_test(a_refusal_in_a_capture_keeps_no_pages),
     };

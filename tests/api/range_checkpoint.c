@@ -462,8 +462,8 @@ static void a_range_in_the_place_of_a_block(void **state)
     close_stage(&stage);
 }
 
-/* A page that is at another place, too, is not taken back; one that never left stays. */
-static void a_page_at_two_places(void **state)
+/* An aliased page is not taken back; one that was not decommitted stays. */
+static void an_aliased_page_is_not_taken_back(void **state)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
@@ -475,7 +475,7 @@ static void a_page_at_two_places(void **state)
     assert_int_equal(xseg_range_share(range, 8 * PAGE, PAGE, range, 0), XSEG_OK);
     assert_int_equal(xseg_range_share(range, 9 * PAGE, PAGE, range, PAGE), XSEG_OK);
     decommit(range, 0, 1, NULL);
-    expect_refused(&stage, "another place");
+    expect_refused(&stage, "other granules");
     decommit(range, 8, 1, NULL);
     restore(&stage);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
@@ -486,8 +486,8 @@ static void a_page_at_two_places(void **state)
     close_stage(&stage);
 }
 
-/* What a restore decommits may be two places of one page, of which neither keeps it. */
-static void both_places_of_a_page_leave(void **state)
+/* A restore may decommit all mappings of a page. */
+static void all_mappings_of_a_page_are_decommitted(void **state)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range, *other = reserve(&stage);
@@ -594,8 +594,8 @@ int main(void)
         cmocka_unit_test(memory_that_is_gone),
         cmocka_unit_test(a_range_that_is_gone),
         cmocka_unit_test(a_range_in_the_place_of_a_block),
-        cmocka_unit_test(a_page_at_two_places),
-        cmocka_unit_test(both_places_of_a_page_leave),
+        cmocka_unit_test(an_aliased_page_is_not_taken_back),
+        cmocka_unit_test(all_mappings_of_a_page_are_decommitted),
         cmocka_unit_test(a_granule_that_a_call_works_on),
         cmocka_unit_test(a_driver_that_refuses),
     };

@@ -9,9 +9,9 @@
 
 #include "src/base/align.h"
 #include "tests/support/scene.h"
+#include "vmm/alias.h"
 #include "vmm/context.h"
 #include "vmm/evicted.h"
-#include "vmm/guest.h"
 #include "vmm/segment.h"
 
 #define PAGE  (2 * XSEG_MIB)
@@ -525,8 +525,8 @@ static void a_guarded_segment_takes_no_more_than_it_needs(void **state)
     tear_down(&f);
 }
 
-/* A guest shares the page of its owner; the page goes with its owner, whoever that is by then. */
-static void a_page_at_two_places_goes_once(void **state)
+/* An aliased page is released with its last mapping, whichever that is, and charged to its first segment once. */
+static void an_aliased_page_goes_with_its_last_mapping(void **state)
 {
     struct fixture f;
     uint32_t done = 0;
@@ -534,23 +534,76 @@ static void a_page_at_two_places_goes_once(void **state)
     (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
-    assert_int_equal(xseg_guest_map(&f.segment, 10, 3, &f.segment, 0), XSEG_OK);
+    assert_int_equal(xseg_alias_map(&f.segment, 10, 3, &f.segment, 0), XSEG_OK);
     assert_int_equal(mapped(&f), 6 * PAGE);
-    assert_int_equal(f.segment.guests, 3 * PAGE);
+    assert_int_equal(f.segment.alias_bytes, 3 * PAGE);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+    assert_true(xseg_alias_is_any(&f.segment, 1));
     assert_int_equal(xseg_segment_unmap(&f.segment, 11, 2, false, &done), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    xseg_guest_swap(&f.segment, 0, &f.segment, 10);
+    assert_int_equal(f.segment.unmapped, 0);
+    assert_false(xseg_alias_is_any(&f.segment, 1));
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 1, false, &done), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    assert_int_equal(f.segment.guests, 0);
+    assert_int_equal(f.segment.alias_bytes, 0);
     assert_int_equal(xseg_segment_unmap(&f.segment, 10, 1, false, &done), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 2 * PAGE);
+    assert_int_equal(f.segment.unmapped, PAGE);
     tear_down(&f);
 }
 
-/* Fail each call of mapping three guests once: 3 maps, 1 set-access; and two in a row, of which one is the undo's. */
-static void guests_undo_themselves_at_every_failure(void **state)
+/* A page that the driver may still map at a stuck granule is neither used again nor released, and counts as stuck once. */
+static void a_stuck_alias_keeps_its_page(void **state)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    struct fixture f;
+    uint32_t done = 0;
+
+    (void)state;
+    set_up(&f, XSEG_GIB);
+    assert_int_equal(map(&f.segment, 0, 1, false), XSEG_OK);
+    fault.call = "cuMemSetAccess";
+    fault.error = 999;
+    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    fault.call = "cuMemUnmap";
+    fault.every = 1;
+    assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
+    assert_int_equal(xseg_alias_map(&f.segment, 10, 1, &f.segment, 0), XSEG_ERR_DRIVER);
+    assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
+    assert_int_equal(f.segment.stuck, PAGE);
+    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), 0);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 0, 1, true, &done), XSEG_OK);
+    assert_int_equal(xseg_pages_bytes(&f.pages), 0);
+    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), PAGE);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    assert_int_equal(xseg_segment_unstick(&f.segment), XSEG_OK);
+    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), 0);
+    assert_int_equal(xseg_sim_used(0), 0);
+    tear_down(&f);
+}
+
+/* A page that was exported through one mapping is not kept as idle when another one is the last. */
+static void an_exported_alias_is_not_kept(void **state)
+{
+    struct fixture f;
+    uint32_t done = 0;
+
+    (void)state;
+    set_up(&f, XSEG_GIB);
+    f.segment.properties = XSEG_PAGE_EXPORTABLE;
+    assert_int_equal(map(&f.segment, 0, 1, false), XSEG_OK);
+    assert_int_equal(xseg_segment_export(&f.segment, 0, 1), XSEG_OK);
+    assert_int_equal(xseg_alias_map(&f.segment, 10, 1, &f.segment, 0), XSEG_OK);
+    xseg_segment_unexport(&f.segment, 0, 1);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 0, 1, true, &done), XSEG_OK);
+    assert_int_equal(xseg_segment_unmap(&f.segment, 10, 1, true, &done), XSEG_OK);
+    assert_int_equal(xseg_pages_bytes(&f.pages), 0);
+    assert_int_equal(xseg_sim_used(0), 0);
+    tear_down(&f);
+}
+
+/* Fail each call of mapping three aliases once: 3 maps, 1 set-access; and two in a row, of which one is the undo's. */
+static void aliases_undo_themselves_at_every_failure(void **state)
 {
     (void)state;
     for (uint64_t n = 1; n <= 12; n++) {
@@ -564,7 +617,7 @@ static void guests_undo_themselves_at_every_failure(void **state)
         next.nth = n - 5;
         if (twice)
             assert_int_equal(xseg_sim_fault_set(1, &next), XSEG_OK);
-        const xseg_status status = xseg_guest_map(&f.segment, 10, 3, &f.segment, 0);
+        const xseg_status status = xseg_alias_map(&f.segment, 10, 3, &f.segment, 0);
         assert_int_equal(mapped(&f), (status == XSEG_OK ? 6 : 3) * PAGE);
         assert_int_equal(status == XSEG_OK, n > (twice ? 10 : 3));
         assert_int_equal(xseg_sim_fail(NULL, 0, 999), XSEG_OK);
@@ -582,8 +635,10 @@ int main(void)
         cmocka_unit_test(growing_keeps_what_was_mapped),
         cmocka_unit_test(too_little_memory_changes_nothing),
         cmocka_unit_test(map_undoes_itself_at_every_failure),
-        cmocka_unit_test(a_page_at_two_places_goes_once),
-        cmocka_unit_test(guests_undo_themselves_at_every_failure),
+        cmocka_unit_test(an_aliased_page_goes_with_its_last_mapping),
+        cmocka_unit_test(a_stuck_alias_keeps_its_page),
+        cmocka_unit_test(an_exported_alias_is_not_kept),
+        cmocka_unit_test(aliases_undo_themselves_at_every_failure),
         cmocka_unit_test(a_failed_undo_loses_nothing),
         cmocka_unit_test(unmap_goes_page_by_page_where_it_must),
         cmocka_unit_test(releases_that_fail_are_leftovers),

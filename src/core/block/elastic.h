@@ -16,7 +16,8 @@
  * Invariants, while no granule is claimed; xseg_arena_audit() checks them:
  *   ELASTIC-1  a granule is live or leaving exactly if it is mapped or evicted.
  *   ELASTIC-2  a granule has a batch exactly if it is leaving.
- *   ELASTIC-3  `live` and `leaving` are the granules in those uses; `own` is the bytes of those that are no guests.
+ *   ELASTIC-3  `live` and `leaving` are the granules in those uses; `own` is the bytes of these, less `alias_bytes`
+ *              of the segment.
  *
  * Locking: GROWTH, and ARENA of the extent's arena as well for changes of `use`; either suffices for reading.
  */
@@ -39,23 +40,15 @@ enum xseg_elastic_use {
     XSEG_ELASTIC_CLAIMED  /* a call works on it, and lets locks go meanwhile */
 };
 
-/* Where else the page of a granule is mapped; see places.h.  Numbers are those of granules of the device. */
-struct xseg_elastic_place {
-    uint32_t older, younger; /* 0, 0: nowhere else */
-};
-
 struct xseg_elastic {
     struct xseg_range_body *range;
     uint8_t *use;    /* [granules] */
     uint32_t *batch; /* [granules]: number of the batch that it leaves with; 0: none */
     uint32_t *holds; /* [granules]: how often it is held by captures */
-    /* [granules]; NULL before the first share.  The pointer may be read without GROWTH. */
-    _Atomic(struct xseg_elastic_place *) place;
     uint32_t live, leaving;   /* granules in these uses */
-    uint64_t own;             /* bytes of pages that are counted here */
+    uint64_t own;             /* bytes of physical pages that the range is charged for */
     uint64_t coming;          /* bytes that a commit is getting */
     uint64_t quota, promised; /* see xseg_elastic_set_own() */
-    uint64_t let_go;          /* how often a page that is shared lost its place here */
     /* Batches whose granules are all held, pinned or exported, and the place of this extent among those with such batches
      * (leaving.h). */
     struct xseg_list parked, parked_link;
@@ -64,7 +57,7 @@ struct xseg_elastic {
 };
 
 /*
- * Set the bytes of pages that are counted in an extent and that a commit is getting.  What is left of its quota is
+ * Set the bytes of physical pages that an extent is charged for and that a commit is getting.  What is left of its quota is
  * promised, and taken from what others of the device may have.
  *
  * all: what is promised on the device
@@ -81,13 +74,7 @@ static inline void xseg_elastic_set_own(struct xseg_elastic *elastic, uint64_t o
     elastic->promised = promised;
 }
 
-/* Whether the page of a granule is mapped at other ones, too. */
-static inline bool xseg_elastic_is_shared(const struct xseg_elastic *elastic, uint32_t granule)
-{
-    return elastic->place != NULL && elastic->place[granule].younger != 0;
-}
-
-/* Bytes of the tables of a granule, without places. */
+/* Bytes of the tables of a granule. */
 #define XSEG_ELASTIC_BYTES (2 * sizeof(uint32_t) + sizeof(uint8_t))
 
 #endif

@@ -10,6 +10,7 @@
 #include "src/core/large/cached.h"
 #include "src/core/small/small_audit.h"
 #include "src/core/stats/counts_audit.h"
+#include "vmm/alias.h"
 
 struct tally {
     uint64_t live, live_bytes, active, active_bytes, mapped, holes;
@@ -45,21 +46,37 @@ static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *e
     }
 }
 
+/* Add a granule, and the page of its first granule.  Returns bytes of the page that the segment is not charged for. */
+static uint64_t tally_page(const struct xseg_segment *segment, uint32_t at, bool is_live,
+                           struct tally *tally)
+{
+    const struct xseg_physical_page *page = xseg_alias_page(segment, at);
+    uint64_t alias_bytes = 0;
+
+    if (xseg_segment_has_page(segment->state[at]) &&
+        (page == NULL || page->audited.mapped + page->audited.evicted == 0)) {
+        tally->active_bytes += segment->granule_bytes;
+        tally->mapped += segment->granule_bytes;
+    }
+    if (is_live && (page == NULL || page->audited.live == 0))
+        tally->live_bytes += segment->granule_bytes;
+    xseg_alias_audit_add(segment, at, is_live, &alias_bytes);
+    return alias_bytes;
+}
+
 /* Add the granules of an elastic extent, which are no blocks. */
 static bool tally_elastic(const struct xseg_extent *extent, struct tally *tally,
                           struct xseg_finding *finding)
 {
     const struct xseg_segment *segment = &extent->segment;
     const struct xseg_elastic *elastic = extent->elastic;
-    uint64_t live = 0, leaving = 0, own = 0;
+    uint64_t live = 0, leaving = 0, alias_bytes = 0;
 
     for (uint32_t at = 0; at < segment->granules; at++) {
         const bool is_live = elastic->use[at] == XSEG_ELASTIC_LIVE;
         const bool is_used = is_live || elastic->use[at] == XSEG_ELASTIC_LEAVING;
         const bool has_page =
             xseg_segment_is_mapped(segment, at) || xseg_segment_is_evicted(segment, at);
-        const uint64_t bytes =
-            is_used && !xseg_segment_is_guest(segment, at) ? segment->granule_bytes : 0;
 
         XSEG_HOLDS(finding, "ELASTIC-1", is_used == has_page,
                    "granule %" PRIu32 " in state %d, for %d", at, segment->state[at],
@@ -69,16 +86,35 @@ static bool tally_elastic(const struct xseg_extent *extent, struct tally *tally,
                    "granule %" PRIu32 " in batch %" PRIu32, at, elastic->batch[at]);
         live += is_live;
         leaving += is_used && !is_live;
-        own += bytes;
-        tally->live_bytes += is_live ? bytes : 0;
+        alias_bytes += tally_page(segment, at, is_live, tally);
     }
+    const uint64_t own = (live + leaving) * segment->granule_bytes - alias_bytes;
+    XSEG_HOLDS(finding, "ALIAS-2", alias_bytes == segment->alias_bytes,
+               "alias_bytes says %" PRIu64 ", granules %" PRIu64, segment->alias_bytes,
+               alias_bytes);
     XSEG_HOLDS(finding, "ELASTIC-3",
                live == elastic->live && leaving == elastic->leaving && own == elastic->own,
                "live says %" PRIu32 ", there are %" PRIu64 "; leaving %" PRIu32 ", %" PRIu64
                "; own %" PRIu64 ", %" PRIu64,
                elastic->live, live, elastic->leaving, leaving, elastic->own, own);
-    tally->active_bytes += own;
-    tally->mapped += own;
+    return true;
+}
+
+static void begin_aliases(const struct xseg_arena *arena)
+{
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        xseg_alias_audit_begin(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+    }
+}
+
+static bool audit_aliases(const struct xseg_arena *arena, struct xseg_finding *finding)
+{
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        if (!xseg_alias_audit(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment, finding))
+            return false;
+    }
     return true;
 }
 
@@ -137,6 +173,7 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
     struct tally tally = {0};
     uint64_t indexed = 0;
 
+    begin_aliases(arena);
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
@@ -181,5 +218,5 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                arena->origins == tally.origins &&
                    ((atomic_load(&arena->notes) & XSEG_ARENA_ORIGINS) != 0) == (tally.origins != 0),
                "counted %" PRIu64 " origins, there are %" PRIu64, arena->origins, tally.origins);
-    return audit_lent(arena, &tally, finding);
+    return audit_aliases(arena, finding) && audit_lent(arena, &tally, finding);
 }

@@ -12,7 +12,6 @@
 #include "src/core/ranges/range.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/leaving.h"
-#include "src/core/reclaim/places.h"
 #include "src/core/stats/counts_audit.h"
 
 static void add_host_bytes(void *self, struct xseg_arena *arena)
@@ -38,6 +37,7 @@ uint64_t xseg_device_host_bytes(struct xseg_device *device)
     uint64_t bytes = sizeof(*device) + sizeof(*device->pending) + sizeof(*device->poison) +
                      sizeof(*device->decay) + sizeof(*device->sharing) +
                      xseg_leaving_host_bytes(device->leaving) +
+                     atomic_load_explicit(&device->pages.record_bytes, memory_order_relaxed) +
                      xseg_history_host_bytes(&device->history) +
                      xseg_sharing_host_bytes(device->sharing) + xseg_pools_host_bytes(device) +
                      xseg_streams_host_bytes(&device->streams);
@@ -52,26 +52,13 @@ struct inspection {
     bool holds;
 };
 
-static bool audit_places(const struct xseg_arena *arena, struct xseg_finding *finding)
-{
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-
-        if (extent->elastic != NULL && !xseg_places_audit(extent, finding))
-            return false;
-    }
-    return true;
-}
-
 static void audit_arena(void *self, struct xseg_arena *arena)
 {
     struct inspection *inspection = self;
 
     xseg_arena_lock(arena);
     if (inspection->holds)
-        inspection->holds = xseg_arena_audit(arena, inspection->finding) &&
-                            audit_places(arena, inspection->finding);
+        inspection->holds = xseg_arena_audit(arena, inspection->finding);
     inspection->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
     inspection->evicted += arena->evicted;
     xseg_arena_unlock(arena);

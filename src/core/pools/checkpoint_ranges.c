@@ -9,6 +9,7 @@
 #include "src/core/ranges/commit.h"
 #include "src/core/ranges/decommit.h"
 #include "src/core/reclaim/leaving.h"
+#include "vmm/alias.h"
 
 /* A run of committed granules. */
 struct saved_run {
@@ -171,7 +172,7 @@ static xseg_status check_ranges(const struct xseg_checkpoint_ranges *saved,
     return XSEG_OK;
 }
 
-/* Whether a granule that leaves can be taken back: nobody else has its page, and work of the default stream, which what
+/* Whether a granule that is pending unmap can be taken back: its page has no other mapping, and work of the default stream, which what
  * is restored belongs to, comes behind the stream that it leaves with. */
 static xseg_status check_leaving(const struct xseg_range_run *run, uint32_t granule)
 {
@@ -180,12 +181,11 @@ static xseg_status check_leaving(const struct xseg_range_run *run, uint32_t gran
     const uint64_t base = run->extent->segment.base + granule * run->extent->segment.granule_bytes;
     xseg_stream waits_for = NULL;
 
-    if (xseg_elastic_is_shared(run->extent->elastic, granule))
+    if (xseg_alias_is_any(&run->extent->segment, granule))
         return xseg_fail(XSEG_ERR_BUSY,
-                         "the granule at %#" PRIx64
-                         " was decommitted, and its page is at another place, too "
-                         "(xseg_range_share()): decommit that, or commit this one, before the "
-                         "checkpoint of pool %s is restored",
+                         "xseg_pool_restore: the granule at %#" PRIx64
+                         " is pending unmap and its page is shared with other granules; decommit "
+                         "these, or commit this one, before the checkpoint of pool %s is restored",
                          base, xseg_pool_label(run->body->pool));
     if (!xseg_leaving_is_ordered(run->extent, granule, stream))
         xseg_leaving_ask(device);

@@ -17,7 +17,6 @@
 #include "src/core/pools/obstacle.h"
 #include "src/core/reclaim/forget.h"
 #include "src/core/reclaim/notice.h"
-#include "src/core/reclaim/places.h"
 #include "src/core/reclaim/trim.h"
 #include "vmm/contents.h"
 #include "vmm/evicted.h"
@@ -57,7 +56,21 @@ static uint64_t add_up(struct move *move, visit *each)
 
 static void add_mapped(struct move *move, struct xseg_segment *segment)
 {
-    move->bytes += atomic_load_explicit(&segment->mapped, memory_order_relaxed) - segment->guests;
+    bool evicted = false;
+
+    if (!xseg_segment_is_expandable(segment)) {
+        move->bytes += atomic_load_explicit(&segment->mapped, memory_order_relaxed);
+        return;
+    }
+    for (uint32_t at = 0, count; (count = xseg_evicted_run(segment, &at, &evicted)) != 0;
+         at += count)
+        move->bytes += count * segment->granule_bytes;
+}
+
+static void choose_granules(struct move *move, struct xseg_segment *segment)
+{
+    (void)move;
+    xseg_evicted_choose(segment);
 }
 
 static void add_missing(struct move *move, struct xseg_segment *segment)
@@ -308,6 +321,8 @@ static xseg_status pause(struct move *move, enum xseg_keep keep, const char *pat
         status = xseg_device_make_copier(device);
     if (status != XSEG_OK)
         return status;
+    /* No page of the pool is mapped or unmapped from here on. */
+    visit_segments(move, choose_granules);
     if (keep != XSEG_KEEP_NOTHING || xseg_notice_is_wanted(device)) {
         move->is_told = true;
         if (!xseg_notice_pool(move->pool, true))
@@ -372,12 +387,6 @@ static void enter_segment(struct move *move, struct xseg_segment *segment)
 {
     if (move->status == XSEG_OK)
         move->status = xseg_evicted_enter(segment);
-}
-
-static void rejoin_segment(struct move *move, struct xseg_segment *segment)
-{
-    if (move->status == XSEG_OK && segment->role != NULL)
-        move->status = xseg_places_rejoin(XSEG_CONTAINER(segment, struct xseg_extent, segment));
 }
 
 static void withdraw_segment(struct move *move, struct xseg_segment *segment)
@@ -445,7 +454,6 @@ static xseg_status come_back(struct move *move) XSEG_UNCHECKED
 
     if (status != XSEG_OK)
         return status;
-    visit_segments(move, rejoin_segment);
     visit_segments(move, enter_segment);
     if (move->status == XSEG_OK && move->contents != NULL) {
         xseg_lock_give(&device->growth_lock);

@@ -17,6 +17,7 @@
 #include "src/core/pools/page_trial.h"
 #include "src/core/pools/pause.h"
 #include "src/core/reclaim/mapping.h"
+#include "vmm/alias.h"
 
 _Static_assert(XSEG_FABRIC_HANDLE_SIZE == XSEG_DRIVER_FABRIC_BYTES, "sizes of fabric handles");
 
@@ -172,8 +173,9 @@ static xseg_status make_handle(const struct xseg_segment *segment, uint32_t at,
 {
     handle->fd = -1;
     return type == XSEG_HANDLE_FABRIC
-               ? xseg_driver_export_fabric(segment->context, segment->handle[at], handle->fabric)
-               : xseg_driver_export(segment->context, segment->handle[at], &handle->fd);
+               ? xseg_driver_export_fabric(segment->context, xseg_alias_handle(segment, at),
+                                           handle->fabric)
+               : xseg_driver_export(segment->context, xseg_alias_handle(segment, at), &handle->fd);
 }
 
 /*

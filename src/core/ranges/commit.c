@@ -17,12 +17,12 @@
 #include "src/core/grow/steal.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/ranges/parting.h"
+#include "src/core/ranges/aliases.h"
 #include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/notice.h"
-#include "src/core/reclaim/places.h"
 #include "src/core/reclaim/release.h"
 #include "src/core/reclaim/trim.h"
+#include "vmm/alias.h"
 
 /* A commit under way. */
 struct commit {
@@ -328,6 +328,7 @@ void xseg_commit_retake(const struct xseg_range_run *part)
     struct xseg_arena *arena = part->extent->arena;
 
     xseg_leaving_end(part->extent, part->first, part->count);
+    xseg_aliases_use_again(part);
     xseg_arena_lock(arena);
     elastic->leaving -= part->count;
     elastic->live += part->count;
@@ -403,17 +404,17 @@ static void describe(struct commit *commit)
     };
 }
 
-/* Unmap aliases that are stuck where pages of the range's own are to be. */
-static xseg_status clear_way(const struct commit *commit)
+/* Unmap stuck granules of aliased pages: the commit maps other pages there. */
+static xseg_status unstick_aliases(const struct commit *commit)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
     const uint32_t first = commit->run.first, end = first + commit->run.count;
-    xseg_status status = segment->role == NULL
+    xseg_status status = segment->physical == NULL
                              ? XSEG_OK
                              : xseg_segment_unstick_run(segment, first, commit->run.count);
 
     for (uint32_t at = first; status != XSEG_OK && at < end; at++)
-        if (segment->state[at] == XSEG_PAGE_STUCK && xseg_segment_is_guest(segment, at))
+        if (segment->state[at] == XSEG_PAGE_STUCK && xseg_alias_page(segment, at) != NULL)
             return status;
     return XSEG_OK;
 }
@@ -428,7 +429,7 @@ static xseg_status commit_run(struct commit *commit)
     xseg_range_set_use(&commit->run, XSEG_ELASTIC_CLAIMED);
     if (commit->missing != 0) {
         xseg_leaving_look(commit->device, true);
-        status = clear_way(commit);
+        status = unstick_aliases(commit);
         if (status == XSEG_OK)
             status = supply(commit);
     }
@@ -465,19 +466,49 @@ static xseg_status begin(struct commit *commit, struct xseg_range *range, uint64
     return status;
 }
 
-/* Begin a commit whose granules get pages of their own. */
-static xseg_status begin_alone(struct commit *commit, struct xseg_range *range, uint64_t offset,
-                               uint64_t bytes)
+/* Wait for the streams with which aliased granules of a run are pending unmap, and unmap them; not in a capture.  Observers
+ * may run in the end, so the range may have been released. */
+static xseg_status wait_for_aliases(const struct xseg_range_run *run)
 {
+    struct xseg_device *device = xseg_device_of(run->extent);
+    const uint32_t end = run->first + run->count;
+
+    if (xseg_pending_captures(device->pending))
+        return XSEG_OK;
+    xseg_leaving_ask(device);
+    for (uint32_t at = run->first; (at = xseg_aliases_next_pending(run, at)) < end; at++) {
+        const xseg_status status = xseg_leaving_wait_for(run->extent, at);
+
+        if (status != XSEG_OK)
+            return status;
+    }
+    xseg_leaving_look(device, false);
+    return XSEG_OK;
+}
+
+/* Begin a commit.  A granule that is pending unmap is not taken back if its page has other mappings: the granule is unmapped
+ * first, and gets another page. */
+static xseg_status begin_unaliased(struct commit *commit, struct xseg_range *range, uint64_t offset,
+                                   uint64_t bytes)
+{
+    const struct xseg_range_run *run = &commit->run;
     xseg_status status = begin(commit, range, offset, bytes);
 
-    if (status != XSEG_OK || !xseg_parting_is_needed(&commit->run))
+    if (status != XSEG_OK || xseg_aliases_next_pending(run, run->first) == run->first + run->count)
         return status;
-    status = xseg_parting_wait(&commit->run);
-    /* The range may have been released meanwhile. */
+    status = wait_for_aliases(run);
     if (status == XSEG_OK)
         status = begin(commit, range, offset, bytes);
-    return status == XSEG_OK ? xseg_parting_check(&commit->run) : status;
+    if (status != XSEG_OK)
+        return status;
+    const uint32_t at = xseg_aliases_next_pending(run, run->first);
+    if (at == run->first + run->count)
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_BUSY,
+                     "xseg_range_commit: the granule at offset %" PRIu64
+                     " is pending unmap and its page is shared with other granules; commit it "
+                     "after the capture, and once it is not held, pinned or exported",
+                     at * run->extent->segment.granule_bytes);
 }
 
 /* Write the error text of a refusal, and count it.  GROWTH is held. */
@@ -519,7 +550,7 @@ xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t byte
     if (xseg_pending_captures(device->pending))
         xseg_streams_claim(commit.stream);
     xseg_lock_take(&device->growth_lock);
-    status = begin_alone(&commit, range, offset, bytes);
+    status = begin_unaliased(&commit, range, offset, bytes);
     if (status != XSEG_OK || commit.run.count == 0) {
         xseg_lock_give(&device->growth_lock);
         return status;

@@ -8,8 +8,8 @@
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
+#include "src/core/ranges/aliases.h"
 #include "src/core/reclaim/leaving.h"
-#include "src/core/reclaim/places.h"
 
 void xseg_decommit_settle(const struct xseg_range_run *run)
 {
@@ -17,14 +17,13 @@ void xseg_decommit_settle(const struct xseg_range_run *run)
     struct xseg_arena *arena = run->extent->arena;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    xseg_places_leave(run->extent, run->first, run->count);
-    const uint64_t own = xseg_places_own(run->extent, run->first, run->count);
+    const uint64_t unused = xseg_aliases_end_use(run);
     xseg_arena_lock(arena);
     memset(&elastic->use[run->first], XSEG_ELASTIC_LEAVING, run->count);
     elastic->live -= run->count;
     elastic->leaving += run->count;
-    if (own != 0)
-        xseg_counts_pend(&arena->counts, 0, own);
+    if (unused != 0)
+        xseg_counts_pend(&arena->counts, 0, unused);
     xseg_arena_unlock(arena);
 }
 

@@ -12,7 +12,6 @@
 #include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/leaving.h"
-#include "src/core/reclaim/places.h"
 #include "src/core/reclaim/release.h"
 #include "src/core/reclaim/trim_steps.h"
 
@@ -20,8 +19,6 @@
 
 _Static_assert(XSEG_SEGMENT_TABLES_BYTES + XSEG_ELASTIC_BYTES <= 40,
                "host memory of a granule, of which a range may have 16 million");
-_Static_assert(sizeof(struct xseg_elastic_place) + sizeof(uint8_t) <= 16,
-               "host memory more of a granule that is shared");
 
 void xseg_ranges_init(struct xseg_ranges *ranges)
 {
@@ -34,7 +31,6 @@ static void free_body(struct xseg_range_body *body, uint32_t granules)
     struct xseg_elastic *elastic = &body->elastic;
 
     xseg_zeroed_give(elastic->batch, granules * XSEG_ELASTIC_BYTES);
-    xseg_zeroed_give(elastic->place, granules * sizeof(*elastic->place));
     xseg_range_streams_fini(&body->streams);
     free(body);
 }
@@ -58,8 +54,7 @@ uint64_t xseg_ranges_host_bytes(const struct xseg_extent *extent)
     return sizeof(struct xseg_range) + sizeof(struct xseg_range_body) +
            atomic_load_explicit(&elastic->range->streams.capacity, memory_order_relaxed) *
                sizeof(struct xseg_range_stream) +
-           xseg_zeroed_resident(elastic->batch, granules * XSEG_ELASTIC_BYTES) +
-           xseg_zeroed_resident(elastic->place, granules * sizeof(struct xseg_elastic_place));
+           xseg_zeroed_resident(elastic->batch, granules * XSEG_ELASTIC_BYTES);
 }
 
 /* --- Reserving. --- */

@@ -11,7 +11,6 @@
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/leaving_batch.h"
 #include "src/core/reclaim/notice.h"
-#include "src/core/reclaim/places.h"
 #include "src/core/reclaim/trim_steps.h"
 
 void xseg_leaving_init(struct xseg_leaving *leaving)
@@ -323,7 +322,7 @@ static uint64_t base_of(const struct run *run)
     return segment->base + run->first * segment->granule_bytes;
 }
 
-/* Count a run whose memory has gone. */
+/* Count a run that was unmapped.  own: bytes of the pages whose last mapping that was */
 static void settle(const struct run *run, uint64_t own)
 {
     struct xseg_extent *extent = run->extent;
@@ -334,8 +333,11 @@ static void settle(const struct run *run, uint64_t own)
     xseg_arena_lock(arena);
     memset(&extent->elastic->use[run->first], XSEG_ELASTIC_EMPTY, run->count);
     extent->elastic->leaving -= run->count;
-    xseg_elastic_set_own(extent->elastic, extent->elastic->own - own, extent->elastic->coming,
-                         &arena->device->promised);
+    xseg_elastic_set_own(extent->elastic,
+                         (extent->elastic->live + extent->elastic->leaving) *
+                                 extent->segment.granule_bytes -
+                             extent->segment.alias_bytes,
+                         extent->elastic->coming, &arena->device->promised);
     if (own != 0) {
         xseg_counts_end_pending(&arena->counts, 0, own, own);
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, own);
@@ -358,16 +360,12 @@ static bool take(struct run run, bool keep)
         set_use(&run, XSEG_ELASTIC_LEAVING);
         return false;
     }
-    xseg_places_pass_on(run.extent, run.first, run.count);
-    const uint64_t own = xseg_places_own(run.extent, run.first, run.count);
+    const uint64_t unmapped = segment->unmapped;
     (void)xseg_segment_unmap(segment, run.first, run.count, keep, &done);
     const struct run gone = {run.extent, run.first, done};
     const struct run rest = {run.extent, run.first + done, run.count - done};
-    const uint64_t left = xseg_places_own(run.extent, rest.first, rest.count);
-    if (done != 0) {
-        xseg_places_forget(run.extent, gone.first, gone.count);
-        settle(&gone, own - left);
-    }
+    if (done != 0)
+        settle(&gone, segment->unmapped - unmapped);
     if (rest.count == 0)
         return true;
     set_use(&rest, XSEG_ELASTIC_LEAVING);

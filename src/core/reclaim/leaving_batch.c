@@ -88,7 +88,7 @@ void xseg_leaving_batch_end(struct xseg_leaving *leaving, struct xseg_leaving_ba
 
 uint64_t xseg_leaving_batch_released(const struct xseg_extent *extent)
 {
-    return extent->segment.let_go + extent->elastic->let_go;
+    return extent->segment.let_go;
 }
 
 void xseg_leaving_batch_wake(struct xseg_leaving_batch *batch)

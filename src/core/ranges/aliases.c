@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/ranges/shares.h"
+#include "src/core/ranges/aliases.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -7,10 +7,48 @@
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/reclaim/notice.h"
-#include "src/core/reclaim/places.h"
-#include "vmm/guest.h"
+#include "vmm/alias.h"
 
-/* What two ranges must have in common. */
+/* --- Use. --- */
+
+uint64_t xseg_aliases_end_use(const struct xseg_range_run *run)
+{
+    const struct xseg_segment *segment = &run->extent->segment;
+    uint64_t pages = 0;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    for (uint32_t at = run->first; at < run->first + run->count; at++) {
+        struct xseg_physical_page *page = xseg_alias_page(segment, at);
+
+        pages += page == NULL || --page->count.live == 0;
+    }
+    return pages * segment->granule_bytes;
+}
+
+void xseg_aliases_use_again(const struct xseg_range_run *run)
+{
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    for (uint32_t at = run->first; at < run->first + run->count; at++) {
+        struct xseg_physical_page *page = xseg_alias_page(&run->extent->segment, at);
+
+        XSEG_ASSERT(page == NULL || (page->count.live == 0 && page->count.mappings == 1));
+        if (page != NULL)
+            page->count.live = 1;
+    }
+}
+
+uint32_t xseg_aliases_next_pending(const struct xseg_range_run *run, uint32_t from)
+{
+    const uint32_t *batch = run->extent->elastic->batch, end = run->first + run->count;
+
+    while (from < end && (batch[from] == 0 || !xseg_alias_is_any(&run->extent->segment, from)))
+        from++;
+    return from;
+}
+
+/* --- Mapping. --- */
+
+/* Check that the granules of one run can map the pages of another one. */
 static xseg_status check_pair(const struct xseg_range_run *to, const struct xseg_range_run *from)
 {
     const struct xseg_segment *target = &to->extent->segment, *source = &from->extent->segment;
@@ -18,8 +56,8 @@ static xseg_status check_pair(const struct xseg_range_run *to, const struct xseg
 
     if (target->page_bytes != source->page_bytes)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "a range with pages of %" PRIu64
-                         " bytes cannot share with one of %" PRIu64,
+                         "xseg_range_share: the ranges have different page sizes, %" PRIu64
+                         " and %" PRIu64 " bytes; reserve both with one page size",
                          target->page_bytes, source->page_bytes);
     if (to->body->pool != from->body->pool)
         return xseg_fail(XSEG_ERR_ARGUMENT,
@@ -38,19 +76,13 @@ static xseg_status map(const struct xseg_range_run *to, const struct xseg_range_
 {
     struct xseg_arena *arena = to->extent->arena;
     struct xseg_segment *segment = &to->extent->segment;
-    xseg_status status = XSEG_OK;
+    /* A stuck granule may be mapped still. */
+    xseg_status status = xseg_segment_unstick_run(segment, to->first, to->count);
 
-    if (!xseg_places_prepare(to->extent) || !xseg_places_prepare(from->extent))
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the places of pages");
-    /* Granules that are stuck are mapped, and in the way. */
-    if (segment->stuck != 0 || segment->role != NULL)
-        status = xseg_segment_unstick_run(segment, to->first, to->count);
     if (status == XSEG_OK)
-        status = xseg_guest_map(segment, to->first, to->count, &from->extent->segment, from->first);
+        status = xseg_alias_map(segment, to->first, to->count, &from->extent->segment, from->first);
     if (status != XSEG_OK)
         return status;
-    for (uint32_t i = 0; i < to->count; i++)
-        xseg_places_add(to->extent, to->first + i, from->extent, from->first + i);
     /* Observers run while the granules are claimed, so that no other call reaches them. */
     xseg_arena_lock(arena);
     memset(&to->extent->elastic->use[to->first], XSEG_ELASTIC_CLAIMED, to->count);
@@ -61,17 +93,17 @@ static xseg_status map(const struct xseg_range_run *to, const struct xseg_range_
     return XSEG_OK;
 }
 
-xseg_status xseg_shares_map(struct xseg_range *range, uint64_t offset, uint64_t bytes,
-                            struct xseg_range *from, uint64_t from_offset)
+xseg_status xseg_aliases_map(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                             struct xseg_range *from, uint64_t from_offset)
 {
     struct xseg_device *device = range->device;
     struct xseg_range_run to, source;
 
     if (from->device != device)
-        return xseg_fail(
-            XSEG_ERR_ARGUMENT,
-            "ranges of device %d and device %d, or of two allocators, cannot share a page",
-            device->context.ordinal, from->device->context.ordinal);
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "xseg_range_share: the ranges belong to device %d and device %d, or to "
+                         "two allocators; reserve both with one pool",
+                         device->context.ordinal, from->device->context.ordinal);
     xseg_lock_take(&device->growth_lock);
     xseg_status status = xseg_range_find(range, offset, bytes, &to);
     if (status == XSEG_OK)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Pages of ranges at several places: what each may do there, pauses of some of them, and commits where they leave. */
+/* Aliases of pages of ranges: charges, pauses, and commits of granules that are pending unmap with an aliased page. */
 #include <string.h>
 
 #include "tests/support/ranges.h"
@@ -45,8 +45,8 @@ static void resume(struct xseg_range *range)
     assert_int_equal(xseg_pool_resume(info(range).pool), XSEG_OK);
 }
 
-/* All places of a page are in the pool: the page goes, and comes back at each of them with its contents. */
-static void a_pool_takes_all_places_along(void **state)
+/* A pause releases an aliased page once; a resume maps one page at all granules, with its contents. */
+static void a_pause_unmaps_all_aliases(void **state)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator);
@@ -157,8 +157,8 @@ static void refuse_nothing(void)
     assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
 }
 
-/* Nor does it map a page of then when the pool is resumed again, and has got another one. */
-static void a_place_follows_its_page(void **state)
+/* After a resume that failed and could not be undone, the next one maps one page at all granules. */
+static void a_resume_maps_one_page_at_all_aliases(void **state)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator);
@@ -237,6 +237,35 @@ static void a_pool_is_charged_until_the_last_mapping(void **state)
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     release(other);
     release(third);
+    scene_close(allocator);
+}
+
+/* The range that committed a page is charged for it as long as it maps the page, at whichever granule; ranges with aliases are
+ * not. */
+static void a_range_is_charged_while_it_maps_the_page(void **state)
+{
+    struct xseg_allocator *allocator = open_devices(NULL);
+    struct xseg_range *range = reserve(allocator), *other = reserve_beside(allocator, range);
+
+    (void)state;
+    commit(range, 0, 1, NULL);
+    share(range, 2, range, 0);
+    share(other, 4, range, 0);
+    decommit(range, 0, 1, NULL);
+    assert_int_equal(info(range).physical_bytes, PAGE);
+    assert_int_equal(info(other).physical_bytes, 0);
+    assert_int_equal(info(other).mapped_bytes, PAGE);
+    decommit(range, 2, 1, NULL);
+    assert_int_equal(info(range).physical_bytes, 0);
+    assert_int_equal(info(other).physical_bytes, 0);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    share(range, 0, other, 4);
+    assert_int_equal(info(range).physical_bytes, 0);
+    decommit(range, 0, 1, NULL);
+    decommit(other, 4, 1, NULL);
+    assert_int_equal(xseg_sim_used(0), 0);
+    release(range);
+    release(other);
     scene_close(allocator);
 }
 
@@ -391,17 +420,18 @@ static void a_range_ends_beneath_a_quota(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pool_takes_all_places_along),
+        cmocka_unit_test(a_pause_unmaps_all_aliases),
         cmocka_unit_test(work_is_in_the_way),
         cmocka_unit_test(what_has_left_is_not_in_the_way),
         cmocka_unit_test(any_of_many_streams_is_in_the_way),
-        cmocka_unit_test(a_place_follows_its_page),
+        cmocka_unit_test(a_resume_maps_one_page_at_all_aliases),
         cmocka_unit_test(a_pool_is_charged_until_the_last_mapping),
+        cmocka_unit_test(a_range_is_charged_while_it_maps_the_page),
         cmocka_unit_test(a_commit_gives_a_page_of_its_own),
         cmocka_unit_test(a_commit_waits_for_all_streams),
         cmocka_unit_test(a_range_ends_beneath_a_call),
         cmocka_unit_test(a_range_ends_beneath_a_quota),
     };
 
-    return cmocka_run_group_tests_name("range_places", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("range_aliases", tests, NULL, NULL);
 }
