@@ -84,7 +84,7 @@ struct xseg_page_handle {
  *         XSEG_ERR_PAUSED       the block's pool is paused.
  *         XSEG_ERR_FILE         no socket or random number is available; see `ulimit -n`.
  *         XSEG_ERR_HOST_MEMORY  also: no thread can be created.
- *         XSEG_ERR_BUSY         the run has 2^32 - 1 exports
+ *         XSEG_ERR_BUSY         another call has claimed memory at ptr, or the run has 2^32 - 1 exports.
  *         On an error nothing is exported.
  * Threads: any; waits for a growth or trim of the device.
  * Cost: no driver call, but for the UUID of the device the first time.

@@ -38,7 +38,7 @@
  *     xseg_range_share() from it      ARGUMENT       BUSY           allowed        ARGUMENT
  *     xseg_range_release()            allowed        BUSY           BUSY           waits for the stream
  *     xseg_pin()                      NOT_LIVE       BUSY           allowed        NOT_LIVE
- *     xseg_export()                   NOT_LIVE       NOT_LIVE       allowed        NOT_LIVE
+ *     xseg_export()                   NOT_LIVE       BUSY           allowed        NOT_LIVE
  *     xseg_dmabuf()                   NOT_LIVE       as mapped      allowed        allowed
  *     xseg_dmabuf(), XSEG_DMABUF_PIN  NOT_LIVE       BUSY           allowed        allowed
  *     xseg_register()                 NOT_LIVE       BUSY           allowed        allowed

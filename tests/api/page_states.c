@@ -528,7 +528,7 @@ static unsigned allowed_meanwhile(const struct world *world, enum class class)
     if (is_call(world, call_let_go))
         return (world->state->is_held ? OK : ARGUMENT) | BUSY;
     if (is_call(world, call_pin) || is_call(world, call_export))
-        return NOT_LIVE | BUSY | paused;
+        return BUSY | paused | (class == POOL_MOVING ? NOT_LIVE : 0);
     if (is_call(world, call_unpin))
         return ARGUMENT | BUSY | paused;
     /* Callbacks may ask for a descriptor of the memory that they hear of; a pin has to hold. */

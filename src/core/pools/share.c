@@ -95,6 +95,8 @@ static xseg_status find_block(const struct xseg_extent *extent, uint64_t address
     xseg_arena_unlock(arena);
     if (out->state == XSEG_BLOCK_LIVE && out->base == address)
         return XSEG_OK;
+    if (out->state == XSEG_BLOCK_BUSY)
+        return xseg_mapping_fail_claimed("xseg_export", address);
     return xseg_fail(XSEG_ERR_NOT_LIVE, "no live block starts at %#" PRIx64 ": export whole blocks",
                      address);
 }
