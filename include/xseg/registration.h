@@ -105,10 +105,9 @@ struct xseg_registrar {
  * caused it, at most once at a time for a run; several threads may be in the functions of a registration for different
  * runs.  Memory of a run for which a function is called at that moment is not unmapped by other threads, which try later.
  *
- * Ranges may overlap: each registration has its own calls.  The same range with the same registrar once more is
- * the same registration, counted: it has the same id, and nothing is called.  A registration holds the addresses of its
- * range, also when no memory is left there, but no memory unless it pins.  The addresses of a classic segment go with its
- * memory; the registration has none from then on.
+ * Ranges may overlap, and may be registered several times: each registration has its own ID and calls.  A registration
+ * holds the addresses of its range, also when no memory is left there, but no memory unless it pins.  The addresses of a
+ * classic segment go with its memory; the registration has none from then on.
  *
  * @param address    the range: bytes of one segment, in which some memory lies
  * @param registrar  copied
@@ -119,8 +118,8 @@ struct xseg_registrar {
  *          XSEG_ERR_PAUSED       the pool is paused: register when it was resumed
  *          XSEG_ERR_UNSUPPORTED  `enter` refused a run; what had entered has left
  *          XSEG_ERR_ARGUMENT     NULL, 0 bytes, or the range ends outside its segment, where other pools are
- *          XSEG_ERR_BUSY         another call maps or unmaps memory of the range, or adds or removes the same
- *                                registration: try again; also pinned 2^32 - 1 times already
+ *          XSEG_ERR_BUSY         another call maps or unmaps memory of the range: try again; also pinned 2^32 - 1
+ *                                times already
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
  *          On an error nothing is registered.
  * Threads: any; waits for growths and trims of the device.  Until `enter` has been called for all runs, no memory of the
@@ -133,8 +132,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_register(struct xseg_allocator *allocat
                                                   uint64_t *id);
 
 /**
- * End a registration, once for each xseg_register() that gave its id: `leave` is called for what is there.  Once the
- * last of these has returned, none of its functions runs or is called.
+ * End a registration: `leave` is called for what is there.  After the return none of its functions runs or is called.
  *
  * xseg_close() is XSEG_ERR_BUSY as long as there is a registration.
  *

@@ -232,104 +232,6 @@ static void observers_end_in_two_observers(const void *argument)
     meet_in(false, true, unobserve, 3);
 }
 
-/* --- The same registration, by two threads. --- */
-
-struct same {
-    struct xseg_allocator *allocator;
-    void *base;
-    struct xseg_registrar registrar;
-    uint64_t id[2];
-    xseg_status status;
-    unsigned entered, left;
-    pthread_t thread;
-    struct cases_thread called;
-    bool in_leave;
-};
-
-static void *register_again(void *context)
-{
-    struct same *same = context;
-
-    atomic_store(&same->called.number, (int)syscall(SYS_gettid));
-    same->status =
-        xseg_register(same->allocator, same->base, 4 * PAGE, &same->registrar, &same->id[1]);
-    atomic_store(&same->called.has_returned, true);
-    return NULL;
-}
-
-/* Let another thread register, until it has or waits. */
-static void let_register(struct same *same)
-{
-    if (pthread_create(&same->thread, NULL, register_again, same) != 0)
-        _exit(CASES_SETUP_FAILED);
-    cases_wait_for(&same->called);
-}
-
-static bool same_enter(void *context, struct xseg_registered *run)
-{
-    struct same *same = context;
-
-    (void)run;
-    if (same->entered++ == 0 && !same->in_leave)
-        let_register(same);
-    return true;
-}
-
-static void same_leave(void *context, const struct xseg_registered *run)
-{
-    struct same *same = context;
-
-    (void)run;
-    if (same->left++ == 0 && same->in_leave)
-        let_register(same);
-}
-
-static void register_twice(bool in_leave)
-{
-    struct same same = {.in_leave = in_leave};
-    struct xseg_range *range = NULL;
-
-    same.allocator = scene_open("rdma:True");
-    assert_int_equal(xseg_range_reserve(same.allocator, 0, 4 * PAGE, NULL, &range), XSEG_OK);
-    commit(range, 0, 4, NULL);
-    same.base = info(range).base;
-    same.registrar = (struct xseg_registrar)XSEG_REGISTRAR_INIT;
-    same.registrar.context = &same;
-    same.registrar.enter = same_enter;
-    same.registrar.leave = same_leave;
-    cases_begin();
-    assert_int_equal(
-        xseg_register(same.allocator, same.base, 4 * PAGE, &same.registrar, &same.id[0]), XSEG_OK);
-    if (in_leave)
-        decommit(range, 3, 1, NULL);
-    assert_int_equal(pthread_join(same.thread, NULL), 0);
-    if (same.status == XSEG_OK) {
-        assert_int_equal(same.id[1], same.id[0]);
-        assert_int_equal(xseg_unregister(same.allocator, same.id[1]), XSEG_OK);
-    } else {
-        assert_int_equal(same.status, XSEG_ERR_BUSY);
-    }
-    /* One run: once, and once more what has stayed of it. */
-    assert_int_equal(same.entered, in_leave ? 2 : 1);
-    assert_int_equal(xseg_unregister(same.allocator, same.id[0]), XSEG_OK);
-    assert_int_equal(same.left, same.entered);
-    decommit(range, 0, in_leave ? 3 : 4, NULL);
-    release(range);
-    scene_close(same.allocator);
-}
-
-static void one_registration_has_one_id_while_it_enters(const void *argument)
-{
-    (void)argument;
-    register_twice(false);
-}
-
-static void one_registration_has_one_id_while_a_part_leaves(const void *argument)
-{
-    (void)argument;
-    register_twice(true);
-}
-
 #define CASE(name)        \
     {                     \
 #name, name, NULL \
@@ -346,8 +248,6 @@ int main(int argc, char **argv)
         CASE(registrations_end_in_two_leaves),
         CASE(registrations_end_in_two_enters),
         CASE(observers_end_in_two_observers),
-        CASE(one_registration_has_one_id_while_it_enters),
-        CASE(one_registration_has_one_id_while_a_part_leaves),
     };
 
     return cases_main(argc, argv, cases, COUNT_OF(cases));

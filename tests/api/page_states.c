@@ -394,19 +394,6 @@ static void undo_register(struct world *world)
     assert_int_equal(world->own_runs.count, 0);
 }
 
-/* Once more the registration that the state has: counted. */
-static xseg_status call_register_again(struct world *world)
-{
-    return xseg_register(world->allocator, world->base, GRANULES * PAGE, &world->registrar,
-                         &world->id);
-}
-
-static void undo_register_again(struct world *world)
-{
-    assert_int_equal(world->id, world->registration);
-    assert_int_equal(xseg_unregister(world->allocator, world->id), XSEG_OK);
-}
-
 static xseg_status call_unregister(struct world *world)
 {
     return xseg_unregister(world->allocator, world->registration);
@@ -463,7 +450,6 @@ static const struct call calls[] = {
     {"dmabuf_pin", call_dmabuf_pin, undo_dmabuf_pin, false},
     {"register", call_register, undo_register, false},
     {"register_pin", call_register_pin, undo_register, false},
-    {"register_again", call_register_again, undo_register_again, true},
     {"unregister", call_unregister, undo_unregister, true},
     {"export", call_export, undo_export, false},
     {"trim", call_trim, NULL, false},
@@ -535,8 +521,6 @@ static unsigned allowed_meanwhile(const struct world *world, enum class class)
     if (is_call(world, call_dmabuf) || is_call(world, call_dmabuf_pin) ||
         is_call(world, call_register) || is_call(world, call_register_pin))
         return OK | NOT_LIVE | BUSY | paused;
-    if (is_call(world, call_register_again))
-        return OK | BUSY | paused;
     if (is_call(world, call_unregister))
         return BUSY;
     return BUSY | paused;
@@ -991,7 +975,7 @@ static bool is_apt(const struct state *state, const struct call *call)
 
     if (state->is_block && call->of_range)
         return false;
-    if (call->make == call_register_again || call->make == call_unregister)
+    if (call->make == call_unregister)
         return has_registration && !state->is_block;
     return true;
 }

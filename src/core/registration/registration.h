@@ -42,7 +42,6 @@ struct xseg_registration {
     struct xseg_extent *extent;
     struct xseg_device *device;
     struct xseg_pool *pool;     /* as users see it */
-    uint64_t times;             /* calls of xseg_register() that returned its ID */
     struct xseg_intervals runs; /* struct xseg_registration_run */
     uint64_t bytes;             /* of runs that have entered */
     unsigned references;
@@ -51,8 +50,7 @@ struct xseg_registration {
     /* Its classic segment, and so its addresses, are freed, unless observers are notified that the segment stays. */
     bool is_over;
     uint64_t generation;                 /* of that segment, once is_over has been set */
-    struct xseg_registration *same_hash; /* the next registration in a list of the table */
-    struct xseg_registration *same_id;
+    struct xseg_registration *same_id;   /* the next registration in a list of the table */
 };
 
 /* Create a registration like another one, but without runs, with one reference; NULL without host memory. */

@@ -17,47 +17,25 @@ static struct xseg_registration *registration_of(struct xseg_interval *node)
     return node == NULL ? NULL : XSEG_CONTAINER(node, struct xseg_registration, range);
 }
 
-/* Whether two registrations are the same one: of one range, with the same callbacks. */
-static bool is_same(const struct xseg_registration *a, const struct xseg_registration *b)
-{
-    return a->range.begin == b->range.begin && a->range.end == b->range.end &&
-           a->calls.context == b->calls.context && a->calls.enter == b->calls.enter &&
-           a->calls.leave == b->calls.leave && a->calls.pin == b->calls.pin;
-}
-
-static size_t hash_of(const struct xseg_registrations *all, const struct xseg_registration *one)
-{
-    const uint64_t key =
-        one->range.begin ^ (one->range.end << 1) ^ ((uint64_t)(uintptr_t)one->calls.context << 2);
-
-    return (size_t)(key * 0x9e3779b97f4a7c15u >> 32) & (all->buckets - 1);
-}
-
 static struct xseg_registration **id_list(const struct xseg_registrations *all, uint64_t id)
 {
     return &all->by_id[id & (all->buckets - 1)];
 }
 
-static void add_to_lists(struct xseg_registrations *all, struct xseg_registration *one)
+static void add_to_list(struct xseg_registrations *all, struct xseg_registration *one)
 {
-    struct xseg_registration **same = &all->by_hash[hash_of(all, one)],
-                             **id = id_list(all, one->range.order);
+    struct xseg_registration **id = id_list(all, one->range.order);
 
-    one->same_hash = *same;
     one->same_id = *id;
-    *same = *id = one;
+    *id = one;
 }
 
-static void remove_from_lists(struct xseg_registrations *all, const struct xseg_registration *one)
+static void remove_from_list(struct xseg_registrations *all, const struct xseg_registration *one)
 {
-    struct xseg_registration **same = &all->by_hash[hash_of(all, one)],
-                             **id = id_list(all, one->range.order);
+    struct xseg_registration **id = id_list(all, one->range.order);
 
-    while (*same != one)
-        same = &(*same)->same_hash;
     while (*id != one)
         id = &(*id)->same_id;
-    *same = one->same_hash;
     *id = one->same_id;
 }
 
@@ -69,17 +47,16 @@ static bool has_room(struct xseg_registrations *all)
 
     if (all->count < all->buckets)
         return true;
-    more = calloc(2 * buckets, sizeof(struct xseg_registration *));
+    more = calloc(buckets, sizeof(struct xseg_registration *));
     if (more == NULL)
         return false;
-    free(all->by_hash);
-    all->by_hash = more;
-    all->by_id = more + buckets;
+    free(all->by_id);
+    all->by_id = more;
     all->buckets = buckets;
     for (struct xseg_interval *node = xseg_intervals_first(&all->ranges, 0, UINT64_MAX);
          node != NULL;
          node = xseg_intervals_next(&all->ranges, 0, UINT64_MAX, node->begin, node->order))
-        add_to_lists(all, registration_of(node));
+        add_to_list(all, registration_of(node));
     return true;
 }
 
@@ -93,43 +70,6 @@ static struct xseg_registration *find_id(const struct xseg_registrations *all, u
     return found;
 }
 
-static struct xseg_registration *find_same(const struct xseg_registrations *all,
-                                           const struct xseg_registration *wanted)
-{
-    struct xseg_registration *found = all->count == 0 ? NULL : all->by_hash[hash_of(all, wanted)];
-
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_REGISTRATIONS));
-    while (found != NULL && (found->is_over || !is_same(found, wanted)))
-        found = found->same_hash;
-    return found;
-}
-
-/*
- * Count a registration once more that exists already.
- *
- * id: set to its ID, if there is one
- * Returns: XSEG_OK; XSEG_ERR_BUSY: it is being added or removed by another thread, or by a callback's caller
- */
-static xseg_status count_again(struct xseg_registrations *all,
-                               const struct xseg_registration *wanted, uint64_t *id)
-{
-    xseg_status status = XSEG_OK;
-
-    xseg_lock_take(&all->desk.lock);
-    struct xseg_registration *found = find_same(all, wanted);
-    if (found != NULL && (found->is_starting || found->ends)) {
-        status = xseg_fail(XSEG_ERR_BUSY,
-                           "xseg_register: the same registration is being %s by another call, ID "
-                           "%" PRIu64 "; call again after that call has returned",
-                           found->ends ? "removed" : "added", found->range.order);
-    } else if (found != NULL) {
-        found->times++;
-        *id = found->range.order;
-    }
-    xseg_lock_give(&all->desk.lock);
-    return status;
-}
-
 /* Put a registration that starts into the table.  GROWTH is held.  False without host memory. */
 static bool put(struct xseg_registrations *all, struct xseg_registration *made)
 {
@@ -141,7 +81,7 @@ static bool put(struct xseg_registrations *all, struct xseg_registration *made)
         made->is_starting = true;
         atomic_fetch_add(&all->changes, 1);
         xseg_intervals_insert(&all->ranges, &made->range);
-        add_to_lists(all, made);
+        add_to_list(all, made);
         all->count++;
         made->extent->registered++;
     }
@@ -169,7 +109,7 @@ static void take_out(struct xseg_registrations *all, struct xseg_registration *r
         extent->registered--;
     atomic_fetch_add(&all->changes, 1);
     xseg_intervals_remove(&all->ranges, &registration->range);
-    remove_from_lists(all, registration);
+    remove_from_list(all, registration);
     all->count--;
     xseg_registration_release(&all->desk, registration);
     xseg_lock_give(&all->desk.lock);
@@ -285,10 +225,9 @@ xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t addr
                                    const struct xseg_registrar *registrar,
                                    uint64_t *id) XSEG_UNCHECKED
 {
-    struct xseg_registration wanted = {
-        .range = {.begin = address, .end = address + bytes}, .calls = *registrar, .times = 1};
+    struct xseg_registration wanted = {.range = {.begin = address, .end = address + bytes},
+                                       .calls = *registrar};
     struct xseg_registration *made = NULL;
-    uint64_t given = 0;
     xseg_status status = observe(all);
 
     if (status != XSEG_OK)
@@ -297,11 +236,8 @@ xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t addr
     if (wanted.extent == NULL)
         return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is not memory of this allocator",
                          address);
-    status = count_again(all, &wanted, &given);
-    if (status == XSEG_OK && given == 0)
-        status = make(all, &wanted, &made);
-    if (made != NULL)
-        given = made->range.order;
+    status = make(all, &wanted, &made);
+    const uint64_t given = made == NULL ? 0 : made->range.order;
     xseg_lock_give(&wanted.extent->arena->device->growth_lock);
     if (made != NULL)
         status = start(all, made);
@@ -310,9 +246,9 @@ xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t addr
     return status;
 }
 
-/* Take one time off a registration.  *out: the registration, which ends, if that was the last time */
-static xseg_status count_off(struct xseg_registrations *all, uint64_t id,
-                             struct xseg_registration **out) XSEG_REQUIRES(all->desk.lock)
+/* Find a registration that can be removed, and mark it. */
+static xseg_status begin_removal(struct xseg_registrations *all, uint64_t id,
+                                 struct xseg_registration **out) XSEG_REQUIRES(all->desk.lock)
 {
     struct xseg_registration *found = find_id(all, id);
 
@@ -328,8 +264,6 @@ static xseg_status count_off(struct xseg_registrations *all, uint64_t id,
                          "xseg_unregister: a callback of the registration runs in another thread, "
                          "ID %" PRIu64 "; call again, or from outside of callbacks",
                          id);
-    if (--found->times != 0)
-        return XSEG_OK;
     found->ends = true;
     *out = found;
     return XSEG_OK;
@@ -340,7 +274,7 @@ xseg_status xseg_registrations_remove(struct xseg_registrations *all, uint64_t i
     struct xseg_registration *ended = NULL;
 
     xseg_lock_take(&all->desk.lock);
-    const xseg_status status = count_off(all, id, &ended);
+    const xseg_status status = begin_removal(all, id, &ended);
     if (ended != NULL)
         xseg_registration_leave_all(&all->desk, ended);
     xseg_lock_give(&all->desk.lock);
@@ -439,7 +373,7 @@ void xseg_registrations_init(struct xseg_registrations *all, struct xseg_allocat
 void xseg_registrations_fini(struct xseg_registrations *all)
 {
     XSEG_ASSERT(all->count == 0);
-    free(all->by_hash);
+    free(all->by_id);
     for (size_t fd = 0; fd < all->pin_capacity; fd++)
         free(all->pin[fd]);
     free(all->pin);

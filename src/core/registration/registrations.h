@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * All registrations of an allocator: an interval tree by address, and hash tables by ID and by arguments.  A call is
+ * All registrations of an allocator: an interval tree by address, and a hash table by ID.  A call is
  * O(log n) in the number of registrations that it does not name.
  *
  * One observer of the library's own, which is there from the first registration on, hears what memory leaves or came
@@ -17,8 +17,7 @@ struct xseg_registrations {
     struct xseg_allocator *allocator;
     struct xseg_registration_desk desk;
     struct xseg_intervals ranges; /* all registrations, by address */
-    /* [buckets], a power of two: lists of registrations by the hash of what makes two of them the same, and by ID. */
-    struct xseg_registration **by_hash, **by_id;
+    struct xseg_registration **by_id; /* [buckets], a power of two: lists of registrations by ID */
     size_t count, buckets;
     uint64_t last_id;
     atomic_uint_fast64_t changes; /* registrations that began or ended */
