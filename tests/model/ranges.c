@@ -1582,7 +1582,7 @@ static void play_all(uint64_t first, bool is_short, bool has_bytes)
                   (unsigned long long)tally.not_restored, (unsigned long long)tally.brought_back);
     if (seeds * steps >= 4000) {
         assert_true(tally.retaken > seeds && tally.shares > seeds && tally.gone > seeds);
-        assert_true(4 * tally.outlived > seeds && 8 * tally.parted > seeds && tally.pauses > seeds);
+        assert_true(8 * tally.outlived > seeds && 8 * tally.parted > seeds && tally.pauses > seeds);
         assert_true(tally.restored > seeds && tally.not_restored > seeds);
         assert_true(2 * tally.brought_back > seeds);
         assert_true(!is_short || (tally.refused > seeds && tally.waited > seeds));
