@@ -20,787 +20,21 @@
  *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-range_calls
  *   XSEG_TEST_SEEDS=500 XSEG_TEST_STEPS=300 ...; XSEG_TEST_TRACE=1 ... (each call and its result)
  */
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
 #include "src/core/front/device_audit.h"
-#include "src/core/ranges/range.h"
-#include "tests/support/cases.h"
-#include "tests/support/draw.h"
-#include "tests/support/exported.h"
-#include "tests/support/ranges.h"
-#include "vmm/alias.h"
-#include "xseg/export.h"
+#include "tests/model/range_call.h"
 #include "xseg/observe.h"
-#include "xseg/registration.h"
 
-#define RANGES        3u
-#define GRANULES      12u
-#define PLACES        (RANGES * GRANULES)
-#define STREAMS       3u
-#define BLOCKS        6u
-#define REGISTRATIONS 3u
-#define DESCRIPTORS   4u
-#define POOLS         2u
-#define NESTED        3u /* calls from callbacks in a step */
-
-enum operation {
-    COMMIT,
-    DECOMMIT,
-    HOLD,
-    UNHOLD,
-    ALIAS,
-    PIN,
-    UNPIN,
-    DMABUF,
-    DMABUF_CLOSE,
-    EXPORT,
-    EXPORT_CLOSE,
-    REGISTER,
-    UNREGISTER,
-    PAUSE,
-    RESUME,
-    RELEASE,
-    ALLOC,
-    FREE,
-    TRIM,
-    PREPARE,
-    QUOTA,
-    FINISH,
-    OPERATIONS
-};
-
-static const char *const names[OPERATIONS] = {
-    "commit", "decommit", "hold",     "unhold",   "alias",      "pin",    "unpin",  "dmabuf",
-    "close",  "export",   "unexport", "register", "unregister", "pause",  "resume", "release",
-    "alloc",  "free",     "trim",     "prepare",  "quota",      "finish",
-};
-
-static const unsigned weights[OPERATIONS] = {
-    [COMMIT] = 40,      [DECOMMIT] = 30, [HOLD] = 4,       [UNHOLD] = 6,       [ALIAS] = 16,
-    [PIN] = 4,          [UNPIN] = 5,     [DMABUF] = 3,     [DMABUF_CLOSE] = 4, [EXPORT] = 3,
-    [EXPORT_CLOSE] = 4, [REGISTER] = 8,  [UNREGISTER] = 5, [PAUSE] = 3,        [RESUME] = 12,
-    [RELEASE] = 2,      [ALLOC] = 6,     [FREE] = 6,       [TRIM] = 3,         [PREPARE] = 3,
-    [QUOTA] = 3,        [FINISH] = 8,
-};
-
-/* Statuses as a set. */
-#define IS(status) (1u << -(status))
-enum {
-    OK = IS(XSEG_OK),
-    BUSY = IS(XSEG_ERR_BUSY),
-    ARGUMENT = IS(XSEG_ERR_ARGUMENT),
-    NOT_LIVE = IS(XSEG_ERR_NOT_LIVE),
-    PAUSED = IS(XSEG_ERR_PAUSED),
-    SHORT = IS(XSEG_ERR_NO_MEMORY) | IS(XSEG_ERR_LIMIT),
-    FAULT = IS(XSEG_ERR_DRIVER) | IS(XSEG_ERR_NO_MEMORY),
-    ANY = OK | BUSY | ARGUMENT | NOT_LIVE | PAUSED | SHORT
-};
-
-struct call {
-    enum operation what;
-    unsigned range, first, count, from, at, stream, slot;
-    uint64_t bytes;
-    /* What the call makes or ends.  A slot is reserved when the call is drawn. */
-    uint64_t id;
-    void *block;
-    int descriptor;
-    unsigned allowed;
-    xseg_status status;
-    struct cases_thread thread;
-    atomic_bool is_late; /* the call of a second thread waited until the first one went on */
-};
-
-/* A slot that a call is about to fill or to empty. */
-#define RESERVED_ID         UINT64_MAX
-#define RESERVED_DESCRIPTOR (-2)
-
-struct registration {
-    uint64_t id; /* 0: none */
-    unsigned range, first, count;
-    bool pin, is_inside; /* is_inside: one of its functions runs in the main thread */
-    bool entered[PLACES];
-};
-
-static struct world {
-    struct xseg_allocator *allocator;
-    struct xseg_device *device;
-    xseg_stream stream[STREAMS];
-    struct xseg_pool *pool[POOLS];
-    struct xseg_range *range[RANGES];
-    uint64_t base[RANGES], observer;
-    bool is_released[RANGES];
-    /* Sums of successful calls. */
-    int committed[PLACES], holds[PLACES], pins[PLACES], retains[PLACES], paused[POOLS];
-    bool is_notified[PLACES]; /* observers were notified of a mapping */
-    struct registration registration[REGISTRATIONS];
-    int descriptor[DESCRIPTORS]; /* -1: none */
-    unsigned descriptor_place[DESCRIPTORS];
-    unsigned exports[PLACES]; /* granules of the export at an address; 0: none */
-    void *block[BLOCKS];
-    bool is_reserved[BLOCKS]; /* slots of blocks */
-    uint64_t generation[PLACES], tag[PLACES], tags;
-    uint64_t random, limit;
-    bool has_faults;
-    /* Of the step. */
-    unsigned planned, calls; /* calls from callbacks that are to be made, that were made */
-    bool is_nested, was_resumed[POOLS];
-    atomic_bool was_armed;
-    struct call nested[NESTED];
-    pthread_t thread[NESTED];
-    bool has_thread[NESTED];
-} world;
-
-static struct {
-    uint64_t calls[OPERATIONS], nested, by_thread, late, faults, failed, busy;
-} tally;
+struct world world;
+struct tally tally;
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+bool traces;
 
 static pthread_t main_thread;
-static pthread_mutex_t lock =
-    PTHREAD_MUTEX_INITIALIZER; /* guards the world's sums and notifications */
-static bool traces;
-
-/* Ends the program: callbacks and threads cannot use cmocka's assertions, which leave by longjmp(). */
-#define PROMISE(condition, ...)                 \
-    do {                                        \
-        if (!(condition)) {                     \
-            (void)fprintf(stderr, __VA_ARGS__); \
-            (void)fputc('\n', stderr);          \
-            abort();                            \
-        }                                       \
-    } while (0)
-
-static uint64_t below(uint64_t bound)
-{
-    return draw_next(&world.random) % bound;
-}
-
-static unsigned place_of(unsigned range, unsigned at)
-{
-    return range * GRANULES + at;
-}
-
-static void *address_of(unsigned range, unsigned at)
-{
-    return (void *)(uintptr_t)(world.base[range] +
-                               at * PAGE); /* NOLINT(performance-no-int-to-ptr) */
-}
-
-static unsigned pool_of(unsigned range)
-{
-    return range == 2 ? 1 : 0;
-}
-
-static const struct xseg_range_body *body_of(unsigned range)
-{
-    return world.range[range]->body;
-}
-
-static enum xseg_elastic_use use_of(unsigned range, unsigned at)
-{
-    return (enum xseg_elastic_use)body_of(range)->elastic.use[at];
-}
-
-/* --- Which results are allowed. --- */
-
-/* The result of a granule that is not in one of two uses. */
-static unsigned refuse(unsigned range, unsigned first, unsigned count, enum xseg_elastic_use use,
-                       enum xseg_elastic_use or)
-{
-    for (unsigned at = first; at < first + count; at++)
-        if (use_of(range, at) != use && use_of(range, at) != or)
-            return use_of(range, at) == XSEG_ELASTIC_CLAIMED ? BUSY : ARGUMENT;
-    return 0;
-}
-
-static unsigned count_uses(unsigned range, unsigned first, unsigned count,
-                           enum xseg_elastic_use use)
-{
-    unsigned found = 0;
-
-    for (unsigned at = first; at < first + count; at++)
-        found += use_of(range, at) == use;
-    return found;
-}
-
-static bool is_retained_somewhere(unsigned range)
-{
-    const struct xseg_extent *extent = body_of(range)->extent;
-    bool is_retained = extent->registered != 0 || xseg_segment_holds(&extent->segment);
-
-    for (unsigned at = 0; at < GRANULES; at++)
-        is_retained = is_retained || body_of(range)->elastic.holds[at] != 0;
-    return is_retained;
-}
-
-static bool is_pinned(unsigned range, unsigned at)
-{
-    const struct xseg_segment *segment = &body_of(range)->extent->segment;
-    const uint32_t *pins = segment->retains[XSEG_RETAIN_PIN].count;
-
-    return pins != NULL && pins[at] != 0;
-}
-
-/* Whether a granule that is pending unmap has an aliased page. */
-static bool has_pending_alias(const struct call *call)
-{
-    bool has = false;
-
-    for (unsigned at = call->first; at < call->first + call->count; at++)
-        has = has || (use_of(call->range, at) == XSEG_ELASTIC_LEAVING &&
-                      xseg_alias_is_any(&body_of(call->range)->extent->segment, at));
-    return has;
-}
-
-/* Of a call that names one granule by its address. */
-static unsigned allow_address(const struct call *call, bool pending)
-{
-    switch (use_of(call->range, call->first)) {
-    case XSEG_ELASTIC_LIVE:
-        return OK;
-    case XSEG_ELASTIC_LEAVING:
-        return pending ? OK : NOT_LIVE;
-    case XSEG_ELASTIC_CLAIMED:
-        return BUSY;
-    default:
-        return NOT_LIVE;
-    }
-}
-
-static unsigned allow_release(const struct call *call)
-{
-    const unsigned range = call->range;
-
-    if (count_uses(range, 0, GRANULES, XSEG_ELASTIC_LIVE) != 0 ||
-        count_uses(range, 0, GRANULES, XSEG_ELASTIC_CLAIMED) != 0 || is_retained_somewhere(range))
-        return BUSY;
-    return OK;
-}
-
-static unsigned allow_pool(const struct call *call)
-{
-    const enum xseg_pool_state state = world.pool[pool_of(call->range)]->state;
-    unsigned claimed = 0;
-
-    for (unsigned range = 0; range < RANGES; range++)
-        if (pool_of(range) == pool_of(call->range) && !world.is_released[range])
-            claimed += count_uses(range, 0, GRANULES, XSEG_ELASTIC_CLAIMED);
-    if (call->what == RESUME)
-        return state == XSEG_POOL_RUNS ? ARGUMENT : state == XSEG_POOL_MOVES ? PAUSED : OK | SHORT;
-    if (state != XSEG_POOL_RUNS)
-        return PAUSED;
-    return claimed != 0 ? BUSY : OK | BUSY;
-}
-
-static bool is_running(unsigned range)
-{
-    return world.pool[pool_of(range)]->state == XSEG_POOL_RUNS;
-}
-
-static unsigned allow_in_range(const struct call *call)
-{
-    const unsigned range = call->range, first = call->first, count = call->count;
-    unsigned refused = 0;
-
-    if (world.is_released[range] || (call->what == ALIAS && world.is_released[call->from]))
-        return ARGUMENT;
-    switch (call->what) {
-    case HOLD:
-        return count_uses(range, first, count, XSEG_ELASTIC_CLAIMED) != 0 ? BUSY : OK;
-    case UNHOLD:
-        if (count_uses(range, first, count, XSEG_ELASTIC_CLAIMED) != 0)
-            return BUSY;
-        for (unsigned at = first; at < first + count; at++)
-            if (body_of(range)->elastic.holds[at] == 0)
-                return ARGUMENT;
-        return OK;
-    case PREPARE:
-        return OK | SHORT;
-    case QUOTA:
-        return OK | SHORT;
-    default:
-        break;
-    }
-    if (!is_running(range) || (call->what == ALIAS && !is_running(call->from)))
-        return PAUSED;
-    if (call->what == RELEASE)
-        return allow_release(call);
-    if (call->what == DECOMMIT) {
-        refused = refuse(range, first, count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE);
-        return refused != 0 ? refused : OK;
-    }
-    if (call->what == COMMIT) {
-        refused = refuse(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_LEAVING);
-        return refused != 0 ? refused : (OK | SHORT | (has_pending_alias(call) ? BUSY : 0u));
-    }
-    if (pool_of(range) != pool_of(call->from))
-        return ARGUMENT;
-    refused = refuse(call->from, call->at, count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE);
-    if (refused == 0)
-        refused = refuse(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_EMPTY);
-    return refused != 0 ? refused : OK;
-}
-
-static unsigned allow(const struct call *call)
-{
-    const bool is_gone = world.is_released[call->range];
-    const struct registration *registration = &world.registration[call->slot % REGISTRATIONS];
-
-    switch (call->what) {
-    case PIN:
-    case EXPORT:
-        if (is_gone)
-            return NOT_LIVE;
-        return is_running(call->range) ? allow_address(call, false) : ANY & ~OK;
-    case DMABUF:
-        if (is_gone)
-            return NOT_LIVE;
-        return is_running(call->range) ? allow_address(call, true) : ANY & ~OK;
-    case UNPIN:
-        return !is_gone && is_pinned(call->range, call->first) ? OK : ARGUMENT | NOT_LIVE;
-    case REGISTER:
-        if (is_gone)
-            return NOT_LIVE;
-        if (!is_running(call->range))
-            return ANY & ~OK;
-        if (count_uses(call->range, call->first, call->count, XSEG_ELASTIC_CLAIMED) != 0)
-            return BUSY;
-        return count_uses(call->range, call->first, call->count, XSEG_ELASTIC_EMPTY) == call->count
-                   ? NOT_LIVE
-                   : OK;
-    case UNREGISTER:
-        return registration->is_inside ? BUSY : OK;
-    case PAUSE:
-    case RESUME:
-        return allow_pool(call);
-    case ALLOC:
-        return OK | SHORT;
-    case DMABUF_CLOSE:
-    case EXPORT_CLOSE:
-    case FREE:
-    case TRIM:
-    case FINISH:
-        return OK;
-    default:
-        return allow_in_range(call);
-    }
-}
-
-/* --- Making a call. --- */
-
-static bool on_enter(void *context, struct xseg_registered *run);
-static void on_leave(void *context, const struct xseg_registered *run);
-
-/* Let a stream wait for all others: what they do with the granules comes before what the call orders. */
-static void order(const struct call *call)
-{
-    for (unsigned i = 0; i < STREAMS; i++)
-        if (i != call->stream)
-            scene_stream_wait(world.stream[call->stream], world.stream[i]);
-}
-
-/* What a program has to do before a call. */
-static void prepare(const struct call *call)
-{
-    if (call->what == DECOMMIT || call->what == UNHOLD)
-        order(call);
-    if (call->what == PAUSE || call->what == FINISH)
-        xseg_sim_finish_all();
-}
-
-static xseg_status make_register(struct call *call)
-{
-    struct registration *registration = &world.registration[call->slot];
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
-
-    registrar.context = registration;
-    registrar.enter = on_enter;
-    registrar.leave = on_leave;
-    registrar.pin = registration->pin;
-    return xseg_register(world.allocator, address_of(call->range, call->first), call->count * PAGE,
-                         &registrar, &call->id);
-}
-
-static xseg_status make(struct call *call)
-{
-    struct xseg_range *range = world.range[call->range];
-    const uint64_t offset = call->first * PAGE, bytes = call->count * PAGE;
-    void *address = address_of(call->range, call->first);
-    struct exported exported;
-    xseg_status status;
-    uint64_t unused = 0;
-
-    switch (call->what) {
-    case COMMIT:
-        return xseg_range_commit(range, offset, bytes, world.stream[call->stream]);
-    case DECOMMIT:
-        return xseg_range_decommit(range, offset, bytes, world.stream[call->stream]);
-    case HOLD:
-        return xseg_range_hold(range, offset, bytes);
-    case UNHOLD:
-        return xseg_range_let_go(range, offset, bytes, world.stream[call->stream]);
-    case ALIAS:
-        return xseg_range_share(range, offset, bytes, world.range[call->from], call->at * PAGE);
-    case PIN:
-        return xseg_pin(world.allocator, address, PAGE);
-    case UNPIN:
-        return xseg_unpin(world.allocator, address, PAGE);
-    case DMABUF:
-        return xseg_dmabuf(world.allocator, address, PAGE, XSEG_DMABUF_PIN, &call->descriptor,
-                           &unused);
-    case DMABUF_CLOSE:
-        return xseg_dmabuf_close(world.allocator, call->descriptor);
-    case EXPORT:
-        status = exported_try(world.allocator, address, XSEG_HANDLE_FD, &exported);
-        exported_drop(&exported);
-        return status;
-    case EXPORT_CLOSE:
-        return xseg_export_close(world.allocator, address);
-    case REGISTER:
-        return make_register(call);
-    case UNREGISTER:
-        return xseg_unregister(world.allocator, call->id);
-    case PAUSE:
-        return xseg_pool_pause(world.pool[pool_of(call->range)], XSEG_KEEP_HOST, NULL);
-    case RESUME:
-        return xseg_pool_resume(world.pool[pool_of(call->range)]);
-    case RELEASE:
-        return xseg_range_release(range);
-    case ALLOC:
-        return xseg_alloc(world.allocator, 0, call->bytes, world.stream[call->stream],
-                          &call->block);
-    case FREE:
-        return xseg_free(world.allocator, call->block);
-    case TRIM:
-        return xseg_trim(world.allocator, NULL, NULL, NULL);
-    case PREPARE:
-        return xseg_range_prepare(range, call->bytes);
-    case QUOTA:
-        return xseg_range_quota(range, call->bytes);
-    default:
-        return XSEG_OK;
-    }
-}
-
-/* Reserve the slot of a call that was drawn. */
-static void reserve_slot(struct call *call)
-{
-    unsigned *exported = &world.exports[place_of(call->range, call->first)];
-
-    switch (call->what) {
-    case DMABUF:
-        world.descriptor_place[call->slot] = place_of(call->range, call->first);
-        world.descriptor[call->slot] = RESERVED_DESCRIPTOR;
-        break;
-    case DMABUF_CLOSE:
-        call->descriptor = world.descriptor[call->slot];
-        world.descriptor[call->slot] = RESERVED_DESCRIPTOR;
-        break;
-    case REGISTER:
-        /* Functions of it may run before xseg_register() returns. */
-        world.registration[call->slot] = (struct registration){
-            RESERVED_ID, call->range, call->first, call->count, call->bytes != 0, false, {false}};
-        break;
-    case UNREGISTER:
-        call->id = world.registration[call->slot].id;
-        world.registration[call->slot].id = RESERVED_ID;
-        break;
-    case ALLOC:
-    case FREE:
-        call->block = world.block[call->slot];
-        world.is_reserved[call->slot] = true;
-        break;
-    case EXPORT:
-    case EXPORT_CLOSE:
-        *exported = call->what == EXPORT ? call->count : 0;
-        break;
-    default:
-        break;
-    }
-}
-
-/* Fill or empty the slot of a call that has returned. */
-static void settle_slot(const struct call *call, bool is_done)
-{
-    unsigned *exported = &world.exports[place_of(call->range, call->first)];
-
-    switch (call->what) {
-    case DMABUF:
-    case DMABUF_CLOSE:
-        world.descriptor[call->slot] = is_done == (call->what == DMABUF) ? call->descriptor : -1;
-        world.retains[world.descriptor_place[call->slot]] += !is_done               ? 0
-                                                             : call->what == DMABUF ? 1
-                                                                                    : -1;
-        break;
-    case REGISTER:
-    case UNREGISTER:
-        world.registration[call->slot].id = is_done == (call->what == REGISTER) ? call->id : 0;
-        break;
-    case ALLOC:
-    case FREE:
-        world.block[call->slot] = is_done == (call->what == ALLOC) ? call->block : NULL;
-        world.is_reserved[call->slot] = false;
-        break;
-    case EXPORT:
-    case EXPORT_CLOSE:
-        *exported = is_done == (call->what == EXPORT) ? call->count : 0;
-        break;
-    default:
-        break;
-    }
-}
-
-/* Add a successful call to the sums. */
-static void add_up(const struct call *call)
-{
-    const unsigned place = place_of(call->range, call->first);
-
-    for (unsigned i = 0; i < call->count; i++) {
-        world.committed[place + i] += call->what == COMMIT || call->what == ALIAS;
-        world.committed[place + i] -= call->what == DECOMMIT;
-        world.holds[place + i] += (call->what == HOLD) - (call->what == UNHOLD);
-        world.retains[place + i] += (call->what == EXPORT) - (call->what == EXPORT_CLOSE);
-    }
-    world.pins[place] += (call->what == PIN) - (call->what == UNPIN);
-    world.paused[pool_of(call->range)] += (call->what == PAUSE) - (call->what == RESUME);
-    if (call->what == RESUME)
-        world.was_resumed[pool_of(call->range)] = true;
-    if (call->what == RELEASE) {
-        world.is_released[call->range] = true;
-        world.base[call->range] = UINT64_MAX;
-    }
-}
-
-static void settle(struct call *call, unsigned allowed)
-{
-    char text[512] = "";
-
-    if (call->status != XSEG_OK)
-        (void)xseg_error_text(text, sizeof(text));
-    if (world.was_armed)
-        allowed |= FAULT;
-    (void)pthread_mutex_lock(&lock);
-    if (traces)
-        (void)fprintf(stderr, "#   %s range %u granules %u+%u from %u at %u: %d %s\n",
-                      names[call->what], call->range, call->first, call->count, call->from,
-                      call->at, call->status, text);
-    PROMISE((allowed & IS(call->status)) != 0,
-            "%s of granules %u+%u of range %u returned %d, allowed are %#x: %s", names[call->what],
-            call->first, call->count, call->range, call->status, allowed, text);
-    tally.calls[call->what]++;
-    tally.failed += call->status != XSEG_OK;
-    tally.busy += call->status == XSEG_ERR_BUSY;
-    settle_slot(call, call->status == XSEG_OK);
-    if (call->status == XSEG_OK)
-        add_up(call);
-    (void)pthread_mutex_unlock(&lock);
-}
-
-/* --- Drawing a call. --- */
-
-static void draw_run(struct call *call)
-{
-    call->range = (unsigned)below(RANGES);
-    call->first = (unsigned)below(GRANULES);
-    call->count = 1 + (unsigned)below(3);
-    if (call->count > GRANULES - call->first)
-        call->count = GRANULES - call->first;
-}
-
-/* Prefer granules of which the call can succeed; in a callback often those that the other call has claimed. */
-static void draw_granules(struct call *call, enum xseg_elastic_use use)
-{
-    if (world.is_nested && below(2) == 0)
-        use = XSEG_ELASTIC_CLAIMED;
-    for (unsigned tries = 0; tries < 16; tries++) {
-        draw_run(call);
-        if (!world.is_released[call->range] && use_of(call->range, call->first) == use)
-            return;
-    }
-}
-
-/* Draw a slot of a kind; false if there seems to be none. */
-static bool draw_slot(struct call *call, unsigned slots, bool (*is_meant)(unsigned slot))
-{
-    for (unsigned tries = 0; tries < 8; tries++) {
-        call->slot = (unsigned)below(slots);
-        if (is_meant(call->slot))
-            return true;
-    }
-    return false;
-}
-
-static bool is_block(unsigned slot)
-{
-    return !world.is_reserved[slot] && world.block[slot] != NULL;
-}
-
-static bool is_no_block(unsigned slot)
-{
-    return !world.is_reserved[slot] && world.block[slot] == NULL;
-}
-
-static bool is_descriptor(unsigned slot)
-{
-    return world.descriptor[slot] >= 0;
-}
-
-static bool is_no_descriptor(unsigned slot)
-{
-    return world.descriptor[slot] == -1;
-}
-
-static bool is_registration(unsigned slot)
-{
-    return world.registration[slot].id != 0 && world.registration[slot].id != RESERVED_ID;
-}
-
-/* One whose functions wait for this call, if there is one. */
-static bool draw_unregister(struct call *call)
-{
-    for (call->slot = 0; call->slot < REGISTRATIONS; call->slot++)
-        if (is_registration(call->slot) && world.registration[call->slot].is_inside)
-            return true;
-    return draw_slot(call, REGISTRATIONS, is_registration);
-}
-
-static bool is_no_registration(unsigned slot)
-{
-    return world.registration[slot].id == 0;
-}
-
-/* The granules of the block that a live granule is in. */
-static bool draw_export(struct call *call)
-{
-    draw_granules(call, XSEG_ELASTIC_LIVE);
-    call->range = 2;
-    if (world.is_released[2])
-        return false;
-    const enum xseg_elastic_use use = use_of(2, call->first);
-    while (use == XSEG_ELASTIC_LIVE && call->first > 0 && use_of(2, call->first - 1) == use)
-        call->first--;
-    for (call->count = 1; use == XSEG_ELASTIC_LIVE && call->first + call->count < GRANULES &&
-                          use_of(2, call->first + call->count) == use;)
-        call->count++;
-    return world.exports[place_of(2, call->first)] == 0;
-}
-
-static bool draw_export_close(struct call *call)
-{
-    for (call->first = 0; call->first < GRANULES; call->first++) {
-        call->range = 2;
-        call->count = world.exports[place_of(2, call->first)];
-        if (call->count != 0)
-            return true;
-    }
-    return false;
-}
-
-static bool draw_register(struct call *call)
-{
-    draw_granules(call, XSEG_ELASTIC_LIVE);
-    call->count = 1 + (unsigned)below(GRANULES - call->first);
-    call->bytes = below(3) == 0; /* whether it pins */
-    return draw_slot(call, REGISTRATIONS, is_no_registration);
-}
-
-/* Draw the arguments; false if there is nothing to do.  The device memory lock is held. */
-static bool draw_arguments(struct call *call)
-{
-    switch (call->what) {
-    case COMMIT:
-        draw_granules(call, below(3) == 0 ? XSEG_ELASTIC_LEAVING : XSEG_ELASTIC_EMPTY);
-        return true;
-    case DECOMMIT:
-        draw_granules(call, XSEG_ELASTIC_LIVE);
-        return true;
-    case ALIAS:
-        draw_granules(call, XSEG_ELASTIC_LIVE);
-        call->from = call->range;
-        call->at = call->first;
-        for (unsigned tries = 0; tries < 4; tries++) {
-            draw_granules(call, XSEG_ELASTIC_EMPTY);
-            if (pool_of(call->range) == pool_of(call->from))
-                break;
-        }
-        call->count = call->count < GRANULES - call->at ? call->count : GRANULES - call->at;
-        return true;
-    case PIN:
-    case UNPIN:
-        draw_granules(call, XSEG_ELASTIC_LIVE);
-        for (unsigned tries = 0; call->what == UNPIN && tries < 16; tries++)
-            if (world.pins[place_of(call->range, call->first)] == 0)
-                draw_run(call);
-        call->count = 1;
-        return true;
-    case UNHOLD:
-        for (unsigned tries = 0; tries < 16; tries++) {
-            draw_run(call);
-            if (world.holds[place_of(call->range, call->first)] != 0)
-                break;
-        }
-        call->count = 1;
-        return true;
-    case DMABUF:
-        draw_granules(call, XSEG_ELASTIC_LIVE);
-        call->count = 1;
-        return draw_slot(call, DESCRIPTORS, is_no_descriptor);
-    case DMABUF_CLOSE:
-        return draw_slot(call, DESCRIPTORS, is_descriptor);
-    case EXPORT:
-        return draw_export(call);
-    case EXPORT_CLOSE:
-        return draw_export_close(call);
-    case REGISTER:
-        return draw_register(call);
-    case UNREGISTER:
-        return draw_unregister(call);
-    case ALLOC:
-        call->bytes = 1 + below(below(3) == 0 ? 12 * MIB : 2 * MIB);
-        return draw_slot(call, BLOCKS, is_no_block);
-    case FREE:
-        return draw_slot(call, BLOCKS, is_block);
-    case PREPARE:
-        draw_run(call);
-        call->bytes = below(3) * PAGE;
-        return true;
-    case QUOTA:
-        draw_run(call);
-        call->bytes = below(2) == 0 ? 0 : below(6) * PAGE;
-        return true;
-    default:
-        draw_run(call);
-        return true;
-    }
-}
-
-/* Draw a call and its allowed results. */
-static bool draw_call(struct call *call)
-{
-    uint64_t sum = 0, at;
-
-    memset(call, 0, sizeof(*call));
-    for (unsigned i = 0; i < OPERATIONS; i++)
-        sum += weights[i];
-    for (at = below(sum); at >= weights[call->what]; call->what++)
-        at -= weights[call->what];
-    call->stream = (unsigned)below(STREAMS);
-    xseg_lock_take(&world.device->growth_lock);
-    (void)pthread_mutex_lock(&lock);
-    const bool is_drawn = draw_arguments(call);
-    if (is_drawn) {
-        call->allowed = allow(call);
-        reserve_slot(call);
-    }
-    (void)pthread_mutex_unlock(&lock);
-    xseg_lock_give(&world.device->growth_lock);
-    return is_drawn;
-}
 
 /* --- Faults. --- */
 
@@ -834,9 +68,9 @@ static void *call_from_thread(void *context)
     struct call *call = context;
 
     atomic_store(&call->thread.number, (int)syscall(SYS_gettid));
-    call->status = make(call);
+    call->status = call_make(call);
     /* Of a call that waited for the main thread, the granules may be in other states. */
-    settle(call, atomic_load(&call->is_late) ? ANY : call->allowed);
+    call_settle(call, atomic_load(&call->is_late) ? ANY : call->allowed);
     atomic_store(&call->thread.has_returned, true);
     return NULL;
 }
@@ -851,8 +85,8 @@ static void call_from_callback(void)
         return;
     world.is_nested = true;
     disarm();
-    if (draw_call(call)) {
-        prepare(call);
+    if (call_draw(call)) {
+        call_prepare(call);
         tally.nested++;
         arm();
         if (by_thread) {
@@ -869,8 +103,8 @@ static void call_from_callback(void)
                 tally.late++;
             }
         } else {
-            call->status = make(call);
-            settle(call, call->allowed);
+            call->status = call_make(call);
+            call_settle(call, call->allowed);
         }
         world.calls++;
         disarm();
@@ -1109,13 +343,13 @@ static void take_step(void)
     world.was_armed = false;
     if (below(2) == 0)
         queue_work();
-    if (!draw_call(&call))
+    if (!call_draw(&call))
         return;
-    prepare(&call);
+    call_prepare(&call);
     arm();
-    call.status = make(&call);
+    call.status = call_make(&call);
     join_threads();
-    settle(&call, world.calls != 0 ? ANY : call.allowed);
+    call_settle(&call, world.calls != 0 ? ANY : call.allowed);
     disarm();
     check();
     for (unsigned range = 0; range < RANGES; range++)
@@ -1161,6 +395,9 @@ static void open_world(uint64_t seed, bool has_faults)
         world.descriptor[i] = -1;
     for (unsigned range = 0; range < RANGES; range++)
         reserve(range);
+    world.registrar = (struct xseg_registrar)XSEG_REGISTRAR_INIT;
+    world.registrar.enter = on_enter;
+    world.registrar.leave = on_leave;
     observer.came = on_map;
     observer.leaving = on_unmap;
     observer.short_of_memory = on_short;
@@ -1174,23 +411,23 @@ static void must(enum operation what, unsigned place, unsigned count, unsigned s
 
     call.count = count;
     call.slot = slot;
-    reserve_slot(&call);
-    prepare(&call);
-    call.status = make(&call);
-    settle(&call, OK);
+    call_reserve_slot(&call);
+    call_prepare(&call);
+    call.status = call_make(&call);
+    call_settle(&call, OK);
 }
 
 /* End what retains memory. */
 static void release_all(void)
 {
     for (unsigned i = 0; i < REGISTRATIONS; i++)
-        if (is_registration(i))
+        if (call_has_registration(i))
             must(UNREGISTER, 0, 0, i);
     for (unsigned i = 0; i < DESCRIPTORS; i++)
-        if (is_descriptor(i))
+        if (call_has_descriptor(i))
             must(DMABUF_CLOSE, world.descriptor_place[i], 0, i);
     for (unsigned i = 0; i < BLOCKS; i++)
-        if (is_block(i))
+        if (call_has_block(i))
             must(FREE, 0, 0, i);
     for (unsigned place = 0; place < PLACES; place++) {
         if (world.exports[place] != 0)
