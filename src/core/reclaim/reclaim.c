@@ -65,6 +65,11 @@ uint64_t xseg_reclaim_page_cache(struct xseg_device *device, uint64_t *bytes, ui
 
 /* --- Claim. --- */
 
+static bool is_left(const struct quota *left)
+{
+    return left->bytes > 0 && (left->idle.ages == NULL || left->idle.pages > 0);
+}
+
 /* Count a page off the quota; false if the page stays cached. */
 static bool take_page(struct quota *left, const struct xseg_segment *segment, uint32_t page)
 {
@@ -118,7 +123,7 @@ static struct xseg_idle_run choose_run(struct quota *left, const struct xseg_blo
             run.first = from_end || run.count == 0 ? at : run.first;
             run.count += length;
         } else if (run.count > 0) {
-            *has_more = true;
+            *has_more = is_left(left);
             break;
         }
     }
@@ -168,8 +173,7 @@ static struct chain claim_blocks(const struct reclaim *reclaim, struct xseg_aren
     struct xseg_block *block;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && bytes >= XSEG_SIZE_SMALL_SEGMENT);
-    while (left->bytes > 0 && (left->idle.ages == NULL || left->idle.pages > 0) &&
-           xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
+    while (is_left(left) && xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
            (block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         struct xseg_idle_run run = {0, 0};
         bool has_more = false;
@@ -320,10 +324,11 @@ static void visit_arena(void *self, struct xseg_arena *arena)
     const uint64_t wanted = reclaim->left.bytes, released = reclaim->result->released;
 
     /* A capture may begin while observers are notified. */
-    if (!is_in_scope(reclaim->policy, arena) || (reclaim->policy->work != XSEG_RECLAIM_EVICTED &&
-                                                 xseg_pending_captures(reclaim->device->pending)))
+    if ((reclaim->policy->all_or_nothing && wanted == 0) || !is_in_scope(reclaim->policy, arena) ||
+        (reclaim->policy->work != XSEG_RECLAIM_EVICTED &&
+         xseg_pending_captures(reclaim->device->pending)))
         return;
-    if (reclaim->status != XSEG_ERR_DEVICE_LOST)
+    if (wanted > 0 && reclaim->status != XSEG_ERR_DEVICE_LOST)
         claim_idle(reclaim, arena);
     if (reclaim->policy->all_or_nothing)
         return;
