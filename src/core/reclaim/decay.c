@@ -11,18 +11,17 @@
 #define MILLISECOND UINT64_C(1000000)
 #define SECOND      (1000 * MILLISECOND)
 
-/* A look on the request path keeps the driver busy for no longer than this, in nanoseconds; one page may go in any
- * case. */
+/* A pass on the request path keeps the driver busy for at most this time, in nanoseconds, but it may release one page. */
 #define SLICE (200 * UINT64_C(1000))
 
-/* What an unmap and a release cost before any has been timed; measured figures are 30 to 60 us. */
+/* The assumed cost of an unmap and a release before the first measurement; measured costs are 30 to 60 us. */
 #define FIRST_PAGE_COST (60 * UINT64_C(1000))
 
 _Static_assert(FIRST_PAGE_COST > 0 && FIRST_PAGE_COST <= SLICE,
-               "the first look on the request path can afford a page");
+               "the first pass on the request path can afford a page");
 _Static_assert(SECOND % XSEG_DECAY_WINDOW == 0, "a window of one second divides into equal parts");
 
-/* The span of ages where no idle_ms is set and memory goes back because of limits alone. */
+/* The span of ages without idle_ms, when only limits release memory. */
 #define LIMIT_SPAN (60 * SECOND)
 
 static const struct xseg_clock *clock_of(const struct xseg_device *device)
@@ -30,7 +29,7 @@ static const struct xseg_clock *clock_of(const struct xseg_device *device)
     return &device->allocator->clock;
 }
 
-/* --- The time, and the time of the next look. --- */
+/* --- The time, and the time of the next pass. --- */
 
 static uint64_t move_on(struct xseg_decay *decay, uint64_t now)
 {
@@ -44,7 +43,7 @@ uint64_t xseg_decay_now(struct xseg_device *device)
     return move_on(device->decay, xseg_clock_fine(clock_of(device)));
 }
 
-/* Nanoseconds between two looks: a 64th of idle_ms, which is one step of the ages. */
+/* Nanoseconds between two passes: a 64th of idle_ms, which is one step of the ages. */
 static uint64_t interval(const struct xseg_config *config)
 {
     if (config->idle_ms < 0)
@@ -121,9 +120,9 @@ static uint64_t idle_bytes(const struct xseg_idle_ages *ages)
     return sum;
 }
 
-/* --- How much goes. --- */
+/* --- How much is released. --- */
 
-/* The part of memory of an age, in spans, that has gone back: 0 up to a quarter of the span, 1 after it. */
+/* The part of the memory of an age, in spans, that is released: 0 up to a quarter of the span, 1 from the span on. */
 static double curve(double age)
 {
     const double x = (age - 0.25) / 0.75;
@@ -133,7 +132,7 @@ static double curve(double age)
     return x >= 1 ? 1 : x * x * (3 - 2 * x);
 }
 
-/* Bytes of the idle memory that the curve lets go for the time since the last look. */
+/* Bytes of the idle memory that the curve releases for the time since the last pass. */
 static uint64_t let_go(const struct xseg_idle_ages *ages, uint64_t elapsed)
 {
     const double since = ages->span == 0 ? 1 : (double)elapsed / (double)ages->span;
@@ -151,7 +150,7 @@ static uint64_t let_go(const struct xseg_idle_ages *ages, uint64_t elapsed)
     return (uint64_t)bytes;
 }
 
-/* Bytes that limits want back, of memory of any age. */
+/* Bytes that limits demand, of memory of any age. */
 static uint64_t demanded(struct xseg_device *device, const struct xseg_config *config)
 {
     const uint64_t physical = xseg_device_physical(device);
@@ -177,7 +176,7 @@ uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *c
     return idle - xseg_min(idle, xseg_max(above, demanded(device, config)));
 }
 
-/* Bytes that go now by the curve, down to the floor. */
+/* Bytes that the curve releases now, down to the floor. */
 static uint64_t let_curve_go(struct xseg_device *device, const struct xseg_config *config,
                              const struct xseg_idle_ages *ages, uint64_t elapsed)
 {
@@ -196,7 +195,7 @@ static uint64_t let_curve_go(struct xseg_device *device, const struct xseg_confi
     return decay->owed;
 }
 
-/* --- A look. --- */
+/* --- A pass. --- */
 
 static void note_cost(struct xseg_decay *decay, uint64_t spent, uint64_t pages)
 {
@@ -235,7 +234,7 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
     struct xseg_reclaim_result result = {.released = 0};
     struct xseg_idle_ages ages;
 
-    xseg_idle_count(device, move_on(decay, decay->looked), span(config), NULL, &ages);
+    xseg_idle_count(device, move_on(decay, decay->last_pass), span(config), NULL, &ages);
     const uint64_t whole = idle_bytes(&ages) + ages.held;
     xseg_dated_note(&device->stranded, ages.now, ages.cached - xseg_min(ages.cached, whole));
     const uint64_t curved = let_curve_go(device, config, &ages, elapsed);
@@ -265,8 +264,7 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
     return status;
 }
 
-/* Add the driver time that reclaim_us_per_s grants since the last look; no more is saved up than one second or one
- * page needs. */
+/* Add the driver time that reclaim_us_per_s grants since the last pass, up to what one second grants or one page needs. */
 static void earn(struct xseg_decay *decay, const struct xseg_config *config, uint64_t elapsed)
 {
     const uint64_t rate = (uint64_t)config->reclaim_us_per_s * 1000; /* a second */
@@ -275,7 +273,7 @@ static void earn(struct xseg_decay *decay, const struct xseg_config *config, uin
     decay->credit = xseg_min(decay->credit + earned, xseg_max(rate, decay->page_cost));
 }
 
-/* Give prepared pages of ranges back that nobody has committed for the time of idleness, as far as it can be afforded. */
+/* Release prepared pages of ranges that have not been committed for idle_ms, up to a number of pages. */
 static void release_prepared(struct xseg_device *device, const struct xseg_config *config,
                              uint64_t now, uint64_t pages)
 {
@@ -284,11 +282,11 @@ static void release_prepared(struct xseg_device *device, const struct xseg_confi
         (void)xseg_pages_release_prepared(&device->pages, now - xseg_min(now, span(config)), pages);
 }
 
-/* The caller of a look: a call of the user, the background thread, or xseg_tick(). */
-enum looker { ON_CALL, IN_TURN, ON_TICK };
+/* The caller of a pass: a call of the user, the background thread, or xseg_tick(). */
+enum caller { ON_CALL, IN_TURN, ON_TICK };
 
-/* How many pages may go: in a tick by its budget, else by the driver time that was earned. */
-static uint64_t affordable(const struct xseg_decay *decay, enum looker who, uint64_t budget)
+/* The maximum number of pages of a pass: by the budget of a tick, else by the driver time that was earned. */
+static uint64_t affordable(const struct xseg_decay *decay, enum caller who, uint64_t budget)
 {
     const uint64_t cost = decay->page_cost;
 
@@ -298,22 +296,22 @@ static uint64_t affordable(const struct xseg_decay *decay, enum looker who, uint
     return (who == ON_CALL ? xseg_min(decay->credit, xseg_max(SLICE, cost)) : decay->credit) / cost;
 }
 
-/* Make a look.  GROWTH is held.  Nothing happens if no time has passed since the last one. */
-static xseg_status look(struct xseg_device *device, const struct xseg_config *config,
-                        enum looker who, uint64_t now, uint64_t budget)
+/* Run a pass.  The caller holds the device memory lock.  Does nothing if no time has passed since the last pass. */
+static xseg_status run_pass(struct xseg_device *device, const struct xseg_config *config,
+                            enum caller who, uint64_t now, uint64_t budget)
 {
     struct xseg_decay *decay = device->decay;
-    const uint64_t elapsed = decay->looked == 0 ? 0 : now - decay->looked;
+    const uint64_t elapsed = decay->last_pass == 0 ? 0 : now - decay->last_pass;
     bool is_left = false;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    if (now <= decay->looked || xseg_pending_captures(device->pending))
+    if (now <= decay->last_pass || xseg_pending_captures(device->pending))
         return XSEG_OK;
-    if (decay->looked == 0)
+    if (decay->last_pass == 0)
         decay->page_cost = FIRST_PAGE_COST;
-    decay->looked = now;
+    decay->last_pass = now;
     xseg_pending_poll(device->pending);
     xseg_leaving_look(device, false);
     earn(decay, config, elapsed);
@@ -333,29 +331,30 @@ void xseg_decay_pass(struct xseg_device *device, const struct xseg_config *confi
     if (now < atomic_load_explicit(&decay->due, memory_order_relaxed) ||
         !xseg_lock_try(&device->growth_lock))
         return;
-    (void)look(device, config, ON_CALL, now, 0);
+    (void)run_pass(device, config, ON_CALL, now, 0);
     xseg_lock_give(&device->growth_lock);
 }
 
-/* Wait for GROWTH and make a look. */
-static xseg_status look_now(struct xseg_device *device, const struct xseg_config *config,
-                            enum looker who, uint64_t budget)
+/* Wait for the device memory lock and run a pass. */
+static xseg_status run_pass_now(struct xseg_device *device, const struct xseg_config *config,
+                                enum caller who, uint64_t budget)
 {
     xseg_lock_take(&device->growth_lock);
-    const xseg_status status = look(device, config, who, xseg_clock_fine(clock_of(device)), budget);
+    const xseg_status status =
+        run_pass(device, config, who, xseg_clock_fine(clock_of(device)), budget);
     xseg_lock_give(&device->growth_lock);
     return status;
 }
 
 xseg_status xseg_decay_turn(struct xseg_device *device, const struct xseg_config *config)
 {
-    return look_now(device, config, IN_TURN, 0);
+    return run_pass_now(device, config, IN_TURN, 0);
 }
 
 xseg_status xseg_decay_tick(struct xseg_device *device, const struct xseg_config *config,
                             uint64_t budget)
 {
-    return look_now(device, config, ON_TICK, budget);
+    return run_pass_now(device, config, ON_TICK, budget);
 }
 
 uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *config,

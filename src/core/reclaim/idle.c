@@ -68,7 +68,7 @@ uint32_t xseg_idle_step(const struct xseg_idle_ages *ages, uint64_t since)
 
 /* --- Counting. --- */
 
-/* Start the time of an arena at the first look: the age of its memory runs from now on. */
+/* Start the time of an arena at the first count: the age of its memory runs from now on. */
 static void start_time(struct xseg_arena *arena, uint64_t now)
 {
     XSEG_LIST_FOR(node, &arena->extents)

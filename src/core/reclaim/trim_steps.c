@@ -12,7 +12,7 @@ _Static_assert(XSEG_ARENA_RECORDS >= 4, "a claim takes two records, and each of 
 
 /* --- Claim. --- */
 
-/* Settle what stays of a block whose memory goes.  As in PyTorch, the part that goes keeps `requested`. */
+/* Settle the rest of a block after a split.  As in PyTorch, the part that is released keeps the requested size. */
 static void settle_rest(struct xseg_arena *arena, struct xseg_block *rest)
 {
     rest->requested = 0;
@@ -70,9 +70,22 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
 
 /* --- Release and settle. --- */
 
-/* Note that memory of a claimed block goes: its cause, unless that is the action itself, then the action. */
-static void note(const struct xseg_block *block, enum xseg_history_action cause,
-                 enum xseg_history_action action, uint64_t bytes)
+/* Remove an extent of one claimed block from its arena and the page map. */
+static void remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
+    XSEG_REQUIRES(arena->lock)
+{
+    struct xseg_page_map *page_map = arena->device->page_map;
+
+    xseg_arena_remove_extent(arena, extent);
+    xseg_lock_take(&page_map->lock);
+    xseg_page_map_remove(page_map, extent);
+    xseg_lock_give(&page_map->lock);
+    xseg_extent_fini(extent);
+}
+
+/* Record the release of a claimed block in the history: its cause, unless that is the action itself, then the action. */
+static void record(const struct xseg_block *block, enum xseg_history_action cause,
+                   enum xseg_history_action action, uint64_t bytes)
 {
     if (!xseg_notes_are_kept(block->extent->arena))
         return;
@@ -92,25 +105,21 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block,
 
     XSEG_ASSERT(xseg_block_is_whole(block) && !xseg_segment_holds(&extent->segment));
     xseg_arena_lock(arena);
-    note(block, cause, XSEG_HISTORY_SEGMENT_FREE, bytes);
-    xseg_arena_remove_extent(arena, extent);
+    record(block, cause, XSEG_HISTORY_SEGMENT_FREE, bytes);
     xseg_counts_down(&arena->counts, XSEG_COUNT_SEGMENT, 1);
     xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     if (extent->oversize)
         xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
-    xseg_lock_take(&device->page_map->lock);
-    xseg_page_map_remove(device->page_map, extent);
-    xseg_lock_give(&device->page_map->lock);
-    xseg_extent_fini(extent);
+    remove_extent(arena, extent);
     xseg_arena_unlock(arena);
-    (void)xseg_segment_end(&extent->segment); /* kept as a leftover if refused */
+    (void)xseg_segment_end(&extent->segment); /* a leftover if the driver fails */
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_pool_note_shrink(arena, bytes);
     xseg_pool_drop_reference(arena->pool);
     return bytes;
 }
 
-/* Take a record for the cut that a refusal may need, before the driver is called; NULL without host memory. */
+/* Take a block record for the split after a partial unmap, before the driver is called; NULL on host allocation failure. */
 static void *take_spare(struct xseg_arena *arena)
 {
     void *spare = NULL;
@@ -122,7 +131,7 @@ static void *take_spare(struct xseg_arena *arena)
     return spare;
 }
 
-/* Unmap the pages of a claimed block; pages that the driver refuses stay cached.  Returns the bytes that went. */
+/* Unmap the pages of a claimed block; pages that the driver does not unmap are cached again.  Returns the released bytes. */
 static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, bool keep,
                            enum xseg_history_action cause)
 {
@@ -157,7 +166,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
         if (reserved > 0)
             xseg_pool_note_shrink(arena, reserved);
         if (reserved > 0)
-            note(block, cause, XSEG_HISTORY_SEGMENT_UNMAP, gone);
+            record(block, cause, XSEG_HISTORY_SEGMENT_UNMAP, gone);
         else if (xseg_notes_are_kept(arena))
             xseg_notes_forgotten(block->extent, block->base, gone);
     }
@@ -197,22 +206,9 @@ void xseg_trim_put_back(struct xseg_block *claimed)
     }
 }
 
-/* --- Arenas. --- */
+/* --- Segments without memory. --- */
 
-/* Take an extent of one busy block without memory out of its arena and the page map.  The arena's lock is held. */
-static void remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
-    XSEG_REQUIRES(arena->lock)
-{
-    struct xseg_page_map *page_map = arena->device->page_map;
-
-    xseg_arena_remove_extent(arena, extent);
-    xseg_lock_take(&page_map->lock);
-    xseg_page_map_remove(page_map, extent);
-    xseg_lock_give(&page_map->lock);
-    xseg_extent_fini(extent);
-}
-
-/* Give the addresses of an extent back that was removed.  Its pool may be freed. */
+/* Release the virtual address range of a removed extent.  Its pool may be destroyed. */
 static void end_addresses(struct xseg_extent *extent)
 {
     struct xseg_device *device = xseg_device_of(extent);
@@ -225,7 +221,7 @@ static void end_addresses(struct xseg_extent *extent)
                               memory_order_relaxed);
     atomic_fetch_sub_explicit(&pool->addresses, extent->segment.reserved_bytes,
                               memory_order_relaxed);
-    (void)xseg_segment_end(&extent->segment); /* addresses that are refused are a leftover */
+    (void)xseg_segment_end(&extent->segment); /* a leftover if the driver fails */
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_pool_drop_reference(pool);
 }

@@ -11,29 +11,24 @@
 #include "src/core/device/device.h"
 #include "xseg/history.h"
 
-/*
- * Give the addresses of a segment back if it holds no memory.  GROWTH is held, no other lock.
- *
- * Returns: whether it has ended
- */
+/* --- Segments without memory.  The caller holds no other lock. --- */
+
+/* Release the virtual address range of a segment if no memory is mapped there; returns whether the segment has ended. */
 bool xseg_trim_end_hole(struct xseg_extent *extent);
 
-/* Give the addresses of the first `most` segments of an arena back that hold no memory.  GROWTH is held, no other
- * lock. */
-void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most);
-
-/* End an elastic extent without memory: its addresses go back to the driver.  GROWTH is held. */
-void xseg_trim_end_elastic(struct xseg_extent *extent);
-
-/*
- * Give the addresses of all segments of an arena back that hold no memory.  GROWTH is held, no other lock.
- *
- * Returns: whether no segment is left
- */
+/* xseg_trim_end_hole() for all segments of an arena.  Returns whether no segment is left. */
 bool xseg_trim_end_holes(struct xseg_arena *arena);
 
 /* xseg_trim_end_holes() as a visitor of arenas. */
 void xseg_trim_end_holes_of(void *self, struct xseg_arena *arena);
+
+/* xseg_trim_end_hole() for segments of an arena until `most` have ended. */
+void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most);
+
+/* Release the virtual address range of an elastic extent without mapped memory. */
+void xseg_trim_end_elastic(struct xseg_extent *extent);
+
+/* --- Steps. --- */
 
 /*
  * Claim whole pages inside a cached block, `count` granules from `first` on; the parts before and after them stay cached.
@@ -42,7 +37,7 @@ void xseg_trim_end_holes_of(void *self, struct xseg_arena *arena);
 struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_block *block,
                                          uint32_t first, uint32_t count) XSEG_REQUIRES(arena->lock);
 
-/* Set *idle to whether the work queued on a stream has finished; with `wait`, wait for the work. */
+/* Set *idle to whether the work queued on a stream has completed; with `wait`, wait for the work. */
 xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stream *stream,
                               bool wait, bool *idle);
 
