@@ -79,7 +79,8 @@ struct xseg_statistics {
  * @param out    receives the statistics, up to out->struct_bytes bytes.
  *
  * @return XSEG_ERR_UNSUPPORTED  the scope names a stream.
- * Cost: no driver call once the device is open.  host_bytes needs a system call for each pool of a stream, and up to two for
+ * Cost: no driver call once the device is open.  Statistics of a pool are O(arenas of the pool) and take no lock of the fast
+ *       path, so they can be polled.  host_bytes needs a system call for each pool of a stream, and up to two for
  *       each segment; it is skipped if struct_bytes ends before that member.
  */
 XSEG_API xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where *where,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/device/counters.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "src/core/device/allocator.h"
-#include "src/core/stats/stat_fields.h"
 
 static uint64_t load(const atomic_uint_fast64_t *value)
 {
@@ -45,6 +45,27 @@ struct xseg_counters xseg_counters_of_device(struct xseg_device *device)
     return sum;
 }
 
+/* --- Members of the statistics. --- */
+
+/* Whether a quantity has a value for each group, or one value. */
+static unsigned groups_of(enum xseg_count what)
+{
+#define GROUPS(count, member) \
+    [count] = sizeof(((struct xseg_statistics *)NULL)->member) / sizeof(struct xseg_stat),
+    static const unsigned groups[] = {XSEG_COUNTS_TABLE(GROUPS)};
+#undef GROUPS
+    return groups[what];
+}
+
+/* The first value of a quantity. */
+static struct xseg_stat *stat_of(struct xseg_statistics *stats, enum xseg_count what)
+{
+#define OFFSET(count, member) [count] = offsetof(struct xseg_statistics, member),
+    static const size_t offset[] = {XSEG_COUNTS_TABLE(OFFSET)};
+#undef OFFSET
+    return (struct xseg_stat *)(void *)((char *)stats + offset[what]);
+}
+
 /* --- Statistics of a pool. --- */
 
 /* The sums of an arena without lent blocks.  Sums only grow: what is subtracted is read first. */
@@ -69,8 +90,8 @@ static void add_arena(void *self, struct xseg_arena *arena)
         const uint64_t down_before = load(&arena->down_before[i]);
         const struct xseg_counts_value value = read_own(arena, what);
 
-        for (unsigned group = 0; group < xseg_stat_fields_count(what); group++) {
-            struct xseg_stat *stat = &xseg_stat_fields_of(stats, what)[group];
+        for (unsigned group = 0; group < groups_of(what); group++) {
+            struct xseg_stat *stat = &stat_of(stats, what)[group];
 
             if (group != XSEG_STAT_ALL && group != own)
                 continue;
@@ -151,8 +172,8 @@ void xseg_counters_read_device(struct xseg_device *device, struct xseg_statistic
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
         const enum xseg_count what = (enum xseg_count)i;
 
-        for (unsigned group = 0; group < xseg_stat_fields_count(what); group++)
-            xseg_stat_fields_of(out, what)[group] =
+        for (unsigned group = 0; group < groups_of(what); group++)
+            stat_of(out, what)[group] =
                 xseg_totals_read(&device->totals, (enum xseg_stat_group)group, what);
     }
 #define READ(name, member) out->member = load(&device->name);
