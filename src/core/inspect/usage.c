@@ -92,21 +92,15 @@ static void merge(struct xseg_published_pool *into, const struct xseg_published_
 /* Pools come with the newest first: the last `own` keep their rows. */
 static void add_private(struct reading *reading, const struct xseg_published_pool *row)
 {
-    const struct xseg_published_pool *younger = row;
-    struct xseg_published_pool displaced;
+    struct xseg_published_pool *place =
+        reading->own == 0 ? NULL : &reading->ring[reading->count % reading->own];
 
-    if (reading->own > 0) {
-        struct xseg_published_pool *place = &reading->ring[reading->count % reading->own];
-
-        displaced = *place;
-        *place = *row;
-        younger = reading->count < reading->own ? NULL : &displaced;
+    if (reading->count++ >= reading->own) {
+        merge(&reading->others, place == NULL ? row : place);
+        reading->others.count++;
     }
-    reading->count++;
-    if (younger == NULL)
-        return;
-    merge(&reading->others, younger);
-    reading->others.count++;
+    if (place != NULL)
+        *place = *row;
 }
 
 static void add_pool(struct reading *reading, struct xseg_pool *pool)
