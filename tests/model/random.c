@@ -276,7 +276,7 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct xseg_options options = XSEG_OPTIONS_INIT;
     struct world world = {.is_service = strstr(config, "idle_ms") != NULL,
-                          .has_ages = strstr(config, "history:state") != NULL};
+                          .has_ages = strstr(config, "history:") != NULL};
 
     seed_state = seed;
     options.driver = scene_driver();
