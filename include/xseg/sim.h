@@ -55,7 +55,6 @@
  *   XSEG_SIM_RDMA=KIND          works, refused, denied, ignored or absent: enum xseg_sim_rdma (works)
  *   XSEG_SIM_DMA_BUF=0|1        whether address ranges have dma-bufs (1)
  *   XSEG_SIM_ADDRESS_RANGE=0|1  whether cuMemGetAddressRange answers for mapped memory (1)
- *   XSEG_SIM_READ_ONLY=0|1      whether cuMemSetAccess gives read-only access (1)
  *   XSEG_SIM_ADDRESS_ORDER=ORDER
  *                               rising, falling or shuffled: enum xseg_sim_address_order (rising)
  *
@@ -113,11 +112,10 @@ struct xseg_sim_settings {
     enum xseg_sim_rdma rdma; /* what it does about memory for RDMA; 0: all works */
     bool without_dma_buf;    /* no address range has a dma-buf */
     bool no_address_range;   /* cuMemGetAddressRange does not answer for mapped memory */
-    bool without_read_only;  /* cuMemSetAccess refuses read-only access */
     enum xseg_sim_address_order address_order; /* 0: rising addresses */
 };
 /* clang-format off */
-#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL, false, false, XSEG_SIM_RDMA_WORKS, false, false, false, XSEG_SIM_ADDRESSES_RISING}
+#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL, false, false, XSEG_SIM_RDMA_WORKS, false, false, XSEG_SIM_ADDRESSES_RISING}
 /* clang-format on */
 
 /**
@@ -246,10 +244,6 @@ struct xseg_sim_touch {
  */
 XSEG_API xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds,
                                         uint64_t address, uint64_t bytes);
-
-/** Queue work that only reads what it touches, as above: memory that its device may read and not write will do. */
-XSEG_API xseg_status xseg_sim_launch_reading(struct CUstream_st *stream, uint64_t nanoseconds,
-                                             uint64_t address, uint64_t bytes);
 
 /** Queue one piece of work that touches several places. */
 XSEG_API xseg_status xseg_sim_launch_touching(struct CUstream_st *stream, uint64_t nanoseconds,

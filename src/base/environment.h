@@ -33,7 +33,6 @@
     X("SIM_MEMORY_MB", "simulator", "memory of each device")                                     \
     X("SIM_PEERS", "simulator", "whether devices can use each other's memory")                   \
     X("SIM_FABRIC", "simulator", "whether memory can be exported by fabric handles")             \
-    X("SIM_READ_ONLY", "simulator", "whether cuMemSetAccess gives read-only access")             \
     X("SIM_ADDRESS_ORDER", "simulator", "whether addresses rise, fall or are shuffled")          \
     X("SIM_RDMA", "simulator", "what comes of memory that RDMA is to reach")                     \
     X("SIM_RECYCLE", "simulator", "whether handles of streams and events come again")            \

@@ -288,7 +288,7 @@ static void a_commit_gives_a_page_of_its_own(void **state)
     scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), XSEG_ERR_BUSY, "shared");
     assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
     commit(range, 8, 1, stream);
-    assert_int_equal(xseg_sim_launch_reading(stream, UINT64_MAX, (uintptr_t)word(reader, 0), PAGE),
+    assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)word(reader, 0), PAGE),
                      XSEG_OK);
     decommit(reader, 0, 1, stream);
     commit(reader, 0, 1, stream);

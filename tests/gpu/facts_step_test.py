@@ -85,11 +85,11 @@ class Facts(packed.Packed):
     def test_settings_of_other_machines(self):
         self.ask(status=1, XSEG_SIM_PEERS="0", XSEG_SIM_RECYCLE="1", XSEG_SIM_ADDRESSES_MB="4096",
                  XSEG_SIM_DEVICES="3", XSEG_SIM_MEMORY_MB="768", XSEG_SIM_RDMA="absent", XSEG_SIM_DMA_BUF="0",
-                 XSEG_SIM_ADDRESS_RANGE="0", XSEG_SIM_READ_ONLY="0")
+                 XSEG_SIM_ADDRESS_RANGE="0")
         self.assertRegex(self.read("differs.md"), r"^- FACT-RES-7 .*`XSEG_SIM_ADDRESSES_MB=4096` makes the simulator")
         self.assert_settings("XSEG_SIM_PEERS=0", "XSEG_SIM_RECYCLE=1", "XSEG_SIM_ADDRESSES_MB=4096",
                              "XSEG_SIM_DEVICES=3", "XSEG_SIM_MEMORY_MB=768", "XSEG_SIM_RDMA=absent",
-                             "XSEG_SIM_DMA_BUF=0", "XSEG_SIM_ADDRESS_RANGE=0", "XSEG_SIM_READ_ONLY=0")
+                             "XSEG_SIM_DMA_BUF=0", "XSEG_SIM_ADDRESS_RANGE=0")
 
     def assert_settings(self, *settings):
         """These are proposed, no other that is not everywhere, and the simulator agrees with them."""

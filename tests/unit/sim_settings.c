@@ -11,11 +11,11 @@
 #include "tests/support/shared.h"
 
 static const char *const names[] = {
-    "XSEG_SIM_DEVICES",       "XSEG_SIM_MEMORY_MB", "XSEG_SIM_ADDRESSES_MB",  "XSEG_SIM_COSTS",
-    "XSEG_SIM_BATCH",         "XSEG_SIM_VMM",       "XSEG_SIM_FAIL",          "XSEG_SIM_STRICT",
-    "XSEG_SIM_BYTES",         "XSEG_SIM_PEERS",     "XSEG_SIM_TAILS",         "XSEG_SIM_SHARED",
-    "XSEG_SIM_FABRIC",        "XSEG_SIM_RECYCLE",   "XSEG_SIM_RDMA",          "XSEG_SIM_DMA_BUF",
-    "XSEG_SIM_ADDRESS_RANGE", "XSEG_SIM_READ_ONLY", "XSEG_SIM_ADDRESS_ORDER",
+    "XSEG_SIM_DEVICES",       "XSEG_SIM_MEMORY_MB",     "XSEG_SIM_ADDRESSES_MB", "XSEG_SIM_COSTS",
+    "XSEG_SIM_BATCH",         "XSEG_SIM_VMM",           "XSEG_SIM_FAIL",         "XSEG_SIM_STRICT",
+    "XSEG_SIM_BYTES",         "XSEG_SIM_PEERS",         "XSEG_SIM_TAILS",        "XSEG_SIM_SHARED",
+    "XSEG_SIM_FABRIC",        "XSEG_SIM_RECYCLE",       "XSEG_SIM_RDMA",         "XSEG_SIM_DMA_BUF",
+    "XSEG_SIM_ADDRESS_RANGE", "XSEG_SIM_ADDRESS_ORDER",
 };
 
 static int clear(void **state)
@@ -157,33 +157,6 @@ static void each_kind_of_rdma_has_its_word(void **state)
 
         settings.rdma = (enum xseg_sim_rdma)(XSEG_SIM_RDMA_ABSENT + 1);
         expect_refused(xseg_sim_reset(&settings), "rdma is 5");
-    }
-}
-
-static void read_only_access_can_be_refused(void **state)
-{
-    (void)state;
-    for (unsigned on = 0; on < 3; on++) {
-        CUmemAccessDesc desc = read_write(0);
-        CUdeviceptr base;
-
-        if (on < 2)
-            set("XSEG_SIM_READ_ONLY", on == 0 ? "0" : "1");
-        else
-            (void)clear(NULL);
-        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-        ASSERT_OK(cuInit(0));
-        base = reserve(GRANULE);
-        back(base, GRANULE);
-        ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
-        desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
-        ASSERT_CU(cuMemSetAccess(base, GRANULE, &desc, 1),
-                  on == 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS);
-        /* What is refused changes nothing. */
-        assert_int_equal(access_of(base, 0), on == 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                                     : CU_MEM_ACCESS_FLAGS_PROT_READ);
-        desc.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-        ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
     }
 }
 
@@ -333,7 +306,6 @@ static void what_cannot_be_understood_is_refused(void **state)
         {"XSEG_SIM_RDMA", "work"},
         {"XSEG_SIM_DMA_BUF", "2"},
         {"XSEG_SIM_ADDRESS_RANGE", "no"},
-        {"XSEG_SIM_READ_ONLY", "no"},
         {"XSEG_SIM_ADDRESS_ORDER", "1"},
         {"XSEG_SIM_ADDRESS_ORDER", "fall"},
         {"XSEG_SIM_PEERS", "no"},
@@ -628,7 +600,6 @@ int main(void)
         cmocka_unit_test_teardown(defaults, clear),
         cmocka_unit_test_teardown(every_variable_counts, clear),
         cmocka_unit_test_teardown(each_kind_of_rdma_has_its_word, clear),
-        cmocka_unit_test_teardown(read_only_access_can_be_refused, clear),
         cmocka_unit_test_teardown(addresses_rise_fall_or_are_shuffled, clear),
         cmocka_unit_test_teardown(addresses_come_again_in_any_order, clear),
         cmocka_unit_test_teardown(a_fault_from_the_environment, clear),

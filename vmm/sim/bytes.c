@@ -142,11 +142,11 @@ void sim_bytes_unmap(uint64_t address, uint64_t bytes)
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-void sim_bytes_protect(uint64_t address, uint64_t bytes, bool readable, bool writable)
+void sim_bytes_protect(uint64_t address, uint64_t bytes, bool is_accessible)
 {
     if (sim_machine.real_bytes)
         (void)mprotect(pointer_to(address), bytes,
-                       (readable ? PROT_READ : 0) | (writable ? PROT_WRITE : 0));
+                       is_accessible ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 void sim_bytes_end(void)

@@ -55,7 +55,7 @@ void sim_opened_release(struct sim_opened *opened);
 /** Show contents at reserved addresses, out of reach.  Returns: false when the host refuses */
 bool sim_bytes_map(const struct sim_store *store, uint64_t address, uint64_t bytes);
 void sim_bytes_unmap(uint64_t address, uint64_t bytes);
-void sim_bytes_protect(uint64_t address, uint64_t bytes, bool readable, bool writable);
+void sim_bytes_protect(uint64_t address, uint64_t bytes, bool is_accessible);
 
 /** Close all files. */
 void sim_bytes_end(void);

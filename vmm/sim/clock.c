@@ -52,13 +52,10 @@ static xseg_status status_of(CUresult result, const struct CUstream_st *stream)
 
 /* Under a name, so that reports can say who queued it. */
 static CUresult launch(const char *name, struct CUstream_st *handle, uint64_t nanoseconds,
-                       const struct xseg_sim_touch *touch, size_t count, bool reads_only)
+                       const struct xseg_sim_touch *touch, size_t count)
 {
-    struct sim_operation operation = {.type = SIM_NODE_KERNEL,
-                                      .duration = nanoseconds,
-                                      .touch = touch,
-                                      .touches = count,
-                                      .reads_only = reads_only};
+    struct sim_operation operation = {
+        .type = SIM_NODE_KERNEL, .duration = nanoseconds, .touch = touch, .touches = count};
     struct sim_stream *stream;
     CUresult result = sim_stream_find(handle, false, &stream);
 
@@ -77,7 +74,7 @@ xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds)
     CUresult result;
 
     sim_lock();
-    result = launch("xseg_sim_launch", stream, nanoseconds, NULL, 0, false);
+    result = launch("xseg_sim_launch", stream, nanoseconds, NULL, 0);
     sim_machine.current = NULL;
     sim_unlock();
     return status_of(result, stream);
@@ -89,7 +86,7 @@ xseg_status xseg_sim_launch_touching(struct CUstream_st *stream, uint64_t nanose
     CUresult result;
 
     sim_lock();
-    result = launch("xseg_sim_launch_touching", stream, nanoseconds, touch, count, false);
+    result = launch("xseg_sim_launch_touching", stream, nanoseconds, touch, count);
     sim_machine.current = NULL;
     sim_unlock();
     return status_of(result, stream);
@@ -102,20 +99,7 @@ xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds,
     CUresult result;
 
     sim_lock();
-    result = launch("xseg_sim_launch_on", stream, nanoseconds, &touch, 1, false);
-    sim_machine.current = NULL;
-    sim_unlock();
-    return status_of(result, stream);
-}
-
-xseg_status xseg_sim_launch_reading(struct CUstream_st *stream, uint64_t nanoseconds,
-                                    uint64_t address, uint64_t bytes)
-{
-    const struct xseg_sim_touch touch = {address, bytes};
-    CUresult result;
-
-    sim_lock();
-    result = launch("xseg_sim_launch_reading", stream, nanoseconds, &touch, 1, true);
+    result = launch("xseg_sim_launch_on", stream, nanoseconds, &touch, 1);
     sim_machine.current = NULL;
     sim_unlock();
     return status_of(result, stream);

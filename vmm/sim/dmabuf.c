@@ -53,7 +53,7 @@ static CUresult check_mapping(const struct sim_mapping *mapping, const struct si
     if (!are_alike(&physical->prop, &first->prop))
         return refuse(gap, CUDA_ERROR_INVALID_VALUE, address,
                       "has other properties than the first");
-    if ((mapping->readable & (uint64_t)1 << physical->device) == 0)
+    if ((mapping->accessible & (uint64_t)1 << physical->device) == 0)
         return refuse(gap, CUDA_ERROR_INVALID_VALUE, address, "is not accessible to its device");
     return CUDA_SUCCESS;
 }

@@ -144,7 +144,6 @@ void sim_machine_start(const struct sim_scene *scene)
     sim_machine.fabric = scene->fabric;
     sim_machine.without_dma_buf = scene->without_dma_buf;
     sim_machine.no_address_range = scene->no_address_range;
-    sim_machine.without_read_only = scene->without_read_only;
     sim_machine.rdma = scene->rdma;
     sim_machine.forked = false;
     sim_machine.shared = scene->shared;

@@ -85,7 +85,7 @@ struct sim_machine {
     unsigned devices;
     uint64_t memory_bytes;
     bool one_by_one, without_vmm, without_peers, strict, real_bytes, recycles, fabric;
-    bool without_dma_buf, no_address_range, without_read_only;
+    bool without_dma_buf, no_address_range;
     enum xseg_sim_rdma rdma;
     bool forked; /* the process is a child of the one that the machine belongs to */
     struct sim_costs costs;
@@ -211,7 +211,7 @@ struct sim_scene {
     uint64_t memory_bytes, address_bytes;
     struct sim_costs costs;
     bool one_by_one, without_vmm, without_peers, fast, real_bytes, recycles, fabric;
-    bool without_dma_buf, no_address_range, without_read_only;
+    bool without_dma_buf, no_address_range;
     enum xseg_sim_rdma rdma;
     enum xseg_sim_address_order address_order;
     struct sim_faults faults;

@@ -163,10 +163,8 @@ static CUresult check_descriptor(const CUmemAccessDesc *desc)
         return CUDA_ERROR_INVALID_VALUE;
     if (desc->location.id < 0 || (unsigned)desc->location.id >= sim_machine.devices)
         return CUDA_ERROR_INVALID_DEVICE;
-    /* Of the errors that cuda.h lists, the one that fits; nobody was found to report a refusal. */
-    if (desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ && sim_machine.without_read_only)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    return CUDA_SUCCESS;
+    /* Read-only access is not modeled. */
+    return desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
 /* Where no device can use the memory of another, only its own may be named. */
@@ -197,32 +195,17 @@ static bool is_denied(const struct run *run, const CUmemAccessDesc *desc)
     return false;
 }
 
-/* No right may go that queued work of the device needs. */
-static void check_loss(const struct sim_mapping *mapping, const CUmemAccessDesc *desc)
-{
-    const unsigned device = (unsigned)desc->location.id;
-    const uint64_t bit = (uint64_t)1 << device;
-
-    if ((mapping->readable & bit) != 0 && desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
-        sim_check_unused_by(mapping, device);
-    if ((mapping->writable & bit) != 0 && desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ)
-        sim_check_unwritten_by(mapping, device);
-}
-
 static void grant(struct sim_mapping *mapping, const CUmemAccessDesc *desc)
 {
     const uint64_t bit = (uint64_t)1 << desc->location.id;
 
-    if (sim_machine.strict)
-        check_loss(mapping, desc);
-    mapping->readable &= ~bit;
-    mapping->writable &= ~bit;
-    if (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
-        mapping->readable |= bit;
+    if (sim_machine.strict && (mapping->accessible & bit) != 0 &&
+        desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+        sim_check_idle_on(mapping, (unsigned)desc->location.id);
+    mapping->accessible &= ~bit;
     if (desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-        mapping->writable |= bit;
-    sim_bytes_protect(mapping->address, mapping->bytes, mapping->readable != 0,
-                      mapping->writable != 0);
+        mapping->accessible |= bit;
+    sim_bytes_protect(mapping->address, mapping->bytes, mapping->accessible != 0);
     sim_charge(sim_cost_access(&sim_machine.costs, mapping->bytes));
 }
 
@@ -261,7 +244,6 @@ static CUresult get_access(unsigned long long *flags, const CUmemLocation *locat
                            CUdeviceptr address)
 {
     const struct sim_mapping *mapping = sim_mapping_at(address);
-    uint64_t bit;
 
     if (flags == NULL || location == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
@@ -269,10 +251,8 @@ static CUresult get_access(unsigned long long *flags, const CUmemLocation *locat
         return CUDA_ERROR_INVALID_DEVICE;
     if (mapping == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    bit = (uint64_t)1 << location->id;
-    *flags = (mapping->writable & bit) != 0   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-             : (mapping->readable & bit) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READ
-                                              : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    *flags = (mapping->accessible >> location->id & 1) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                            : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }
 

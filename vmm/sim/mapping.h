@@ -41,7 +41,7 @@ struct sim_physical {
 struct sim_mapping {
     struct sim_physical *physical;
     uint64_t address, bytes;
-    uint64_t readable, writable; /* a bit for each device */
+    uint64_t accessible; /* a bit for each device */
     struct sim_origin origin;
 };
 

@@ -23,7 +23,7 @@ struct sim_range *sim_allocation_make(unsigned device, uint64_t bytes,
         range->device = device;
         range->store = *store;
         if (sim_bytes_map(store, range->base, whole(bytes))) {
-            sim_bytes_protect(range->base, whole(bytes), true, true);
+            sim_bytes_protect(range->base, whole(bytes), true);
             return range;
         }
         sim_range_put(&sim_machine.addresses, range);

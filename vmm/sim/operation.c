@@ -32,14 +32,13 @@ static unsigned owner_of(uint64_t address)
 
 /* The driver copies allocations by whichever device can, and between peers each device does its side.  Else mapped
  * memory needs a right of the stream's device, and a fill is a kernel of that device. */
-static CUresult check_side(unsigned device, const struct sim_transfer *transfer, uint64_t address,
-                           bool writes)
+static CUresult check_side(unsigned device, const struct sim_transfer *transfer, uint64_t address)
 {
     if (transfer->is_peer ||
         (transfer->width == 0 && sim_range_find(&sim_machine.addresses, address)->granule == NULL))
         device = owner_of(address);
-    return sim_check_reach(device, address, transfer->bytes, writes) ? CUDA_SUCCESS
-                                                                     : CUDA_ERROR_INVALID_VALUE;
+    return sim_check_reach(device, address, transfer->bytes) ? CUDA_SUCCESS
+                                                             : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult sim_transfer_check(unsigned device, struct sim_transfer *transfer)
@@ -49,9 +48,9 @@ CUresult sim_transfer_check(unsigned device, struct sim_transfer *transfer)
     if (result == CUDA_SUCCESS && transfer->width == 0)
         result = settle_side(&transfer->from_side, transfer->from);
     if (result == CUDA_SUCCESS && transfer->to_side == SIM_DEVICE)
-        result = check_side(device, transfer, transfer->to, true);
+        result = check_side(device, transfer, transfer->to);
     if (result == CUDA_SUCCESS && transfer->width == 0 && transfer->from_side == SIM_DEVICE)
-        result = check_side(device, transfer, transfer->from, false);
+        result = check_side(device, transfer, transfer->from);
     return result;
 }
 
@@ -67,7 +66,7 @@ CUresult sim_operation_check(struct sim_operation *operation)
         return sim_transfer_check(operation->device, &operation->transfer);
     for (size_t i = 0; i < operation->touches && sim_machine.strict; i++)
         (void)sim_check_reach(operation->device, operation->touch[i].address,
-                              operation->touch[i].bytes, !operation->reads_only);
+                              operation->touch[i].bytes);
     return CUDA_SUCCESS;
 }
 
@@ -107,9 +106,9 @@ static bool queue_transfer(struct sim_stream *stream, const struct sim_transfer 
         is_queued = sim_stream_queue(stream, 0, NULL);
     }
     if (is_queued && transfer->to_side == SIM_DEVICE)
-        is_queued = sim_touches_add(stream, transfer->to, transfer->bytes, true);
+        is_queued = sim_touches_add(stream, transfer->to, transfer->bytes);
     if (is_queued && transfer->width == 0 && transfer->from_side == SIM_DEVICE)
-        is_queued = sim_touches_add(stream, transfer->from, transfer->bytes, false);
+        is_queued = sim_touches_add(stream, transfer->from, transfer->bytes);
     return is_queued;
 }
 
@@ -131,11 +130,10 @@ static bool queue_kernel(struct sim_stream *stream, const struct sim_operation *
     for (size_t i = 0; i < operation->touches; i++) {
         const struct xseg_sim_touch *touch = &operation->touch[i];
 
-        if (touch->bytes != 0 &&
-            !sim_touches_add(stream, touch->address, touch->bytes, !operation->reads_only))
+        if (touch->bytes != 0 && !sim_touches_add(stream, touch->address, touch->bytes))
             return false;
     }
-    return operation->touches != 0 || sim_touches_add(stream, 0, 0, true);
+    return operation->touches != 0 || sim_touches_add(stream, 0, 0);
 }
 
 CUresult sim_operation_queue(struct sim_stream *stream, const struct sim_operation *operation)

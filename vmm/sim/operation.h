@@ -52,7 +52,6 @@ struct sim_operation {
     uint64_t duration; /* of a kernel, with what that says of its touches */
     const struct xseg_sim_touch *touch;
     size_t touches;
-    bool reads_only; /* a kernel that writes nothing of what it touches */
 };
 
 /**

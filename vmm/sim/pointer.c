@@ -50,9 +50,7 @@ static uint64_t access_of(const struct place *place)
 
     if (sim_context_current(&device) != CUDA_SUCCESS)
         return 0;
-    if (sim_can_reach(device, place->address, 1, true))
-        return CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return sim_can_reach(device, place->address, 1, false) ? CU_MEM_ACCESS_FLAGS_PROT_READ : 0;
+    return sim_can_reach(device, place->address, 1) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0;
 }
 
 /* About the reservation or allocation; these answers a hole has too. */

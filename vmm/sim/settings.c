@@ -69,7 +69,6 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
     wanted.rdma = settings->rdma;
     wanted.without_dma_buf = settings->without_dma_buf;
     wanted.no_address_range = settings->no_address_range;
-    wanted.without_read_only = settings->without_read_only;
     wanted.address_order = settings->address_order;
     if (wanted.devices > SIM_DEVICES_MAX)
         return sim_refuse(XSEG_ERR_ARGUMENT, "%u devices: there can be up to %u", wanted.devices,
@@ -259,16 +258,6 @@ static bool take_address_range(const char *text, struct sim_scene *scene)
     return true;
 }
 
-static bool take_read_only(const char *text, struct sim_scene *scene)
-{
-    uint64_t number;
-
-    if (!whole_number_of(text, 0, 1, &number))
-        return false;
-    scene->without_read_only = number == 0;
-    return true;
-}
-
 static bool take_address_order(const char *text, struct sim_scene *scene)
 {
     static const char *const names[] = {
@@ -349,7 +338,6 @@ static const struct {
     {"XSEG_SIM_RDMA", take_rdma, "works, refused, denied, ignored or absent"},
     {"XSEG_SIM_DMA_BUF", take_dma_buf, "0 or 1"},
     {"XSEG_SIM_ADDRESS_RANGE", take_address_range, "0 or 1"},
-    {"XSEG_SIM_READ_ONLY", take_read_only, "0 or 1"},
     {"XSEG_SIM_ADDRESS_ORDER", take_address_order, "rising, falling or shuffled"},
     {"XSEG_SIM_FAIL", take_fault,
      "CALL:N[+EVERY][:ERROR], with a call that the simulator has, and commas between several"},

@@ -61,7 +61,7 @@ static bool make_room(struct sim_touches *touches)
 
 /* Work that went on with the piece before it may say the same again. */
 static bool is_known(const struct sim_touches *touches, const struct sim_work *work,
-                     uint64_t address, uint64_t bytes, bool writes)
+                     uint64_t address, uint64_t bytes)
 {
     const struct sim_touch *last;
 
@@ -70,18 +70,17 @@ static bool is_known(const struct sim_touches *touches, const struct sim_work *w
     if (touches->count == 0)
         return false;
     last = &touches->touch[touches->count - 1];
-    return last->work == work && last->address == address && last->bytes == bytes &&
-           (last->writes || !writes);
+    return last->work == work && last->address == address && last->bytes == bytes;
 }
 
-bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t bytes, bool writes)
+bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t bytes)
 {
     struct sim_touches *touches = &sim_machine.touches;
     struct sim_work *work = stream->queue.last;
 
     if (!sim_machine.strict || sim_work_ended(work))
         return true;
-    if (is_known(touches, work, address, bytes, writes))
+    if (is_known(touches, work, address, bytes))
         return true;
     if (!make_room(touches))
         return false;
@@ -93,7 +92,6 @@ bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t
         .bytes = bytes,
         .stream = stream->id,
         .device = stream->device,
-        .writes = writes,
         .origin = sim_origin_here(),
     };
     return true;
@@ -123,61 +121,48 @@ static void report_user(const struct sim_touch *touch)
                         touch->stream, touch->device);
     else
         sim_report_line("used by:", &touch->origin,
-                        "work on stream %" PRIu64 " of device %u, which %s %" PRIu64
+                        "work on stream %" PRIu64 " of device %u, which touches %" PRIu64
                         " bytes at 0x%" PRIx64,
-                        touch->stream, touch->device, touch->writes ? "touches" : "reads",
-                        touch->bytes, touch->address);
+                        touch->stream, touch->device, touch->bytes, touch->address);
 }
 
 #define ANY_DEVICE UINT_MAX
 
-/* Unfinished work of a device that touches some of that.  writers: leave out what only reads */
-static const struct sim_touch *user_of(uint64_t address, uint64_t bytes, unsigned device,
-                                       bool writers)
+/* Unfinished work of a device that touches some of that. */
+static const struct sim_touch *user_of(uint64_t address, uint64_t bytes, unsigned device)
 {
     const struct sim_touches *touches = &sim_machine.touches;
 
     for (size_t i = 0; i < touches->count; i++) {
         const struct sim_touch *touch = &touches->touch[i];
 
-        if ((device == ANY_DEVICE || touch->device == device) && (touch->writes || !writers) &&
+        if ((device == ANY_DEVICE || touch->device == device) &&
             overlaps(touch->address, touch->bytes, address, bytes) && !sim_work_ended(touch->work))
             return touch;
     }
     return NULL;
 }
 
-static void check_mapping(const struct sim_mapping *mapping, unsigned device, bool writers,
-                          const char *why)
+void sim_check_idle_on(const struct sim_mapping *mapping, unsigned device)
 {
-    const struct sim_touch *user = user_of(mapping->address, mapping->bytes, device, writers);
+    const struct sim_touch *user = user_of(mapping->address, mapping->bytes, device);
 
     if (user == NULL)
         return;
-    sim_report_begin(why);
+    sim_report_begin("memory is taken away that queued work touches");
     sim_report_mapping(mapping);
     report_user(user);
     sim_report_end();
 }
 
-void sim_check_unused_by(const struct sim_mapping *mapping, unsigned device)
-{
-    check_mapping(mapping, device, false, "memory is taken away that queued work touches");
-}
-
-void sim_check_unwritten_by(const struct sim_mapping *mapping, unsigned device)
-{
-    check_mapping(mapping, device, true, "memory becomes read-only that queued work writes");
-}
-
 void sim_check_idle(const struct sim_mapping *mapping)
 {
-    sim_check_unused_by(mapping, ANY_DEVICE);
+    sim_check_idle_on(mapping, ANY_DEVICE);
 }
 
 void sim_check_allocation_idle(const struct sim_range *range)
 {
-    const struct sim_touch *user = user_of(range->base, range->bytes, ANY_DEVICE, false);
+    const struct sim_touch *user = user_of(range->base, range->bytes, ANY_DEVICE);
 
     if (user == NULL)
         return;
@@ -225,7 +210,7 @@ static void report_unreachable(unsigned device, uint64_t address, const char *wh
 }
 
 /* How far a device can go from an address on; 0: not at all, and why. */
-static uint64_t reach_of(unsigned device, uint64_t address, bool writes, const char **why)
+static uint64_t reach_of(unsigned device, uint64_t address, const char **why)
 {
     const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
     const uint64_t bit = (uint64_t)1 << device;
@@ -247,19 +232,17 @@ static uint64_t reach_of(unsigned device, uint64_t address, bool writes, const c
         *why = "an unmapped address is touched";
         return 0;
     }
-    *why = writes && (mapping->readable & bit) != 0 ? "a read-only address is written"
-                                                    : "an address is touched without access rights";
-    if (((writes ? mapping->writable : mapping->readable) & bit) == 0)
+    *why = "an address is touched without access rights";
+    if ((mapping->accessible & bit) == 0)
         return 0;
     return mapping->bytes - (address - mapping->address);
 }
 
 /* The first address that a device cannot reach, and why; 0 if there is none. */
-static uint64_t gap_in(unsigned device, uint64_t address, uint64_t bytes, bool writes,
-                       const char **why)
+static uint64_t gap_in(unsigned device, uint64_t address, uint64_t bytes, const char **why)
 {
     while (bytes != 0) {
-        const uint64_t reach = reach_of(device, address, writes, why);
+        const uint64_t reach = reach_of(device, address, why);
 
         if (reach == 0)
             return address;
@@ -271,17 +254,17 @@ static uint64_t gap_in(unsigned device, uint64_t address, uint64_t bytes, bool w
     return 0;
 }
 
-bool sim_can_reach(unsigned device, uint64_t address, uint64_t bytes, bool writes)
+bool sim_can_reach(unsigned device, uint64_t address, uint64_t bytes)
 {
     const char *why;
 
-    return address != 0 && gap_in(device, address, bytes, writes, &why) == 0;
+    return address != 0 && gap_in(device, address, bytes, &why) == 0;
 }
 
-bool sim_check_reach(unsigned device, uint64_t address, uint64_t bytes, bool writes)
+bool sim_check_reach(unsigned device, uint64_t address, uint64_t bytes)
 {
     const char *why = "an address is touched where nothing is";
-    const uint64_t gap = address == 0 ? 0 : gap_in(device, address, bytes, writes, &why);
+    const uint64_t gap = address == 0 ? 0 : gap_in(device, address, bytes, &why);
 
     if (address != 0 && gap == 0)
         return true;

@@ -29,7 +29,6 @@ struct sim_touch {
     uint64_t address, bytes; /* bytes 0: did not say */
     uint64_t stream;         /* its id */
     unsigned device;         /* of the stream */
-    bool writes;             /* false: it only reads there */
     struct sim_origin origin;
 };
 
@@ -38,15 +37,8 @@ struct sim_touches {
     size_t count, capacity;
 };
 
-/**
- * The last piece of work of a stream touches that.
- *
- * @param writes  false: it only reads there
- *
- * Returns: false when there is no host memory
- */
-bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t bytes,
-                     bool writes);
+/** The last piece of work of a stream touches that.  Returns: false when there is no host memory */
+bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t bytes);
 
 /** Drop the touches of work that has ended. */
 void sim_touches_prune(void);
@@ -55,19 +47,18 @@ void sim_touches_prune(void);
 void sim_touches_end(void);
 
 /** Whether a device can reach all of that, without a report. */
-bool sim_can_reach(unsigned device, uint64_t address, uint64_t bytes, bool writes);
+bool sim_can_reach(unsigned device, uint64_t address, uint64_t bytes);
 
 /**
  * Whether a device can reach all of that: mapped or allocated, with access rights.  In strict mode
  * the process ends with a report if not.
  */
-bool sim_check_reach(unsigned device, uint64_t address, uint64_t bytes, bool writes);
+bool sim_check_reach(unsigned device, uint64_t address, uint64_t bytes);
 
 /** Strict: a mapping or allocation must not go under unfinished work, nor become unreachable for a device under work
- * of that device, nor read-only under work of that device that writes. */
+ * of that device. */
 void sim_check_idle(const struct sim_mapping *mapping);
-void sim_check_unused_by(const struct sim_mapping *mapping, unsigned device);
-void sim_check_unwritten_by(const struct sim_mapping *mapping, unsigned device);
+void sim_check_idle_on(const struct sim_mapping *mapping, unsigned device);
 void sim_check_allocation_idle(const struct sim_range *range);
 
 /** Within a report: the lines of a mapping with its memory, and of an allocation. */

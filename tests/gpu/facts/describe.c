@@ -106,20 +106,6 @@ static void address_range(void)
     fact_say("%s", result == CUDA_SUCCESS ? "yes" : "no");
 }
 
-/* Whether cuMemSetAccess gives read-only access. */
-static void read_only(void)
-{
-    const CUmemAccessDesc read = rights(0, CU_MEM_ACCESS_FLAGS_PROT_READ);
-    const CUdeviceptr base = reserve(GRANULE);
-    CUresult result;
-
-    back(base, GRANULE);
-    result = cu.MemSetAccess(base, GRANULE, &read, 1);
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
-    fact_say("%s", result == CUDA_SUCCESS ? "yes" : "no");
-}
-
 static void say_whether_repeated(const void *const *seen, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
@@ -188,7 +174,6 @@ static const struct fact things[] = {
     FACT("rdma", rdma, DEVICE),
     FACT("dma_bufs", dma_bufs, DEVICE),
     FACT("address_range", address_range, VMM),
-    FACT("read_only", read_only, VMM),
     FACT("streams_come_again", streams_come_again, DEVICE),
     FACT("events_come_again", events_come_again, DEVICE),
     FACT("addresses_mb", addresses_mb, VMM),

@@ -20,9 +20,7 @@ enum late { LATE_WENT_WELL, LATE_REFUSED, LATE_UNPREPARED };
 int touch_late(const char *what)
 {
     const CUmemAllocationProp prop = on_device(0);
-    const CUmemAccessDesc less =
-        rights(0, strcmp(what, "read-only") == 0 ? CU_MEM_ACCESS_FLAGS_PROT_READ
-                                                 : CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    const CUmemAccessDesc none = rights(0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
     CUmemGenericAllocationHandle handle = 0;
     CUdeviceptr base = 0;
     unsigned char byte = 0;
@@ -41,7 +39,7 @@ int touch_late(const char *what)
     if (ready && strcmp(what, "unmapped") == 0)
         ready = cu.MemUnmap(base, GRANULE) == CUDA_SUCCESS;
     else if (ready)
-        ready = cu.MemSetAccess(base, GRANULE, &less, 1) == CUDA_SUCCESS;
+        ready = cu.MemSetAccess(base, GRANULE, &none, 1) == CUDA_SUCCESS;
     if (!ready)
         return LATE_UNPREPARED;
     (void)printf("%s", READY);
@@ -81,15 +79,9 @@ static void memory_without_rights_is_not_touched_unnoticed(void)
     expect_no_late_access("without-rights");
 }
 
-static void memory_that_may_be_read_is_not_written_unnoticed(void)
-{
-    expect_no_late_access("read-only");
-}
-
 static const struct fact facts[] = {
     FACT("FACT-LATE-1", an_unmapped_address_is_not_touched_unnoticed, VMM),
     FACT("FACT-LATE-2", memory_without_rights_is_not_touched_unnoticed, VMM),
-    FACT("FACT-LATE-3", memory_that_may_be_read_is_not_written_unnoticed, VMM),
 };
 
 const struct fact_group facts_of_late = GROUP(facts);

@@ -182,46 +182,6 @@ static void another_device_needs_rights_of_its_own(void)
     ASSERT_OK(cu.MemAddressFree(base, GRANULE));
 }
 
-static void access_can_be_read_only(void)
-{
-    const CUmemAccessDesc read = rights(0, CU_MEM_ACCESS_FLAGS_PROT_READ);
-    const CUdeviceptr base = reserve(GRANULE);
-
-    back(base, GRANULE);
-    ASSERT_OK(allow(base, GRANULE));
-    fill(base, GRANULE, 0x37);
-    ASSERT_OK(cu.MemSetAccess(base, GRANULE, &read, 1));
-    ASSERT_EQUAL(rights_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_READ);
-    ASSERT_EQUAL(byte_at(base + GRANULE - 1), 0x37);
-    ASSERT_OK(allow(base, GRANULE));
-    fill(base, GRANULE, 0x73);
-    ASSERT_EQUAL(byte_at(base), 0x73);
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
-}
-
-static void each_place_of_memory_has_rights_of_its_own(void)
-{
-    const CUmemAccessDesc read = rights(0, CU_MEM_ACCESS_FLAGS_PROT_READ);
-    const CUdeviceptr base = reserve(2 * GRANULE);
-    const CUmemGenericAllocationHandle handle = create(GRANULE);
-
-    ASSERT_OK(cu.MemMap(base, GRANULE, 0, handle, 0));
-    ASSERT_OK(allow(base, GRANULE));
-    ASSERT_OK(cu.MemMap(base + GRANULE, GRANULE, 0, handle, 0));
-    ASSERT_EQUAL(rights_of(base + GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    ASSERT_OK(cu.MemSetAccess(base + GRANULE, GRANULE, &read, 1));
-    ASSERT_EQUAL(rights_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    ASSERT_EQUAL(rights_of(base + GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_READ);
-    fill(base, GRANULE, 0x6b);
-    ASSERT_EQUAL(byte_at(base + GRANULE + 77), 0x6b);
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_EQUAL(byte_at(base + GRANULE + 78), 0x6b);
-    ASSERT_OK(cu.MemUnmap(base + GRANULE, GRANULE));
-    ASSERT_OK(cu.MemRelease(handle));
-    ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
-}
-
 /* --- FACT-UNM: unmapping. --- */
 
 static void part_of_a_mapping_is_not_unmapped(void)
@@ -426,8 +386,6 @@ static const struct fact facts[] = {
     FACT("FACT-ACC-4", a_device_that_is_not_there_gets_no_access, VMM),
     FACT("FACT-ACC-5", access_can_be_taken_away_and_given_again, VMM),
     FACT("FACT-ACC-6", another_device_needs_rights_of_its_own, VMM | TWO),
-    FACT("FACT-ACC-7", access_can_be_read_only, VMM),
-    FACT("FACT-ACC-8", each_place_of_memory_has_rights_of_its_own, VMM),
     FACT("FACT-UNM-1", part_of_a_mapping_is_not_unmapped, VMM),
     FACT("FACT-UNM-2", one_call_unmaps_several_mappings, VMM),
     FACT("FACT-UNM-3", a_hole_is_not_unmapped, VMM),
