@@ -9,7 +9,7 @@
 
 void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank rank)
 {
-    XSEG_ASSERT(rank >= XSEG_RANK_DRIVER && rank < XSEG_RANK_COUNT);
+    XSEG_ASSERT(rank >= XSEG_RANK_FIRST && rank < XSEG_RANK_COUNT);
     atomic_init(&lock->taken, 0);
     lock->rank = rank;
 }
@@ -57,7 +57,7 @@ void xseg_biased_lock_take_plain(struct xseg_biased_lock *lock)
 
 void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank rank)
 {
-    XSEG_ASSERT(rank >= XSEG_RANK_DRIVER && rank < XSEG_RANK_COUNT);
+    XSEG_ASSERT(rank >= XSEG_RANK_FIRST && rank < XSEG_RANK_COUNT);
     atomic_init(&lock->held, 0);
     atomic_init(&lock->as_owner, 0);
     atomic_init(&lock->taken, 0);

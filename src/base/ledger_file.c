@@ -33,7 +33,7 @@ struct header {
 _Static_assert(sizeof(struct header) == 32, "the layout is the same for all processes");
 
 /* The process's open files, for the child of a fork. */
-static struct xseg_lock files_lock = {.os = PTHREAD_MUTEX_INITIALIZER, .rank = XSEG_RANK_LEDGERS};
+static struct xseg_lock files_lock = {.os = PTHREAD_MUTEX_INITIALIZER, .rank = XSEG_RANK_LEAF};
 static struct xseg_list files = {&files, &files};
 static pthread_once_t handlers_once = PTHREAD_ONCE_INIT;
 static int handlers_error;

@@ -7,9 +7,11 @@
  *
  * The user's clock may be read under any of these; it must not call the library.
  *
- * SWEEP    one per allocator.  Guards the sweep of labels and of the hook's numbers.  Never taken while another lock is held.
- * BUDGET   one per allocator.  Guards its slot in a ledger of processes (budget.h).  Held across: reads and writes of the
- *          ledger's file.  Never taken while another lock is held.
+ * FIRST    Taken only while the thread holds no lock:
+ *          DRIVER  one per allocator.  Guards opening of devices.  Held across: every call that opens one.
+ *          SWEEP   one per allocator.  Guards the sweep of labels and of the hook's numbers.
+ *          BUDGET  one per allocator.  Guards its slot in a ledger of processes (budget.h).  Held across: reads and writes of
+ *                  the ledger's file.
  * GROWTH   one per device.  Whoever maps, unmaps, allocates or frees device memory, or walks all
  *          arenas, holds it.  Held across: every driver call, the blocking ones included, and the
  *          functions that a pool's memory comes from, which must not call the library for that reason.
@@ -24,17 +26,15 @@
  *          insertion into the page map, and its host memory.  Held across: questions about a stream.
  * STATS    one per device.  Guards peaks.  Leaf.
  * HISTORY  one per allocator.  Guards hooks, names of pools, and the memory of rings while they are read.
- * LABELS   one per allocator.  Guards the texts of labels, and which label a thread has.  Leaf: inside any other.
- * REGISTRATIONS one per allocator.  Guards the registrations of the user's, and their runs.  Let go of while one of their
- *          functions is called.
+ * REGISTRATIONS one per allocator.  Guards the user's registrations and their runs.  Released while a callback runs.
  * OBSERVERS one per allocator.  Guards the list of observers and what is to be told to them.  Leaf.
  *          Let go of while one is called.
- * DEPOT    one per depot of stacks.  Guards adding a stack.  Leaf.  Held across: the loader's
- *          dl_iterate_phdr(), which waits for no constructor and calls nothing of the program.
- * LEDGERS  one per process.  Guards the list of open ledgers (ledger.h).  Leaf.  Held across: opening and
- *          closing their files, and a fork.
- * DRIVER   one per allocator.  Guards opening of devices.  Held across: every call that opens one.
- *          Never taken while another lock is held, and below GROWTH for that reason.
+ * LEAF     No lock is taken under one of these, so no thread holds two of them:
+ *          LABELS         one per allocator.  Guards the strings of labels, and which label a thread has.
+ *          DEPOT          one per depot of stacks.  Guards adding a stack.  Held across: dl_iterate_phdr() of the loader, which
+ *                         waits for no constructor and calls nothing of the program.
+ *          LEDGERS        one per process.  Guards the list of open ledgers (ledger.h).  Held across: opening and closing their
+ *                         files, and a fork.
  */
 #ifndef XSEG_BASE_LOCK_H
 #define XSEG_BASE_LOCK_H
@@ -56,20 +56,16 @@
 #define XSEG_UNCHECKED   XSEG_TSA(no_thread_safety_analysis)
 
 enum xseg_lock_rank {
-    XSEG_RANK_DRIVER = 1,
-    XSEG_RANK_SWEEP,
-    XSEG_RANK_BUDGET,
+    XSEG_RANK_FIRST = 1,
     XSEG_RANK_GROWTH,
     XSEG_RANK_PENDING,
     XSEG_RANK_ARENA,
     XSEG_RANK_TABLE,
     XSEG_RANK_STATS,
     XSEG_RANK_HISTORY,
-    XSEG_RANK_LABELS,
     XSEG_RANK_REGISTRATIONS,
     XSEG_RANK_OBSERVERS,
-    XSEG_RANK_DEPOT,
-    XSEG_RANK_LEDGERS,
+    XSEG_RANK_LEAF,
     XSEG_RANK_COUNT
 };
 

@@ -46,7 +46,7 @@ bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t most_bytes)
         xseg_fork_fini(&depot->guard);
         return false;
     }
-    xseg_lock_init(&depot->lock, XSEG_RANK_DEPOT);
+    xseg_lock_init(&depot->lock, XSEG_RANK_LEAF);
     return true;
 }
 

@@ -31,7 +31,7 @@ static void take_pair(const void *pair)
 static void ranks_rise(void **state)
 {
     (void)state;
-    for (int first = XSEG_RANK_DRIVER; first < XSEG_RANK_COUNT; first++)
+    for (int first = XSEG_RANK_FIRST; first < XSEG_RANK_COUNT; first++)
         for (int second = first + 1; second < XSEG_RANK_COUNT; second++)
             take_both((enum xseg_lock_rank)first, (enum xseg_lock_rank)second);
 }
@@ -48,7 +48,7 @@ static void a_rank_below_or_the_same_is_fatal(void **state)
     static const enum xseg_lock_rank pair[][2] = {
         {XSEG_RANK_ARENA, XSEG_RANK_ARENA},
         {XSEG_RANK_ARENA, XSEG_RANK_GROWTH},
-        {XSEG_RANK_STATS, XSEG_RANK_DRIVER},
+        {XSEG_RANK_STATS, XSEG_RANK_FIRST},
     };
     static const enum xseg_lock_rank rising[2] = {XSEG_RANK_GROWTH, XSEG_RANK_ARENA};
     char said[2048];

@@ -34,7 +34,7 @@ struct parties {
 void xseg_budget_init(struct xseg_budget *budget)
 {
     memset(budget, 0, sizeof(*budget));
-    xseg_lock_init(&budget->lock, XSEG_RANK_BUDGET);
+    xseg_lock_init(&budget->lock, XSEG_RANK_FIRST);
     atomic_init(&budget->is_open, false);
     atomic_init(&budget->members, 0);
 }

@@ -101,7 +101,7 @@ static bool has_fraction_by_device(struct xseg_allocator *allocator,
 /* Make a copy of the configuration in force, as a new version; NULL without host memory. */
 static struct xseg_config_version *make_version(struct xseg_allocator *allocator)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_DRIVER));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_FIRST));
     struct xseg_config_version *version = calloc(1, sizeof(*version));
 
     if (version == NULL) {
@@ -127,7 +127,7 @@ static struct xseg_config_version *find_equal(const struct xseg_allocator *alloc
 /* Put a version in force.  If an older version is equal, that one comes into force, and the new one is freed. */
 static void publish(struct xseg_allocator *allocator, struct xseg_config_version *version)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_DRIVER) && version->older == NULL);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_FIRST) && version->older == NULL);
     version->config.traced = xseg_observers_trace(&allocator->observers);
     version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
     version->config.fraction_by_device = has_fraction_by_device(allocator, &version->config);
@@ -255,7 +255,7 @@ xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_
 /* Have the configuration say whether an observer traces. */
 static xseg_status follow_observers(struct xseg_allocator *allocator)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_DRIVER));
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_FIRST));
     if (xseg_observers_trace(&allocator->observers) == xseg_allocator_config(allocator)->traced)
         return XSEG_OK;
     struct xseg_config_version *version = make_version(allocator);

@@ -113,7 +113,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     init_parts(whole);
     allocator->log = *log;
     allocator->clock = *clock;
-    xseg_lock_init(&allocator->open_lock, XSEG_RANK_DRIVER);
+    xseg_lock_init(&allocator->open_lock, XSEG_RANK_FIRST);
     xseg_observers_init(&allocator->observers);
     xseg_history_store_init(&allocator->history, clock);
     allocator->history.sweep = xseg_history_sweep_store;

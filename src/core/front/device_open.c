@@ -82,7 +82,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     struct whole *whole = calloc(1, sizeof(*whole));
     xseg_status status;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_DRIVER) && ordinal >= 0);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_FIRST) && ordinal >= 0);
     if (whole == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to open device %d", ordinal);
     struct xseg_device *device = &whole->device;

@@ -27,7 +27,7 @@ _Static_assert(sizeof(struct label) % XSEG_BUMP_UNIT == 0, "records lie side by 
 void xseg_history_labels_init(struct xseg_history_labels *labels)
 {
     memset(labels, 0, sizeof(*labels));
-    xseg_lock_init(&labels->lock, XSEG_RANK_LABELS);
+    xseg_lock_init(&labels->lock, XSEG_RANK_LEAF);
     labels->sweep = 1;
     labels->max_fresh = XSEG_HISTORY_LABELS_FRESH;
 }

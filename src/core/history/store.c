@@ -71,7 +71,7 @@ void xseg_history_store_init(struct xseg_history_store *store, const struct xseg
     atomic_init(&store->capacity, 1);
     xseg_lock_init(&store->lock, XSEG_RANK_HISTORY);
     xseg_history_labels_init(&store->labels);
-    xseg_lock_init(&store->sweep_lock, XSEG_RANK_SWEEP);
+    xseg_lock_init(&store->sweep_lock, XSEG_RANK_FIRST);
     store->clock = *clock;
     store->counts_cycles = clock->read == NULL && has_steady_counter();
     atomic_init(&store->sweep_after, UINT64_MAX);
