@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What every entry point does first: check the handle, refuse in a forked child, run errands, and gather the
- * context of the events that the call may cause.  Three kinds run no errands: a hit; a scrape or a look
+ * What every entry point does first: check the handle, refuse in a forked child, run housekeeping, and gather the
+ * context of the events that the call may cause.  Three kinds run none: a hit; a scrape or a look
  * at all devices, which change nothing; a note that a stream uses a block, which may come with each hit.
  *
  * The entry points check arguments, find the device, and call the floor below; nothing else.
@@ -14,6 +14,7 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
+#include "src/core/front/housekeeping.h"
 #include "xseg/trim.h"
 
 /* Returns from the entry point unless the allocator can be used by this process.  The entry point gathers. */
@@ -24,11 +25,11 @@
             return xseg_entry_status;                                                    \
     } while (0)
 
-/* XSEG_ENTRY_CHECK(), runs errands, and gathers the context of a call without a word. */
+/* XSEG_ENTRY_CHECK(), runs housekeeping, and gathers the context of a call without a word. */
 #define XSEG_ENTRY(allocator)                       \
     do {                                            \
         XSEG_ENTRY_CHECK(allocator);                \
-        xseg_allocator_run_errands(allocator);      \
+        xseg_housekeeping_run(allocator);           \
         xseg_history_gather(&(allocator)->history); \
     } while (0)
 
@@ -39,7 +40,7 @@
             return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the pool is NULL", __func__); \
         if (xseg_fork_is_child((pool)->device->fork))                              \
             return xseg_allocator_fail_forked();                                   \
-        xseg_allocator_run_errands((pool)->device->allocator);                     \
+        xseg_housekeeping_run((pool)->device->allocator);                          \
         xseg_history_gather(&(pool)->device->allocator->history);                  \
     } while (0)
 

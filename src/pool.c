@@ -146,7 +146,10 @@ xseg_status xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoi
         checkpoint->label, xseg_pool_label(pool));
     XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool),
                        "xseg_pool_restore: nobody holds the pool any more");
-    return xseg_checkpoint_restore(checkpoint, moved, context);
+    struct xseg_allocator *allocator = pool->device->allocator;
+    const xseg_status status = xseg_checkpoint_restore(checkpoint, moved, context);
+    xseg_housekeeping_run(allocator);
+    return status;
 }
 
 xseg_status xseg_pool_holds(struct xseg_pool *pool, void *const *ptrs, size_t count, bool *exactly)
@@ -166,11 +169,17 @@ xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep, const c
     XSEG_ENTRY_REQUIRE((keep == XSEG_KEEP_FILE) == (file != NULL), "xseg_pool_pause: %s",
                        file == NULL ? "XSEG_KEEP_FILE needs the name of a file"
                                     : "a file is named, but keep is not XSEG_KEEP_FILE");
-    return xseg_pause_begin(pool, keep, file);
+    struct xseg_allocator *allocator = pool->device->allocator;
+    const xseg_status status = xseg_pause_begin(pool, keep, file);
+    xseg_housekeeping_run(allocator);
+    return status;
 }
 
 xseg_status xseg_pool_resume(struct xseg_pool *pool)
 {
     XSEG_ENTRY_POOL(pool);
-    return xseg_pause_end(pool);
+    struct xseg_allocator *allocator = pool->device->allocator;
+    const xseg_status status = xseg_pause_end(pool);
+    xseg_housekeeping_run(allocator);
+    return status;
 }

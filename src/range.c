@@ -5,6 +5,7 @@
 
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_open.h"
+#include "src/core/front/oom_report.h"
 #include "src/core/ranges/commit.h"
 #include "src/core/ranges/decommit.h"
 #include "src/core/ranges/prepare.h"
@@ -20,14 +21,14 @@
             return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the range is NULL", __func__); \
         if (xseg_fork_is_child((range)->device->fork))                              \
             return xseg_allocator_fail_forked();                                    \
-        xseg_allocator_run_errands((range)->device->allocator);                     \
+        xseg_housekeeping_run((range)->device->allocator);                          \
         xseg_history_gather(&(range)->device->allocator->history);                  \
     } while (0)
 
-/* End a call: what observers are to hear is told, and errands run. */
+/* End a call: notify observers and run the housekeeping. */
 static xseg_status end_call(const struct xseg_range *range, xseg_status status)
 {
-    xseg_allocator_end_call(range->device->allocator);
+    xseg_housekeeping_end_call(range->device->allocator);
     return status;
 }
 
@@ -85,7 +86,7 @@ xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device, uin
     status = xseg_ranges_reserve(pool, bytes, &chosen, out);
     if (status != XSEG_OK)
         (void)xseg_release_pool(pool);
-    xseg_allocator_end_call(allocator);
+    xseg_housekeeping_end_call(allocator);
     return status;
 }
 
@@ -99,7 +100,13 @@ xseg_status xseg_range_commit(struct xseg_range *range, uint64_t offset, uint64_
                               xseg_stream stream)
 {
     ENTRY_RANGE(range);
-    return end_call(range, xseg_commit(range, offset, bytes, stream));
+    struct xseg_commit_oom oom = {.arena = NULL};
+    const xseg_status status = xseg_commit(range, offset, bytes, stream, &oom);
+    if (oom.arena != NULL)
+        xseg_oom_report(oom.arena, &oom.need, status, false);
+    if (oom.retained != NULL)
+        (void)xseg_release_pool(oom.retained);
+    return end_call(range, status);
 }
 
 xseg_status xseg_range_decommit(struct xseg_range *range, uint64_t offset, uint64_t bytes,

@@ -55,7 +55,7 @@ xseg_status xseg_register(struct xseg_allocator *allocator, const void *address,
     if (status == XSEG_OK)
         status = xseg_registrations_add(allocator->registrations, (uintptr_t)address, bytes,
                                         &chosen, id);
-    xseg_allocator_end_call(allocator);
+    xseg_housekeeping_end_call(allocator);
     return status;
 }
 
@@ -63,6 +63,6 @@ xseg_status xseg_unregister(struct xseg_allocator *allocator, uint64_t id)
 {
     XSEG_ENTRY(allocator);
     const xseg_status status = xseg_registrations_remove(allocator->registrations, id);
-    xseg_allocator_end_call(allocator);
+    xseg_housekeeping_end_call(allocator);
     return status;
 }

@@ -81,7 +81,7 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where 
                        "xseg_trim: pool %s belongs to another allocator",
                        xseg_pool_label(chosen.pool));
     const xseg_status status = trim_all(allocator, &chosen, &how, &done);
-    xseg_allocator_end_call(allocator);
+    xseg_housekeeping_end_call(allocator);
     if (status == XSEG_OK && out != NULL)
         XSEG_ENTRY_FILL(out, &done);
     return status;
@@ -166,7 +166,7 @@ xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us)
 
         first = first == XSEG_OK ? status : first;
     }
-    xseg_allocator_end_call(allocator);
+    xseg_housekeeping_end_call(allocator);
     return first;
 }
 

@@ -135,7 +135,6 @@ struct xseg_config {
     bool decays, decays_on_calls;
     bool traced;          /* not a key: an observer traces blocks */
     bool watches_frees;   /* derived: a free has work to do without the arena's lock */
-    bool has_errands;     /* derived: there may be errands, see errands.h */
     bool ends_with_work;  /* derived: the end of a call on the general path has work */
     bool follows_calls;   /* derived: the end of an allocation or free has such work */
     bool notes_blocks;    /* derived: something is noted of each block, see arena/notes.h */

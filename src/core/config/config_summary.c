@@ -8,10 +8,9 @@ void xseg_config_sum_up(struct xseg_config *config)
     config->decays = config->idle_ms >= 0 || config->soft_limit_bytes != UINT64_MAX ||
                      config->device_free_min_bytes != 0 || config->soft_by_device;
     config->decays_on_calls = config->decays && !xseg_config_has_thread(config);
-    config->has_errands = config->publish;
     config->watches_frees = config->debug_fill;
     config->follows_calls = config->decays_on_calls || config->traced;
-    config->ends_with_work = config->follows_calls || config->has_errands;
+    config->ends_with_work = config->follows_calls || config->publish;
     config->notes_blocks =
         config->traced || config->block_user || config->history != XSEG_HISTORY_NOTHING;
     config->has_plain_frees =

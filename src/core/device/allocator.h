@@ -52,11 +52,8 @@ struct xseg_allocator {
     struct xseg_background *background;       /* background.h */
     struct xseg_registrations *registrations; /* registrations.h */
     struct xseg_oom_snapshots *oom_snapshots; /* oom.h */
-    /* What a room above does when a request was refused for want of memory; no lock is held. */
-    void (*report_oom)(struct xseg_allocator *allocator);
-    struct xseg_budget *budget;                            /* budget.h */
-    struct xseg_publisher *publisher;                      /* publisher.h */
-    void (*run_errands)(struct xseg_allocator *allocator); /* errands.h */
+    struct xseg_budget *budget;               /* budget.h */
+    struct xseg_publisher *publisher;         /* publisher.h */
     struct xseg_observers observers;
     struct xseg_history_store history;
     atomic_uint pools_made; /* number of pools that users have made */
@@ -93,20 +90,6 @@ static inline void xseg_allocator_deliver(struct xseg_allocator *allocator)
 {
     if (__builtin_expect(xseg_allocator_config(allocator)->traced, 0))
         xseg_observers_deliver(&allocator->observers);
-}
-
-/* Do what is to be done beside the calls of the user (errands.h).  No lock is held. */
-static inline void xseg_allocator_run_errands(struct xseg_allocator *allocator)
-{
-    if (__builtin_expect(xseg_allocator_config(allocator)->has_errands, 0))
-        allocator->run_errands(allocator);
-}
-
-/* What a call ends with that may have moved memory: traces are delivered, and errands run.  No lock is held. */
-static inline void xseg_allocator_end_call(struct xseg_allocator *allocator)
-{
-    xseg_allocator_deliver(allocator);
-    xseg_allocator_run_errands(allocator);
 }
 
 /* Whether a pool is one of this allocator's. */

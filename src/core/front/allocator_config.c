@@ -12,6 +12,7 @@
 #include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
 #include "src/core/front/background.h"
+#include "src/core/front/housekeeping.h"
 #include "src/core/front/opened.h"
 #include "src/core/inspect/publisher.h"
 #include "src/core/reclaim/trim.h"
@@ -247,7 +248,7 @@ xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_
     xseg_lock_give(&allocator->open_lock);
     if (status == XSEG_OK && set != NULL) {
         xseg_trim_bounds(device);
-        xseg_allocator_end_call(allocator);
+        xseg_housekeeping_end_call(allocator);
     }
     return status;
 }

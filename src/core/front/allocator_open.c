@@ -15,7 +15,6 @@
 #include "src/core/front/allocator_config.h"
 #include "src/core/front/background.h"
 #include "src/core/front/device_open.h"
-#include "src/core/front/errands.h"
 #include "src/core/front/history_sweep.h"
 #include "src/core/front/opened.h"
 #include "src/core/grow/guarded.h"
@@ -91,12 +90,10 @@ static void init_parts(struct whole *whole)
     xseg_registrations_init(allocator->registrations, allocator);
     allocator->oom_snapshots = &whole->oom_snapshots;
     xseg_oom_snapshots_init(allocator->oom_snapshots);
-    allocator->report_oom = xseg_oom_snapshots_report;
     allocator->publisher = &whole->publisher;
     xseg_publisher_init(allocator->publisher);
     allocator->budget = &whole->budget;
     xseg_budget_init(allocator->budget);
-    allocator->run_errands = xseg_errands_run;
 }
 
 xseg_status xseg_allocator_open(const char *config, const char *driver, const struct xseg_log *log,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/front/background.h"
+#include "src/core/front/housekeeping.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -62,7 +63,7 @@ static void *run(void *self)
             decay(allocator, config);
             due = xseg_clock_system() + xseg_decay_interval(config);
         }
-        xseg_allocator_end_call(allocator);
+        xseg_housekeeping_end_call(allocator);
     }
     return NULL;
 }

@@ -10,8 +10,11 @@
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/front/allocator_free.h"
+#include "src/core/front/housekeeping.h"
+#include "src/core/front/oom_report.h"
 #include "src/core/grow/guarded.h"
 #include "src/core/grow/ladder.h"
+#include "src/core/grow/refusal.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
@@ -112,7 +115,7 @@ void xseg_device_follow(struct xseg_device *device, const struct xseg_config *co
 {
     if (config->decays_on_calls)
         xseg_decay_pass(device, config);
-    xseg_allocator_end_call(device->allocator);
+    xseg_housekeeping_end_call(device->allocator);
 }
 
 /* Fail because a request's bytes are not all cached where it wants them. */
@@ -181,7 +184,11 @@ static xseg_status miss(struct xseg_arena *arena, const struct xseg_need *need,
 
     if (xseg_page_trial_is_owed(device->sharing) && !xseg_pending_captures(device->pending))
         xseg_page_trial_again(device);
-    return xseg_ladder_alloc(arena, need, out);
+    bool rejected = false;
+    const xseg_status status = xseg_ladder_alloc(arena, need, out, &rejected);
+    if (xseg_refusal_is_shortage(status))
+        xseg_oom_report(arena, need, status, rejected);
+    return status;
 }
 
 /* Serve a prepared request. */
@@ -294,6 +301,6 @@ xseg_status xseg_device_prewarm(struct xseg_device *device,
         if (status == XSEG_OK)
             status = miss(arena, &need, &grant);
     } while (status == XSEG_OK && grant.base == 0);
-    xseg_allocator_end_call(device->allocator);
+    xseg_housekeeping_end_call(device->allocator);
     return status;
 }

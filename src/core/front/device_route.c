@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/front/device_route.h"
+#include "src/core/front/housekeeping.h"
 
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
@@ -123,7 +124,7 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     xseg_pending_unlock(device->pending);
     xseg_lock_give(&device->growth_lock);
     xseg_pools_notify(device);
-    xseg_allocator_end_call(device->allocator);
+    xseg_housekeeping_end_call(device->allocator);
     return XSEG_OK;
 }
 

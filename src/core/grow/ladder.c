@@ -466,18 +466,6 @@ static void note_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free
     xseg_arena_unlock(arena);
 }
 
-/* Report a request that was refused. */
-static void report(struct xseg_arena *arena, const struct xseg_need *need, xseg_status status,
-                   bool rejected)
-{
-    struct xseg_device *device = arena->device;
-
-    if (!rejected)
-        device->allocator->report_oom(device->allocator);
-    (void)xseg_shortage_tell(arena, need, status,
-                             rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);
-}
-
 /* Whether a guarded block was wanted while the device still made pages. */
 static bool is_late(const struct xseg_device *device, const struct xseg_need *need)
 {
@@ -496,13 +484,14 @@ static xseg_status serve_somehow(struct xseg_arena *arena, const struct xseg_nee
 }
 
 xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                              struct xseg_grant *out)
+                              struct xseg_grant *out, bool *rejected)
 {
     struct xseg_device *device = arena->device;
-    bool rejected = false, says = false;
+    bool says = false;
     uint64_t free_bytes = 0;
 
     XSEG_ASSERT(out->base == 0 && need->bytes >= need->requested);
+    *rejected = false;
     xseg_lock_take(&device->growth_lock);
     struct xseg_unpaged unpaged = xseg_unpaged_begin(device);
     if (is_late(device, need)) {
@@ -511,26 +500,23 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
     }
     xseg_status status = serve_somehow(arena, need, out, &unpaged, &says);
     if (is_shortage(status)) {
-        rejected = is_rejected(device, need);
-        if (!rejected) {
+        *rejected = is_rejected(device, need);
+        if (!*rejected) {
             XSEG_SPAN_BEGIN(ladder, device->context.ordinal, need->bytes);
             status = overcome_without_pages(arena, need, status, out, &unpaged);
             XSEG_SPAN_END(ladder, device->context.ordinal, status);
         }
     }
     if (is_shortage(status)) {
-        atomic_fetch_add_explicit(rejected ? &device->rejections : &device->ooms, 1,
+        atomic_fetch_add_explicit(*rejected ? &device->rejections : &device->ooms, 1,
                                   memory_order_relaxed);
-        status = xseg_shortage_fail(arena, need, status, rejected, &free_bytes);
-        if (!rejected)
+        status = xseg_shortage_fail(arena, need, status, *rejected, &free_bytes);
+        if (!*rejected)
             note_oom(arena, need->requested, free_bytes);
     }
-    const bool is_short = is_shortage(status);
     xseg_lock_give(&device->growth_lock);
     if (says)
         say_addresses_are_short(device);
     xseg_unpaged_say(device, &unpaged);
-    if (is_short)
-        report(arena, need, status, rejected);
     return status;
 }

@@ -27,12 +27,13 @@
 #include "src/core/device/device.h"
 
 /*
- * Serve a request that was a miss.  No lock is held.
+ * Serve a request that was a miss.  No lock is held.  The caller reports an out-of-memory failure (xseg_refusal_is_shortage()).
  *
+ * rejected: set to whether the request was rejected immediately, see throw_on_cudamalloc_oom
  * Returns: XSEG_OK and the block, live; XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT, XSEG_ERR_NO_ADDRESSES,
  *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
  */
 xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                              struct xseg_grant *out);
+                              struct xseg_grant *out, bool *rejected);
 
 #endif

@@ -3,7 +3,7 @@
  * A publisher writes the memory usage of an allocator (usage.h) to shared memory that other processes can read (key publish,
  * xseg/published.h).
  *
- * Publishing is an errand (errands.h).  Figures are put on the board when memory has come or gone since the last time;
+ * Publishing is deferred housekeeping (housekeeping.h).  Figures are put on the board when memory has come or gone since the last time;
  * else when the last ones are older than 10 ms, and than a hundred times what it takes to read them.  A thread that finds
  * another one publishing goes on, and that one looks once more before it leaves.
  *

@@ -361,7 +361,7 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
     if (status == XSEG_OK)
         xseg_checkpoint_ranges_finish(checkpoint->ranges, checkpoint->pool);
     xseg_lock_give(&device->growth_lock);
-    xseg_allocator_end_call(device->allocator);
+    xseg_allocator_deliver(device->allocator);
     if (status == XSEG_OK) {
         tell(moved, self, live.block, live.count, true);
         tell(moved, self, checkpoint->block, checkpoint->count, false);

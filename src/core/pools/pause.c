@@ -371,7 +371,7 @@ xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const 
     XSEG_SPAN_BEGIN(pause, device, atomic_load_explicit(&pool->reserved, memory_order_relaxed));
     const xseg_status status = pause_pool(pool, keep, path);
     XSEG_SPAN_END(pause, device, status);
-    xseg_allocator_end_call(pool->device->allocator);
+    xseg_allocator_deliver(pool->device->allocator);
     return status;
 }
 
@@ -522,6 +522,6 @@ xseg_status xseg_pause_end(struct xseg_pool *pool)
     XSEG_SPAN_BEGIN(resume, ordinal, atomic_load_explicit(&device->evicted, memory_order_relaxed));
     const xseg_status status = resume_pool(pool);
     XSEG_SPAN_END(resume, ordinal, status);
-    xseg_allocator_end_call(device->allocator);
+    xseg_allocator_deliver(device->allocator);
     return status;
 }

@@ -529,17 +529,8 @@ static xseg_status refuse(struct commit *commit, xseg_status status)
     return status;
 }
 
-/* Report a refusal, as the ladder does.  No lock is held. */
-static void report(const struct commit *commit, xseg_status status)
-{
-    struct xseg_device *device = commit->device;
-
-    device->allocator->report_oom(device->allocator);
-    (void)xseg_shortage_tell(commit->arena, &commit->need, status, XSEG_OBSERVERS_OOM, 0);
-}
-
 xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
-                        xseg_stream stream)
+                        xseg_stream stream, struct xseg_commit_oom *oom)
 {
     struct xseg_device *device = range->device;
     struct commit commit = {.device = device, .config = xseg_allocator_config(device->allocator)};
@@ -556,16 +547,12 @@ xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t byte
         return status;
     }
     status = commit_run(&commit);
-    const bool is_short = xseg_refusal_is_shortage(status);
-    if (is_short)
+    if (xseg_refusal_is_shortage(status)) {
         status = refuse(&commit, status);
-    /* The report reads the pool, and another thread may release the range meanwhile. */
-    struct xseg_pool *pool = commit.arena->pool;
-    const bool is_retained = is_short && xseg_pool_hold(pool);
+        oom->arena = commit.arena;
+        oom->need = commit.need;
+        oom->retained = xseg_pool_hold(commit.arena->pool) ? commit.arena->pool : NULL;
+    }
     xseg_lock_give(&device->growth_lock);
-    if (is_short)
-        report(&commit, status);
-    if (is_retained)
-        (void)xseg_release_pool(pool);
     return status;
 }

@@ -25,9 +25,18 @@
 
 #include "src/core/ranges/range.h"
 
-/* As xseg_range_commit() of the public header.  No lock is held. */
+/* What the report of an out-of-memory failure needs. */
+struct xseg_commit_oom {
+    struct xseg_arena *arena; /* NULL: there was no such failure */
+    struct xseg_need need;
+    struct xseg_pool
+        *retained; /* or NULL; another thread may release the range before the report */
+};
+
+/* As xseg_range_commit() of the public header.  No lock is held.  oom: filled in if memory is missing; the caller reports the
+ * failure, then releases the pool. */
 xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
-                        xseg_stream stream);
+                        xseg_stream stream, struct xseg_commit_oom *oom);
 
 /* Take granules back that leave, or were claimed while they did; none of them has other places.  The caller sets what
  * they are used for.  GROWTH is held. */
