@@ -3,7 +3,7 @@
  * The allocator: open, configure, allocate, free, query, close.
  *
  *     struct xseg_allocator *allocator;
- *     void *block;
+ *     void *block; // A device pointer.
  *     if (xseg_open("expandable_segments:True", NULL, &allocator) != XSEG_OK) // Loads the CUDA driver.
  *         return 1;
  *     if (xseg_alloc(allocator, 0, 100 << 20, NULL, &block) == XSEG_OK) {
@@ -45,7 +45,7 @@
  * Errors: an error leaves the blocks, pools and settings of the caller unchanged.  The cache may have changed: cached memory
  *     may have been released or moved, and addresses, host memory or a device context may have been acquired.  Output
  *     parameters are written only on success.  xseg_error_text() returns a message with details.  The following statuses
- *     have the same meaning everywhere; functions list them only if there is more to say:
+ *     have the same meaning everywhere.  Functions list them only if there is more to say.
  *       XSEG_ERR_ARGUMENT     a pointer is NULL, a number is out of range, or a handle is of another allocator.
  *       XSEG_ERR_HOST_MEMORY  a host allocation failed.
  *       XSEG_ERR_DRIVER       a driver call failed; the message has its name and result.
@@ -187,8 +187,8 @@ XSEG_API const char *xseg_configuration_source(const struct xseg_allocator *allo
  *         XSEG_ERR_UNSUPPORTED   the device cannot map pages of the configured size.
  *         XSEG_ERR_PAUSED        the pool is paused (pool.h).
  *         XSEG_ERR_ARGUMENT      also: the stream is of another device or context.
- * Cost: a hit makes no driver call.  Exceptions: an event query for each stream with pending blocks, two queries when a
- *       stream is seen for the first time, and a capture query while a capture is active on the device.  A miss creates and
+ * Cost: a hit makes no driver call.  Exceptions: an event query for each stream with pending blocks, and two queries
+ *       when a stream is seen for the first time.  While a capture is active on the device, each call queries the capture.  A miss creates and
  *       maps the missing pages, with one set-access per contiguous run, or calls cuMemAlloc once (classic).  Under memory
  *       pressure the call may synchronize streams and release cached memory.  With debug_fill it synchronizes the stream.
  */

@@ -7,9 +7,9 @@
  *     cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
  *     xseg_alloc(allocator, 0, bytes, stream, &block); // Is served from the pool.
  *     cudaStreamEndCapture(stream, &graph);
- *     xseg_capture_end(pool);
+ *     xseg_capture_end(pool); // Ends the redirection.
  *     // The program launches the graph any number of times and destroys it.
- *     xseg_pool_release(pool);
+ *     xseg_pool_release(pool); // The pool is destroyed when its blocks are freed.
  *
  * If the program knows the streams of the capture itself, or a capture uses several pools, call xseg_capture_mark() and
  * xseg_capture_unmark() around the capture, and xseg_route_begin() with a predicate for each pool (pool.h).

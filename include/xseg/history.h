@@ -1,24 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * History: what happened to blocks and segments, with the call stacks behind it.
+ * History: events of blocks and segments, with call stacks and labels.
  *
- * Five keys of the configuration say what is kept; xseg_configure() changes them while the programme runs.
+ *     static bool print_event(void *context, const struct xseg_history_entry *entry)
+ *     {
+ *         (void)context;
+ *         printf("%d %p %llu\n", entry->action, entry->base, (unsigned long long)entry->bytes);
+ *         return true; // Continues with the next event.
+ *     }
+ *     xseg_configure(allocator, "history:all,history_stacks:alloc");
+ *     xseg_history_walk(allocator, 0, print_event, NULL, NULL);
  *
- *     history           nothing (default); state: of each live block when and by which stack it was allocated;
- *                       all: events, too
- *     history_stacks    which call stacks are taken: none (default); state: for live blocks; alloc: and for the
- *                       events that take memory; all: for all events
- *     history_events    how many events are kept for each stream and pool, small and large apart
- *     history_skip      actions that are not kept
- *     block_user        False (default); True: of each live block the word of its request, and in its events
+ * Five configuration keys select what is recorded; xseg_configure() changes them at run time:
+ *
+ *     history         nothing (default); state: time and stack of each live block; all: events as well.
+ *     history_stacks  stacks: none (default); state: of live blocks; alloc: also of events that allocate; all: of all events.
+ *     history_events  number of events that are kept for each stream and pool, separately for small and large memory.
+ *     history_skip    actions that are not recorded.
+ *     block_user      False (default); True: the user value of each request (struct xseg_request).
  *
  * Terms:
- *   event    one thing that happened, see enum xseg_history_action
- *   stack    a call stack of the process, kept once however many events have it; named by a number
- *   frames   a number that the user's hook gives to frames of its own, such as Python's
- *   label    a text of the user's that holds for a thread until it is ended
- *
- * Threads: any, unless a function says otherwise.  Fork and errors: as in allocator.h.
+ *   event   one change of a block or segment (enum xseg_history_action).
+ *   stack   a call stack of the process.  Equal stacks are stored once and identified by a number.
+ *   frames  a number by which the user's hook identifies frames of an interpreter, such as Python frames.
+ *   label   a string that the user attaches to a thread.
  */
 #ifndef XSEG_HISTORY_H
 #define XSEG_HISTORY_H
@@ -29,161 +34,143 @@
 extern "C" {
 #endif
 
-/** What happened.  The first eight are PyTorch's, and have the numbers of enum xseg_trace_action. */
+/** Kind of an event.  The first eight are PyTorch's and have the numbers of enum xseg_trace_action. */
 enum xseg_history_action {
-    XSEG_HISTORY_ALLOC,          /* a block is handed out */
-    XSEG_HISTORY_FREE_REQUESTED, /* its user has freed it */
-    XSEG_HISTORY_FREE_COMPLETED, /* no stream uses it any more: it is cached */
-    XSEG_HISTORY_SEGMENT_ALLOC,  /* a classic segment is there */
-    XSEG_HISTORY_SEGMENT_FREE,   /* it is gone */
-    XSEG_HISTORY_SEGMENT_MAP,    /* addresses of an expandable segment have memory */
-    XSEG_HISTORY_SEGMENT_UNMAP,  /* they have none any more */
-    XSEG_HISTORY_OOM,            /* a request was refused for want of memory (num_ooms) */
-    /* Why memory goes; the next event of the same `base` takes it away. */
-    XSEG_HISTORY_STEAL, /* another arena takes it */
-    XSEG_HISTORY_DECAY, /* it was idle for too long */
-    XSEG_HISTORY_TRIM,  /* it was asked back */
-    /* The memory of a paused pool has gone from these addresses.  Without a RESUME if the pool has ended meanwhile. */
-    XSEG_HISTORY_PAUSE,
-    XSEG_HISTORY_RESUME,     /* these addresses of a paused pool have memory again */
+    XSEG_HISTORY_ALLOC,          /* a block is allocated */
+    XSEG_HISTORY_FREE_REQUESTED, /* the user frees the block */
+    XSEG_HISTORY_FREE_COMPLETED, /* the block is cached: no stream uses it */
+    XSEG_HISTORY_SEGMENT_ALLOC,  /* a classic segment is allocated */
+    XSEG_HISTORY_SEGMENT_FREE,   /* a classic segment is released */
+    XSEG_HISTORY_SEGMENT_MAP,    /* a run of an expandable segment is mapped */
+    XSEG_HISTORY_SEGMENT_UNMAP,  /* a run of an expandable segment is unmapped */
+    XSEG_HISTORY_OOM,            /* a request fails (num_ooms) */
+    /* The reason of a release; the next event with the same `base` is the release. */
+    XSEG_HISTORY_STEAL, /* another arena takes the memory */
+    XSEG_HISTORY_DECAY, /* the memory has been idle for too long */
+    XSEG_HISTORY_TRIM,  /* a trim */
+    XSEG_HISTORY_PAUSE, /* memory of a paused pool is unmapped; no RESUME follows if the pool is destroyed */
+    XSEG_HISTORY_RESUME,     /* memory of a paused pool is mapped again */
     XSEG_HISTORY_ANNOTATION, /* xseg_history_annotate() */
-    /* A request begins to wait for memory that other processes leave idle (share_budget).  What the thread does next on
-     * the device, an ALLOC or an OOM as a rule, says when that was over. */
-    XSEG_HISTORY_ASK,
-    /* Why memory goes, as STEAL, DECAY and TRIM: it was idle, and other processes wanted it. */
-    XSEG_HISTORY_GIVE,
-    XSEG_HISTORY_ACTIONS /* how many there are; a later release may have more */
+    XSEG_HISTORY_ASK,        /* a request waits for idle memory of other processes (share_budget) */
+    XSEG_HISTORY_GIVE,       /* the reason of a release: other processes demand the memory */
+    XSEG_HISTORY_ACTIONS     /* number of kinds; later versions have more */
 };
 
-/** An event.  Texts of labels end; the functions that hand out entries say when. */
+/** An event. */
 struct xseg_history_entry {
-    size_t struct_bytes; /* sizeof(struct xseg_history_entry), as the library knows it */
+    size_t struct_bytes; /* sizeof(struct xseg_history_entry) of the library */
     enum xseg_history_action action;
     int device;
     xseg_stream stream;
-    uint32_t
-        pool; /* number of the private pool whose memory it is, from 1 on; 0: the default pool's */
-    bool is_lent; /* the block is the default pool's, in memory of that pool (pool.h) */
-    void *base;   /* NULL: the event is about no memory */
-    uint64_t
-        bytes; /* of the block or of the piece of a segment; OOM: that the device had free, in whole 512; ASK: wanted */
-    uint64_t
-        requested; /* ALLOC, FREE_*: what the user asked for; OOM: what was refused; else `bytes` */
-    uint64_t time_ns; /* by xseg_options.clock, or of CLOCK_MONOTONIC */
-    uint32_t order; /* memory that passes between streams draws rising numbers; 0: none was drawn */
-    uint32_t stack; /* for xseg_history_stack(); 0: none was taken, or it found no room */
-    uint32_t frames;   /* of the user's hook; 0: none */
-    int thread;        /* the kernel's number of the thread */
-    const char *label; /* of the thread; of ANNOTATION its text; NULL: none */
-    uint64_t
-        pool_id[2]; /* the user's own name for the pool (struct xseg_pool_options); {0, 0}: none */
-    /* With the key block_user: ALLOC, FREE_*: the word of the block's request (struct xseg_request); OOM: of the request
-     * that was refused; else NULL.  NULL also without a word, and where the request came before the key was set or
-     * while xseg_configure() changed a key of the history. */
-    void *user;
+    uint32_t pool;      /* ID of the private pool that has the memory, from 1; 0: default pool */
+    bool is_lent;       /* the block is of the default pool, in memory of `pool` (use_on_oom) */
+    void *base;         /* start address; NULL if the event has none */
+    uint64_t bytes;     /* size; OOM: free memory of the device, a multiple of 512; ASK: demand */
+    uint64_t requested; /* ALLOC, FREE_*, OOM: requested size; otherwise `bytes` */
+    uint64_t time_ns;   /* of xseg_options.clock, or CLOCK_MONOTONIC */
+    uint32_t order;  /* increasing number of events of memory that moves between streams; 0: none */
+    uint32_t stack;  /* for xseg_history_stack(); 0: not recorded */
+    uint32_t frames; /* of the hook; 0: none */
+    int thread;      /* thread ID of the kernel */
+    const char *label;   /* label of the thread; ANNOTATION: its string; NULL: none */
+    uint64_t pool_id[2]; /* id of the pool's options; {0, 0}: none */
+    void
+        *user; /* ALLOC, FREE_*, OOM: user value of the request, with the key block_user; or NULL */
 };
 
-/** How much of the history there is. */
+/** Size of the history.  Initialize with XSEG_HISTORY_SUMMARY_INIT. */
 struct xseg_history_summary {
-    size_t struct_bytes;  /* sizeof(struct xseg_history_summary) */
-    uint64_t events;      /* that there were to walk */
-    uint64_t lost;        /* overwritten by newer ones, for want of room (history_events) */
-    uint64_t stacks;      /* distinct ones, since the allocator was opened */
-    uint64_t stacks_lost; /* that found no room, or no host memory */
+    size_t struct_bytes; /* sizeof(struct xseg_history_summary) */
+    uint64_t events;     /* events of the walk */
+    uint64_t lost;       /* events that newer events have replaced (history_events) */
+    uint64_t stacks;     /* distinct stacks since xseg_open() */
     uint64_t
-        stack_bytes; /* of host memory for stacks, which struct xseg_statistics does not count */
+        stacks_lost; /* stacks that were not recorded: the table was full, or out of host memory */
+    uint64_t stack_bytes; /* host memory of stacks, which struct xseg_statistics does not contain */
 };
 /* clang-format off */
 #define XSEG_HISTORY_SUMMARY_INIT {sizeof(struct xseg_history_summary), 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**
- * Walk over the events of a device, or of all, from the oldest to the newest.
+ * Visit the events of one or all devices, from the oldest to the newest.
  *
- * The events are those of one moment for each device, while threads go on.  Events that are overwritten before they
- * were copied count as lost.  Memory that passed between streams goes by `order`, all else by time.
+ * The events of a device are those of one moment.  Events that are replaced before they are copied count as lost.  Events of
+ * memory that moves between streams are sorted by `order`, other events by time.  Labels are valid until the function returns.
  *
- * @param device   -1: all devices that are open
- * @param visit    called with no lock held; false ends the walk.  Labels of entries stay until the walk is over, which
- *                 keeps all texts meanwhile
- * @param context  its first argument
- * @param summary  NULL, or from XSEG_HISTORY_SUMMARY_INIT
+ * @param device   CUDA ordinal; -1: all open devices.
+ * @param visit    called without a lock for each event, which is valid during the call; returns false to end the walk.
+ * @param context  first argument of visit.
+ * @param summary  receives the size of the history; may be NULL.
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY: a copy takes 64 bytes an event, 72 with block_user;
- *          XSEG_ERR_FORKED
- * Cost:    no driver call.  Takes GROWTH and each arena's lock for a moment.
+ * Cost: no driver call.  Host memory of 64 bytes per event, 72 with block_user.  Locks the device and each arena briefly.
  */
-XSEG_API XSEG_NODISCARD xseg_status
-xseg_history_walk(struct xseg_allocator *allocator, int device,
-                  bool (*visit)(void *context, const struct xseg_history_entry *entry),
-                  void *context, struct xseg_history_summary *summary);
+XSEG_API xseg_status xseg_history_walk(struct xseg_allocator *allocator, int device,
+                                       bool (*visit)(void *context,
+                                                     const struct xseg_history_entry *entry),
+                                       void *context, struct xseg_history_summary *summary);
 
 /**
- * Forget all events so far, and what was lost.  Live blocks keep when and where they were allocated.
+ * Discard all recorded events and the count of lost ones.  Live blocks keep their time and stack.
  *
- * @param device  -1: all devices that are open
+ * @param device  CUDA ordinal; -1: all open devices.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT, XSEG_ERR_FORKED
- * Cost:    no driver call
+ * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_history_clear(struct xseg_allocator *allocator,
-                                                       int device);
+XSEG_API xseg_status xseg_history_clear(struct xseg_allocator *allocator, int device);
 
-/** Where a frame of a stack lies.  Texts stay as long as the allocator. */
+/** A frame of a call stack.  Strings are valid until xseg_close(). */
 struct xseg_history_frame {
-    size_t struct_bytes;  /* sizeof(struct xseg_history_frame), as the library knows it */
-    const void *pc;       /* the return address */
-    const char *module;   /* path of the file; NULL: in none */
-    const char *build_id; /* of the file, in hexadecimal digits; NULL: it has none */
-    uint64_t offset;      /* in the file's addresses, as addr2line and libdw count */
-    const char *function; /* NULL: not found, or no snapshot was written since */
-    uint64_t function_offset;
-    const char *source; /* source file; NULL: not looked up or not found */
-    uint32_t line;      /* in it; 0: unknown */
+    size_t struct_bytes;      /* sizeof(struct xseg_history_frame) of the library */
+    const void *pc;           /* return address */
+    const char *module;       /* path of the ELF file; NULL: none */
+    const char *build_id;     /* of the file, in hexadecimal digits; NULL: none */
+    uint64_t offset;          /* address in the file, as for addr2line and libdw */
+    const char *function;     /* NULL: not found, or not looked up yet */
+    uint64_t function_offset; /* offset from the start of the function */
+    const char *source;       /* source file; NULL: not found, or not looked up yet */
+    uint32_t line;            /* line in the source file; 0: unknown */
 };
 
 /**
- * Visit the frames of a stack, the innermost first.  Functions, files and lines are those that xseg_snapshot() has looked up.
+ * Visit the frames of a stack, the innermost first.
  *
- * @param stack  as an entry or a block has it
- * @param visit  false ends the visit
+ * xseg_snapshot() looks up functions, files and lines.  Modules that were unloaded keep their paths and build IDs.
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT: there is no stack of this number; XSEG_ERR_FORKED
- * Cost:    no driver call, no lock.  Modules that were unloaded keep their paths and build IDs.
+ * @param stack    number of an event or a block.
+ * @param visit    called for each frame; returns false to end the walk.
+ * @param context  first argument of visit.
+ *
+ * @return XSEG_ERR_ARGUMENT  also: no stack has this number.
+ * Cost: no driver call, no lock.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_history_stack(
-    struct xseg_allocator *allocator, uint32_t stack,
-    bool (*visit)(void *context, const struct xseg_history_frame *frame), void *context);
+XSEG_API xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
+                                        bool (*visit)(void *context,
+                                                      const struct xseg_history_frame *frame),
+                                        void *context);
 
 /**
- * By what call stacks are taken: "libunwind", or on aarch64 "frame records"; or "backtrace", the C library's, some 25 times
- * slower, where libunwind.so.8 (Debian: libunwind8) cannot be opened.  The log says that once, when an allocator begins to take stacks.
+ * Get the method by which call stacks are recorded.
  *
- * @param allocator  NULL: as any allocator of the process would take them
+ * The methods are "libunwind", "frame records" (aarch64) and "backtrace".  The last is that of the C library, which is about
+ * 25 times slower; it is used if libunwind.so.8 (Debian: libunwind8) cannot be opened, and the log reports that once.
  *
- * Returns: NULL while the allocator takes no stacks (history_stacks), and in a forked child
- * Cost:    opens the library the first time
+ * @param allocator  NULL: the method that any allocator of the process would use.
+ *
+ * @return a static string; NULL while the allocator records no stacks, and in a forked child.
+ * Cost: the first call opens the library.
  */
 XSEG_API const char *xseg_history_stacks_by(struct xseg_allocator *allocator);
 
-/** The user's own frames, such as Python's.  Start from XSEG_HISTORY_HOOK_INIT. */
+/** Callbacks that identify frames of an interpreter, such as Python.  Initialize with XSEG_HISTORY_HOOK_INIT. */
 struct xseg_history_hook {
     size_t struct_bytes; /* sizeof(struct xseg_history_hook) */
-    void *context;       /* first argument of each */
-    /*
-     * Number the frames of the calling thread; 0: none.  Called wherever a stack is taken, before any lock of the
-     * library's is taken.  It must not call this allocator.
-     */
+    void *context;       /* first argument of each callback */
+    /* Returns the number of the calling thread's frames, or 0.  Called for each recorded stack, without a lock. */
     uint32_t (*gather)(void *context);
-    /* Write the frames of a number as text, at most `bytes` with the NUL; false: the number is not known.  NULL is
-     * fine. */
+    /* Writes the frames of a number as text of at most `bytes` with terminator; false: unknown number.  May be NULL. */
     bool (*name)(void *context, uint32_t frames, char *text, size_t bytes);
-    /*
-     * Numbers that were gathered last before the previous call of this function, and are not among `kept`, are in no
-     * event and with no block any more.  Called with no lock held, by one thread at a time: by xseg_history_clear(),
-     * where many stacks were taken, and where a new label or annotation finds the table of labels full.  It must not
-     * call this allocator.  NULL: numbers are never forgotten.
-     */
+    /* Reports that numbers which are not in `kept` are unused; see xseg_history_set_hook().  May be NULL. */
     void (*forget)(void *context, const uint32_t *kept, size_t count);
 };
 /* clang-format off */
@@ -191,52 +178,58 @@ struct xseg_history_hook {
 /* clang-format on */
 
 /**
- * Set the hook.  The one before may still run in other threads when this returns; its functions must stay.
+ * Set the callbacks for frames of an interpreter.
  *
- * @param hook  copied; NULL: none any more
+ * No callback may call the allocator.  The previous callbacks can still run in other threads after the return, so their code
+ * must stay loaded.
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT: of unknown size, or without gather; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FORKED
+ * `forget` receives the numbers that events and blocks still use.  It covers numbers that `gather` returned last before the
+ * previous call of `forget`.  It runs without a lock, in one thread at a time: in xseg_history_clear(), after many stacks were
+ * recorded, and when a new label or annotation finds the table of labels full.
+ *
+ * @param hook  callbacks, copied; NULL: none.
+ *
+ * @return XSEG_ERR_ARGUMENT  also: gather is NULL.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,
-                                                          const struct xseg_history_hook *hook);
+XSEG_API xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,
+                                           const struct xseg_history_hook *hook);
 
 /**
- * Write a text into the history of a device, between its events.
+ * Record an annotation in the history of a device.  Without a history of events the call has no effect.
  *
- * @param text  copied, at most 119 bytes of it
+ * @param device  CUDA ordinal.
+ * @param text    string, truncated to 119 bytes and copied.
  *
- * Returns: XSEG_OK, also while no events are kept; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FORKED;
- *          XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST: the device could not be opened
- * Cost:    no driver call once the device is open; the text as in xseg_history_label()
+ * Cost: no driver call once the device is open; otherwise as xseg_history_label().
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_history_annotate(struct xseg_allocator *allocator,
-                                                          int device, const char *text);
+XSEG_API xseg_status xseg_history_annotate(struct xseg_allocator *allocator, int device,
+                                           const char *text);
 
 /**
- * Give the calling thread a label: its events, and the blocks that it allocates, carry it until another call of this
- * function.  So a scope begins with its label, and ends with the one before:
+ * Set the label of the calling thread.  Its events, and the blocks that it allocates, have this label.
  *
- *     const char *before = NULL;
- *     (void)xseg_history_label(allocator, "optimizer", &before);
- *     ...
- *     (void)xseg_history_label(allocator, before, NULL);
+ * A scope sets its label and restores the previous one at its end:
  *
- * Each distinct string is kept once, while it is in use: while a thread has it as its label, a recorded event or a block
- * has it, or it has been returned.  Strings that are not in use are dropped when the table of labels is full, so a service
- * may give each request a label of its own.  While 16 MiB of strings are in use (32 MiB during a walk or a snapshot), each counted in whole 8 bytes, a new string becomes "(other)".
+ *     const char *before = NULL; // Receives the label of the caller.
+ *     xseg_history_label(allocator, "optimizer", &before);
+ *     step();
+ *     xseg_history_label(allocator, before, NULL);
  *
- * @param text    copied, at most 119 bytes of it; NULL: no label
- * @param before  NULL, or set to the label that the thread had.  Its text stays until the same thread gives this pointer
- *                back as `text` with `before` NULL, or one that it was handed out earlier; until it has been handed out
- *                32 more; or until it ends
+ * Each distinct string is stored once while it is in use: as the label of a thread, in an event or a block, or in `before`.
+ * Unused strings are discarded when the table of labels is full, so a service can use one label per request.  While 16 MiB of
+ * strings are in use (32 MiB during a walk or snapshot), a new string becomes "(other)".
  *
- * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, also for a thread that is ending; XSEG_ERR_FORKED.  On an error the thread
- *          keeps the label that it had
- * Cost:    no driver call; one look-up, under a lock that is held for moments.  When the table is full, a sweep, O(events +
- *          blocks + labels), which waits for driver calls that are in progress
+ * @param text    string, truncated to 119 bytes and copied; NULL: no label.
+ * @param before  receives the previous label; may be NULL.  The string is valid until the thread ends, has received 32
+ *                further labels, or sets this or an earlier label again with `before` NULL.
+ *
+ * @return XSEG_ERR_HOST_MEMORY  also: the thread is ending.
+ *         An error leaves the label unchanged.
+ * Cost: no driver call; one lookup under a lock that is held briefly.  If the table is full, O(events + blocks + labels), and
+ *       the call waits for driver calls in progress.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_history_label(struct xseg_allocator *allocator,
-                                                       const char *text, const char **before);
+XSEG_API xseg_status xseg_history_label(struct xseg_allocator *allocator, const char *text,
+                                        const char **before);
 
 #ifdef __cplusplus
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Mappings: which addresses have memory, for those who register them elsewhere (NCCL, RDMA, another
- * process), and pins that keep it there.
+ * Pins and mappings: keep memory mapped under an address, and list mapped memory.
  *
- * Memory beneath an address changes when pages go back to the driver and others come: by a trim, by
- * decay, when memory is short, and when a pool is paused.  A program that registers addresses can
- *   - pin them: their pages stay until they are unpinned;
- *   - be told before pages go and after others came: `leaving` and `came` of xseg_observe();
- *   - compare generations: each range has a number that is drawn anew whenever other memory comes to
- *     lie beneath it.  A registration is stale if the number is another one than when it was made.
+ *     if (xseg_pin(allocator, block, bytes) != XSEG_OK) // Keeps the memory mapped.
+ *         return 1;
+ *     register_with_network_adapter(block, bytes); // The adapter accesses the memory.
+ *     deregister_from_network_adapter(block);
+ *     xseg_unpin(allocator, block, bytes);
  *
- * Threads: any.  Fork and errors: as in allocator.h.
+ * The memory under an address changes when pages are released and others are mapped: by a trim, by decay, under memory
+ * pressure, and when a pool is paused.  A library that registers addresses (NCCL, RDMA) has three choices.
+ *   - Pin the memory.
+ *   - Be notified before pages are unmapped and after pages are mapped (observe.h, registration.h).
+ *   - Compare generations: a registration is stale if the generation has changed since.
  */
 #ifndef XSEG_MAPPING_H
 #define XSEG_MAPPING_H
@@ -22,78 +24,68 @@ extern "C" {
 #endif
 
 /**
- * Keep the memory beneath a part of a live block: its pages are not unmapped, moved or paused until
- * they are unpinned, also when the block is freed, and pins are counted.  A classic segment is pinned
- * as a whole.
+ * Pin the memory under a part of a live block: its pages are not unmapped, moved or paused until they are unpinned.
  *
- * Pins are the pages', not the block's: free the block when you like, but unpin what you pinned.
+ * Pins are counted for each page, and stay when the block is freed.  A classic segment is pinned as a whole.
  *
- * @param ptr    anywhere in a live block
- * @param bytes  not 0, and not beyond the block's end
+ * @param ptr    any address in a live block.
+ * @param bytes  size of the part, not 0; it ends in the block.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_NOT_LIVE  ptr lies in no live block
- *          XSEG_ERR_PAUSED    the block's pool is paused: there is nothing to pin
- *          XSEG_ERR_ARGUMENT (also: the part ends outside the block), XSEG_ERR_HOST_MEMORY,
- *          XSEG_ERR_BUSY (pinned 2^32 - 1 times already), XSEG_ERR_FORKED
- * Threads: any; waits for growths and trims of the device
- * Cost:    no driver call.
+ * @return XSEG_ERR_NOT_LIVE  ptr is not in a live block.
+ *         XSEG_ERR_PAUSED    the pool of the block is paused.
+ *         XSEG_ERR_BUSY      another call has claimed the memory, or a page has 2^32 - 1 pins.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_pin(struct xseg_allocator *allocator, const void *ptr,
-                                             size_t bytes);
+XSEG_API xseg_status xseg_pin(struct xseg_allocator *allocator, const void *ptr, size_t bytes);
 
 /**
- * Take a pin back, once for each xseg_pin() with the same arguments.  The block may be gone.  Pins of descriptors and of
- * registrations are counted separately: xseg_unpin() does not release them.
+ * Unpin memory, once for each xseg_pin() with the same arguments.  The block may have been freed.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_ARGUMENT  a page of the part is not pinned; nothing has changed
- *          XSEG_ERR_NOT_LIVE  the part lies in no segment
- *          XSEG_ERR_FORKED
- * Threads: any; waits for growths and trims of the device
- * Cost:    no driver call.
+ * Pins of descriptors and registrations are counted separately and are not released by this function.
+ *
+ * @return XSEG_ERR_ARGUMENT  a page of the part is not pinned; no pin is released.
+ *         XSEG_ERR_NOT_LIVE  the part is in no segment.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_unpin(struct xseg_allocator *allocator, const void *ptr,
-                                               size_t bytes);
+XSEG_API xseg_status xseg_unpin(struct xseg_allocator *allocator, const void *ptr, size_t bytes);
 
-/** Addresses with memory beneath them, as they were when it was asked. */
+/** A run of mapped pages of one size and generation, or a classic segment. */
 struct xseg_mapping {
-    size_t struct_bytes; /* sizeof(struct xseg_mapping), as the library knows it */
+    size_t struct_bytes; /* sizeof(struct xseg_mapping) of the library */
     int device;
-    void *base;
-    size_t bytes;
-    /* Each so many bytes from `base` on are one piece of physical memory with a handle of its own; of
-     * a classic segment all. */
-    size_t page_bytes;
-    uint64_t generation;    /* rises whenever other memory comes to lie there; never 0 */
-    xseg_stream stream;     /* of the segment */
-    struct xseg_pool *pool; /* its private pool, or NULL */
+    void *base;             /* start address */
+    size_t bytes;           /* size of the run */
+    size_t page_bytes;      /* size of each physical page (handle); of a classic segment its size */
+    uint64_t generation;    /* increases when other memory is mapped at the address; never 0 */
+    xseg_stream stream;     /* stream of the segment */
+    struct xseg_pool *pool; /* private pool of the segment, or NULL */
     bool is_expandable;
-    bool is_pinned;   /* a page of it is */
-    bool is_exported; /* a page of it is (export.h) */
-    bool
-        is_single_page; /* one page that is all of its segment, since its pool has single_page (pool.h) */
+    bool is_pinned;      /* a page of the run is pinned */
+    bool is_exported;    /* a page of the run is exported (export.h) */
+    bool is_single_page; /* the run is one page that is its whole segment (single_page in pool.h) */
 };
 
 /**
- * Visit all addresses that have memory, for libraries that register each physical page of a range by itself (NCCL, see
- * NVIDIA/nccl#1820 and pytorch/pytorch#165419): each run of adjacent pages of one size and one generation, and
- * each classic segment.  Memory of paused pools is not there.
+ * Visit all mapped memory: each run of adjacent pages of one size and generation, and each classic segment.
  *
- * What is told was true when the call began on the device; compare generations, or pin, to rely on it.
+ * Libraries that register each physical page need this list (NVIDIA/nccl#1820, pytorch/pytorch#165419).  Memory of paused
+ * pools is not mapped.  The result describes the state at the start of the call; to rely on it later, pin the pages or compare
+ * generations.
  *
- * @param where  NULL for everything
- * @param visit  called with no lock held for each mapping, which is valid during the call; false ends
- *               the walk
+ * @param where    scope; NULL: all memory.
+ * @param visit    called without a lock for each mapping, which is valid during the call; returns false to end the walk.
+ * @param context  first argument of visit.
  *
- * Returns: XSEG_OK, also when visit ended it; XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY,
- *          XSEG_ERR_FORKED; XSEG_ERR_DRIVER (there is no such stream)
- * Threads: any; waits for growths and trims of the device
- * Cost:    no driver call.
+ * @return XSEG_OK          also if visit ended the walk.
+ *         XSEG_ERR_DRIVER  the stream of the scope does not exist.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status
-xseg_mappings(struct xseg_allocator *allocator, const struct xseg_where *where,
-              bool (*visit)(void *context, const struct xseg_mapping *mapping), void *context);
+XSEG_API xseg_status xseg_mappings(struct xseg_allocator *allocator, const struct xseg_where *where,
+                                   bool (*visit)(void *context, const struct xseg_mapping *mapping),
+                                   void *context);
 
 #ifdef __cplusplus
 }

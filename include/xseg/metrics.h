@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Metrics: counters and gauges of an allocator in Prometheus's text format 0.0.4 (docs/metrics.md lists every metric).
+ * Metrics: counters and gauges in Prometheus's text format 0.0.4 (docs/metrics.md lists every metric).
  *
- * Reading metrics changes nothing: it takes no lock of the fast path and makes no driver call.  Concurrent changes may
- * be reported as of slightly different moments.  Devices that have not been opened have no metrics.  The 128 oldest
- * private pools of a device have metrics of their own; the others share one row.
+ *     size_t bytes = 0;
+ *     xseg_metrics(allocator, NULL, 0, &bytes);
+ *     bytes += 4096; // Values grow between the two calls.
+ *     char *text = malloc(bytes);
+ *     if (text != NULL && xseg_metrics(allocator, text, bytes, NULL) == XSEG_OK)
+ *         send_response(XSEG_METRICS_CONTENT_TYPE, text); // Serves the request of a Prometheus server.
+ *     free(text);
  *
- * Threads: any, concurrently with every other call.  Fork and errors: as in allocator.h.
+ * Metrics are read without locks of the fast path and without driver calls.  Concurrent changes may be reported as of slightly
+ * different moments.  Only open devices have metrics.  The 128 oldest private pools of a device have their own metrics; the
+ * others share one row.
  */
 #ifndef XSEG_METRICS_H
 #define XSEG_METRICS_H
@@ -23,32 +29,28 @@ extern "C" {
 /**
  * Write the metrics of an allocator as text.
  *
- * @param text    the buffer, which is always terminated; "" if the whole text does not fit.  NULL if `bytes` is 0
- * @param bytes   size of the buffer
- * @param needed  NULL, or receives the size of the whole text in bytes, terminator included.  Values grow between two
- *                calls: allocate some more than this
+ * @param text    receives the text, terminated; "" if the whole text does not fit.  May be NULL if bytes is 0.
+ * @param bytes   size of text.
+ * @param needed  receives the size of the whole text in bytes, including the terminator; may be NULL.
  *
- * Returns: XSEG_OK, also if the text does not fit; XSEG_ERR_ARGUMENT, XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    no driver call; O(pools + arenas).  Allocates about 300 bytes of host memory for each listed pool during the
- *          call.  Locks the registrations briefly once memory was registered (registration.h)
+ * @return XSEG_OK  also if the text does not fit.
+ * Cost: no driver call; O(pools x streams).  Host memory of about 300 bytes per listed pool during the call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_metrics(struct xseg_allocator *allocator, char *text,
-                                                 size_t bytes, size_t *needed);
+XSEG_API xseg_status xseg_metrics(struct xseg_allocator *allocator, char *text, size_t bytes,
+                                  size_t *needed);
 
 /**
  * Write the metrics of an allocator to a file, for the textfile collector of Prometheus's node exporter.
  *
- * The text is written to a temporary file in the same folder, whose name ends in ".part", which then replaces the file
- * atomically, so the collector never reads a partial file.  Devices, pipes and standard output are written directly.
+ * The text is written to a temporary file in the same directory, whose name ends in ".part" and which then replaces the file
+ * atomically.  Devices, pipes and /dev/stdout are written directly.
  *
- * @param path  the file; the collector reads files whose names end in ".prom"
+ * @param path  path of the file; the collector reads files whose names end in ".prom".
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE: the error message contains the reason of the
- *          system, and an earlier file is unchanged; XSEG_ERR_FORKED
- * Cost:    as xseg_metrics(), plus writing the file
+ * @return XSEG_ERR_FILE  the file could not be written; an earlier file is unchanged.
+ * Cost: as xseg_metrics(), plus writing the file.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_metrics_write(struct xseg_allocator *allocator,
-                                                       const char *path);
+XSEG_API xseg_status xseg_metrics_write(struct xseg_allocator *allocator, const char *path);
 
 #ifdef __cplusplus
 }

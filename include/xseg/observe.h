@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Observers: functions of the user's that are told, or asked, while the library works.
+ * Observers: callbacks on memory pressure, events, and changes of mappings.
  *
- * No observer is called with a lock of the library held.  Each is called in the thread whose call
- * caused it, but for `trace`, see there.  Observers may call the library, except where their comment
- * says otherwise.  A request that is made from within an observer is served as usual, but no observer
- * is told of it or asked.  Memory that comes or goes is the exception: `leaving` and `came` are told
- * of it in any case.
+ *     static bool shrink_cache(void *context, const struct xseg_shortage *shortage)
+ *     {
+ *         return cache_shrink(context, shortage->bytes); // True retries the request.
+ *     }
+ *     struct xseg_observer observer = XSEG_OBSERVER_INIT;
+ *     observer.context = cache;
+ *     observer.short_of_memory = shrink_cache; // Runs before a request fails.
+ *     xseg_observe(allocator, &observer, &id);
  *
- * Threads: any; several threads may be in one observer at once.  Fork and errors: as in allocator.h.
+ * Callbacks run without a lock of the library, in the thread whose call caused them (except `trace`), and several threads can
+ * be in one callback.  A callback may call the library unless its comment says otherwise.  Requests from a callback are served
+ * as usual but cause no callbacks, except `leaving` and `came`.
  */
 #ifndef XSEG_OBSERVE_H
 #define XSEG_OBSERVE_H
@@ -19,112 +24,97 @@
 extern "C" {
 #endif
 
-/** A request that could not be served so far.  Valid during the call. */
+/** A request that failed, or that needs memory.  Valid during the call. */
 struct xseg_shortage {
-    size_t struct_bytes; /* sizeof(struct xseg_shortage), as the library knows it */
+    size_t struct_bytes; /* sizeof(struct xseg_shortage) of the library */
     int device;
     xseg_stream stream;
-    struct xseg_pool *pool; /* the private pool that the request was for, or NULL */
-    uint64_t bytes;         /* that were asked for */
+    struct xseg_pool *pool; /* private pool of the request, or NULL */
+    uint64_t bytes;         /* requested size */
     xseg_status status;     /* XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT or XSEG_ERR_NO_ADDRESSES */
-    unsigned attempt;       /* short_of_memory: how often this request has asked before */
-    bool is_capturing; /* a capture is under way on the device: what is freed waits for its end */
-    uint64_t allowed_bytes; /* that the library may take: its limit, or the device's memory */
-    uint64_t free_bytes;    /* of the device; 0 if the driver did not say */
-    const char *text;       /* as xseg_error_text() will say it; so far, for short_of_memory */
+    unsigned attempt;       /* short_of_memory: number of earlier calls for this request */
+    bool is_capturing;      /* a capture is active: freed blocks are pending until its end */
+    uint64_t allowed_bytes; /* maximum of physical memory: the limit, or the memory of the device */
+    uint64_t free_bytes;    /* free memory of the device; 0: unknown */
+    const char *text;       /* error message, for short_of_memory as far as known */
+    uint64_t block_bytes;   /* rounded size of the block */
     uint64_t
-        block_bytes; /* of the block that would serve it: rounded, as roundup_power2_divisions says */
-    uint64_t
-        segment_bytes; /* of the classic segment that would be made for it; PyTorch says that it tried to
-                             * allocate so much, also where segments are expandable */
+        segment_bytes; /* size of the classic segment that the request needs, as in PyTorch's message */
 };
 
+/** Kind of a trace entry, as in PyTorch. */
 enum xseg_trace_action {
-    XSEG_TRACE_ALLOC,          /* a block is handed out */
-    XSEG_TRACE_FREE_REQUESTED, /* the user has freed it */
-    XSEG_TRACE_FREE_COMPLETED, /* no stream uses it any more: it is cached */
-    XSEG_TRACE_SEGMENT_ALLOC,  /* a classic segment is there */
-    XSEG_TRACE_SEGMENT_FREE,   /* it is gone */
-    XSEG_TRACE_SEGMENT_MAP,    /* addresses of an expandable segment have memory */
-    XSEG_TRACE_SEGMENT_UNMAP,  /* they have none any more */
-    XSEG_TRACE_OOM             /* a request was refused for want of memory (num_ooms) */
+    XSEG_TRACE_ALLOC,          /* a block is allocated */
+    XSEG_TRACE_FREE_REQUESTED, /* the user frees the block */
+    XSEG_TRACE_FREE_COMPLETED, /* the block is cached: no stream uses it */
+    XSEG_TRACE_SEGMENT_ALLOC,  /* a classic segment is allocated */
+    XSEG_TRACE_SEGMENT_FREE,   /* a classic segment is released */
+    XSEG_TRACE_SEGMENT_MAP,    /* a run of an expandable segment is mapped */
+    XSEG_TRACE_SEGMENT_UNMAP,  /* a run of an expandable segment is unmapped */
+    XSEG_TRACE_OOM             /* a request fails (num_ooms) */
 };
 
-/** Something that has happened.  Valid during the call. */
+/** An event.  Valid during the call. */
 struct xseg_trace_entry {
-    size_t struct_bytes; /* sizeof(struct xseg_trace_entry), as the library knows it */
+    size_t struct_bytes; /* sizeof(struct xseg_trace_entry) of the library */
     enum xseg_trace_action action;
     int device;
-    xseg_stream stream; /* of the block or segment */
-    struct xseg_pool
-        *pool;      /* the private pool that holds it, or NULL: also what is lent (pool.h) */
-    void *base;     /* NULL for XSEG_TRACE_OOM */
-    uint64_t bytes; /* ALLOC, FREE_*: what the user asked for; else all of it */
+    xseg_stream stream;     /* stream of the block or segment */
+    struct xseg_pool *pool; /* private pool of the block or segment; NULL: default pool */
+    void *base;             /* start address; NULL for OOM */
+    uint64_t bytes;         /* ALLOC, FREE_*: requested size; otherwise size */
 };
 
-/** What to be told.  Start from XSEG_OBSERVER_INIT; NULL for what is of no interest. */
+/** Callbacks of an observer; any may be NULL.  Initialize with XSEG_OBSERVER_INIT. */
 struct xseg_observer {
     size_t struct_bytes; /* sizeof(struct xseg_observer) */
-    void *context;       /* first argument of each */
-    /*
-     * Memory is short, and neither what is cached nor the driver has served the request.  Free what
-     * can be spared, here or elsewhere, and return true: then the request is tried again.  A request
-     * asks at most XSEG_ASKS_MOST times.
-     */
+    void *context;       /* first argument of each callback */
+    /* A request fits neither in the cache nor in free memory of the device.  The callback frees memory and returns true to retry the
+     * request, at most XSEG_ASKS_MOST times per request. */
     bool (*short_of_memory)(void *context, const struct xseg_shortage *shortage);
-    /* A request was refused (num_ooms), after everything else was tried. */
+    /* A request failed (num_ooms). */
     void (*out_of_memory)(void *context, const struct xseg_shortage *shortage);
-    /* A request was refused at once (num_oom_rejections, see throw_on_cudamalloc_oom). */
+    /* throw_on_cudamalloc_oom rejected a request (num_oom_rejections). */
     void (*rejected)(void *context, const struct xseg_shortage *shortage);
-    /*
-     * Everything that happens to blocks and segments, in its order.  One thread at a time delivers,
-     * soon after the fact and before its own call returns: it may bring what others have caused.
-     * Entries that are queued are delivered before `leaving` or `came` is called, unless another thread is at it.
-     * Without host memory entries are left out.  It must not allocate or free with this allocator.
-     */
+    /* An event of a block or segment.  One thread at a time delivers the events in order, also those of other threads,
+     * before its call returns, and before `leaving` and `came` are called unless another thread delivers.  On host
+     * allocation failure events are omitted.  The callback must not allocate or free with this allocator. */
     void (*trace)(void *context, const struct xseg_trace_entry *entry);
-    /*
-     * Memory is about to go from beneath some addresses: trimmed, moved to another stream or pool,
-     * or its pool is paused.  No work is queued on it.  Let go of what is registered there; it goes
-     * when all observers have returned.  Should it stay after all, since the driver refuses, a
-     * capture has begun meanwhile, or a callback of a registration runs for it in another thread,
-     * `came` says so, with the same generation.
-     */
+    /* Memory is about to be unmapped, and no work is queued on it: trim, decay, remap, pause.  It is unmapped when all
+     * observers have returned.  If it stays mapped after all (failed driver call, capture, callback of a registration in
+     * another thread), `came` reports it with the same generation. */
     void (*leaving)(void *context, const struct xseg_mapping *mapping);
-    /* Addresses have memory, and nobody has been given any of it; or a pool was resumed. */
+    /* Memory was mapped and serves no request yet, or a pool was resumed. */
     void (*came)(void *context, const struct xseg_mapping *mapping);
 };
 /* clang-format off */
 #define XSEG_OBSERVER_INIT {sizeof(struct xseg_observer), NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
-/** How often one request asks short_of_memory at the most. */
+/** Maximum number of calls of short_of_memory for one request. */
 #define XSEG_ASKS_MOST 8
 
 /**
- * Observe an allocator.
+ * Add an observer.  Observers are called in the order in which they were added.
  *
- * @param observer  copied; observers are called in the order in which they came
- * @param id        for xseg_unobserve(); not 0
+ * @param observer  callbacks, copied.
+ * @param id        receives the ID for xseg_unobserve(), not 0.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (of unknown size, or without any function),
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- * Cost:    no driver call.  An observer without `trace` costs nothing until memory is short or comes
- *          and goes; with it every allocation and free takes a lock that all threads share.
+ * @return XSEG_ERR_ARGUMENT  also: all callbacks are NULL.
+ * Cost: no driver call.  With `trace` every allocation and free takes a lock that all threads share.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_observe(struct xseg_allocator *allocator,
-                                                 const struct xseg_observer *observer,
-                                                 uint64_t *id);
+XSEG_API xseg_status xseg_observe(struct xseg_allocator *allocator,
+                                  const struct xseg_observer *observer, uint64_t *id);
 
 /**
- * End an observation.  Once this has returned, none of the observer's functions runs or is called.
+ * Remove an observer.  No callback of it runs after the return.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (there is no such observer), XSEG_ERR_BUSY (called from within
- *          the observer itself, or from within another callback while the observer runs), XSEG_ERR_FORKED
- * Threads: any; waits until other threads have left the observer's functions
- * Cost:    no driver call.
+ * @return XSEG_ERR_ARGUMENT  no observer has this ID.
+ *         XSEG_ERR_BUSY      the call is from a callback of the observer, or from another callback while the observer runs.
+ * Threads: any; waits for callbacks of the observer in other threads.
+ * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_unobserve(struct xseg_allocator *allocator, uint64_t id);
+XSEG_API xseg_status xseg_unobserve(struct xseg_allocator *allocator, uint64_t id);
 
 #ifdef __cplusplus
 }

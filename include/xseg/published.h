@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a process publishes of its memory (key publish), for `xseg top` and programs like it.
+ * Published memory usage of a process (key publish), for `xseg top` and similar programs.
  *
- * Each allocator with the key has one memfd, which is named XSEG_PUBLISHED_NAME and sealed in size; it is found as
- * /proc/PID/fd/N, a link to "/memfd:xseg-top (deleted)", and holds one struct xseg_published.  All numbers are in the
+ * Each allocator with the key has one memfd of fixed size, named XSEG_PUBLISHED_NAME, with one struct xseg_published.
+ * Readers find it as /proc/PID/fd/N, a link to "/memfd:xseg-top (deleted)".  All numbers are in the
  * machine's own byte order.
  *
  * Two frames are written in turn: the frame of number `sequence % 2` is complete, and stays as it is until `sequence`
@@ -13,7 +13,7 @@
  * Of the open devices, the XSEG_PUBLISHED_DEVICES with the lowest ordinals are published; further ones are left out.
  *
  * The rows of a device's pools are in this order: the default pool; guarded blocks, if there were any; private pools, the
- * oldest first; the others; what has ended, if it has memory.  A device has XSEG_PUBLISHED_POOLS / device_count rows at
+ * oldest first; the others; memory of released pools.  A device has XSEG_PUBLISHED_POOLS / device_count rows at
  * most, of which four are kept for the kinds that have one row each.  Private pools beyond the rest, which are the
  * youngest, share the row of the others.  So no pool is missing from the sums, and metrics (xseg/metrics.h) say the same
  * of each.

@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Registration: memory that network cards, other libraries and other devices register.
+ * Registration: memory that network adapters, communication libraries and other devices access.
  *
- * Who registers memory remembers what lies beneath its addresses at that time: NCCL its buffers, UCX and verbs their
- * memory regions.  There are two ways to serve it:
- *   - xseg_dmabuf() names the memory by a file descriptor.  A driver of the system takes it (ibv_reg_dmabuf_mr).
- *   - xseg_register() calls a function for each run of memory beneath a range of addresses, whenever memory comes there.
- *     It calls another function before the memory goes, so that what was registered is never stale.
+ *     struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+ *     registrar.enter = register_run;   // Calls ibv_reg_mr() for the run and stores the memory region in run->handle.
+ *     registrar.leave = deregister_run; // Calls ibv_dereg_mr() for run->handle.
+ *     if (xseg_register(allocator, block, bytes, &registrar, &id) != XSEG_OK)
+ *         return 1;
+ *     // The registration follows the memory until it ends.
+ *     xseg_unregister(allocator, id);
  *
- * Network cards reach only pages that were made for that: `rdma` of the configuration, or of struct xseg_pool_options.
- * Classic segments are reached always.  What asks the driver for one piece of memory wants `single_page`.
+ * NCCL, UCX and verbs record the physical memory of an address when they register it.  Two interfaces keep such a
+ * registration valid:
+ *   - xseg_dmabuf() returns a file descriptor of the memory (ibv_reg_dmabuf_mr()), and can pin the memory.
+ *   - xseg_register() calls `enter` for each run of memory in a range of addresses, also for memory that is mapped later, and
+ *     `leave` before the memory is unmapped.
  *
- * Threads: any.  Fork and errors: as in allocator.h.
+ * Network adapters access only pages that were created for that: `rdma` of the configuration or of struct xseg_pool_options.
+ * Classic segments are always accessible.  Libraries that need one physical page per block need `single_page`.
  */
 #ifndef XSEG_REGISTRATION_H
 #define XSEG_REGISTRATION_H
@@ -24,107 +30,99 @@ extern "C" {
 
 /* --- Descriptors. --- */
 
-/** What a descriptor is to be; 0 or several of these together. */
+/** Flags of xseg_dmabuf(). */
 enum xseg_dmabuf_flags {
-    XSEG_DMABUF_PIN = 1, /* the pages are pinned until xseg_dmabuf_close() */
-    XSEG_DMABUF_PCIE = 2 /* mapped over PCIe, as CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE */
+    XSEG_DMABUF_PIN = 1, /* pin the pages until xseg_dmabuf_close() */
+    XSEG_DMABUF_PCIE = 2 /* map over PCIe: CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE */
 };
 
 /**
- * Get a descriptor for a range of memory: what ibv_reg_dmabuf_mr() and its like take, together with the offset.
+ * Get a dma-buf descriptor of a range of memory, for ibv_reg_dmabuf_mr() and similar functions.
  *
- * The range may be any bytes of one segment that have memory, live or not.  The descriptor covers whole pages of the
- * host, so it shows what lies beside the range in them, too.  It stands for the memory that lies there now: without
- * XSEG_DMABUF_PIN another one is needed when that has changed (mapping.h).
+ * The descriptor covers whole host pages, so it also exposes memory next to the range.  It refers to the memory that is mapped
+ * now: without XSEG_DMABUF_PIN a new descriptor is needed after the mapping has changed (mapping.h).
  *
- * @param flags   of enum xseg_dmabuf_flags
- * @param fd      the caller's to close; with XSEG_DMABUF_PIN by xseg_dmabuf_close().  It is closed on exec
- * @param offset  of the range, from the descriptor's first byte on
+ * @param address  start of the range: mapped bytes of one segment, live or not.
+ * @param bytes    size of the range, not 0.
+ * @param flags    of enum xseg_dmabuf_flags.
+ * @param fd       receives the descriptor, which is closed on exec.  Close it with close(), with XSEG_DMABUF_PIN by
+ *                 xseg_dmabuf_close().
+ * @param offset   receives the offset of the range in the descriptor, in bytes.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_NOT_LIVE     the range has no memory at some place, which the text names
- *          XSEG_ERR_UNSUPPORTED  a page was made without `rdma`, which the text names; or the driver does not support
- *                                such descriptors
- *          XSEG_ERR_PAUSED       the pool is paused: there is no memory
- *          XSEG_ERR_ARGUMENT     NULL, 0 bytes, or the range ends outside its segment
- *          XSEG_ERR_BUSY         with XSEG_DMABUF_PIN: another call maps or unmaps memory of the range; or the range is
- *                                pinned 2^32 - 1 times already
- *          XSEG_ERR_DRIVER (see `ulimit -n`), XSEG_ERR_HOST_MEMORY,
- *          XSEG_ERR_DEVICE_LOST, XSEG_ERR_FORKED
- *          On an error nothing has changed, and no descriptor is left open.
- * Threads: any; waits for growths and trims of the device
- * Cost:    one cuMemGetHandleForAddressRange
+ * @return XSEG_ERR_NOT_LIVE     a part of the range is not mapped; the message has its address.
+ *         XSEG_ERR_UNSUPPORTED  a page was created without `rdma`, or the driver has no dma-buf support.
+ *         XSEG_ERR_PAUSED       the pool is paused.
+ *         XSEG_ERR_BUSY         XSEG_DMABUF_PIN: another call has claimed the memory, or a page has 2^32 - 1 pins.
+ *         XSEG_ERR_DRIVER       also: too many open descriptors; see `ulimit -n`.
+ *         XSEG_ERR_ARGUMENT     also: the range ends outside its segment.
+ *         After an error no descriptor is open.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: one cuMemGetHandleForAddressRange.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_dmabuf(struct xseg_allocator *allocator,
                                                 const void *address, size_t bytes, unsigned flags,
                                                 int *fd, uint64_t *offset);
 
 /**
- * Close a descriptor of xseg_dmabuf() and release its pin.  If a descriptor was closed by close(), its pin is
- * released when its number is that of another pinned descriptor.
+ * Close a descriptor of xseg_dmabuf() with XSEG_DMABUF_PIN, and release its pin.
  *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (no descriptor of this allocator that pins), XSEG_ERR_FORKED
- * Threads: any; waits for growths and trims of the device
- * Cost:    no driver call.
+ * If such a descriptor is closed by close(), its pin is released when its number is reused by another pinned descriptor.
+ *
+ * @return XSEG_ERR_ARGUMENT  fd is not a pinned descriptor of the allocator.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_dmabuf_close(struct xseg_allocator *allocator, int fd);
+XSEG_API xseg_status xseg_dmabuf_close(struct xseg_allocator *allocator, int fd);
 
 /* --- Registrations. --- */
 
-/** A run of memory beneath a registered range. */
+/** A run of memory in a registered range. */
 struct xseg_registered {
-    size_t struct_bytes; /* sizeof(struct xseg_registered), as the library knows it */
+    size_t struct_bytes; /* sizeof(struct xseg_registered) of the library */
     int device;
-    void *base; /* the bytes of the run that lie in the range */
-    size_t bytes;
-    void *handle; /* NULL; `enter` may set it, and `leave` finds it */
+    void *base;   /* start address of the run in the range */
+    size_t bytes; /* size of the run in the range */
+    void *handle; /* set by `enter` for `leave`; initially NULL */
 };
 
-/** How to register.  Start from XSEG_REGISTRAR_INIT. */
+/** Callbacks of a registration.  Initialize with XSEG_REGISTRAR_INIT. */
 struct xseg_registrar {
     size_t struct_bytes; /* sizeof(struct xseg_registrar) */
-    void *context;       /* first argument of each */
-    /* There is memory: register it.  Called for each run of it once: by xseg_register() for what is there, later
-     * whenever memory came (a growth, a resume), before anybody is given any of it.  False: it was not registered, so
-     * `leave` is not called for it. */
+    void *context;       /* first argument of each callback */
+    /* Registers a run before it serves a request.  Returns false if it is not registered: `leave` is not called then. */
     bool (*enter)(void *context, struct xseg_registered *run);
-    /* The memory of a run, or a part of it, is about to go; no work is queued on that.  Deregister the run.  What of it
-     * stays enters again, as runs of their own. */
+    /* Deregisters a run before some of it is unmapped; no work is queued on that part.  The rest enters again. */
     void (*leave)(void *context, const struct xseg_registered *run);
-    bool pin; /* memory that has entered stays, as by xseg_pin(), until xseg_unregister() */
+    bool pin; /* pin registered memory until xseg_unregister() */
 };
 /* clang-format off */
 #define XSEG_REGISTRAR_INIT {sizeof(struct xseg_registrar), NULL, NULL, NULL, false}
 /* clang-format on */
 
 /**
- * Register a range of addresses: from now on `enter` and `leave` follow its memory.
+ * Register a range of addresses.  The callbacks follow its memory.
  *
- * Neither is called with a lock of the library held, and no callback waits for another one.  They may call the library; a
- * call that names memory which is being mapped or unmapped is XSEG_ERR_BUSY.  Both are called in the thread whose call
- * caused it, at most once at a time for a run; several threads may be in the functions of a registration for different
- * runs.  Memory of a run for which a function is called at that moment is not unmapped by other threads, which try later.
+ * Callbacks run without a lock, in the thread whose call caused them, and never wait for each other.  For one run at most one
+ * callback runs at a time; several threads can run callbacks for different runs.  A callback may call the library; calls that
+ * name claimed memory return XSEG_ERR_BUSY.  Other threads do not unmap a run during a callback for it, but retry later.
  *
- * Ranges may overlap, and may be registered several times: each registration has its own ID and calls.  A registration
- * holds the addresses of its range, also when no memory is left there, but no memory unless it pins.  The addresses of a
- * classic segment go with its memory; the registration has none from then on.
+ * Ranges can overlap and can be registered repeatedly; each registration has its own ID and callbacks.  A registration keeps
+ * the addresses of its range reserved, but memory only with `pin`.  When a classic segment is released, its registrations stay
+ * without memory.  xseg_close() returns XSEG_ERR_BUSY while a registration exists.
  *
- * @param address    the range: bytes of one segment, in which some memory lies
- * @param registrar  copied
- * @param id         for xseg_unregister(); not 0
+ * @param address    start of the range: bytes of one segment, some of them mapped.
+ * @param bytes      size of the range, not 0.
+ * @param registrar  callbacks, copied.
+ * @param id         receives the ID for xseg_unregister(), not 0.
  *
- * Returns: XSEG_OK
- *          XSEG_ERR_NOT_LIVE     no memory lies in the range
- *          XSEG_ERR_PAUSED       the pool is paused: register when it was resumed
- *          XSEG_ERR_UNSUPPORTED  `enter` refused a run; what had entered has left
- *          XSEG_ERR_ARGUMENT     NULL, 0 bytes, or the range ends outside its segment, where other pools are
- *          XSEG_ERR_BUSY         another call maps or unmaps memory of the range: try again; also pinned 2^32 - 1
- *                                times already
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_FORKED
- *          On an error nothing is registered.
- * Threads: any; waits for growths and trims of the device.  Until `enter` has been called for all runs, no memory of the
- *          range is unmapped
- * Cost:    no driver call; O(log n) in the number of other registrations
+ * @return XSEG_ERR_NOT_LIVE     the range has no memory.
+ *         XSEG_ERR_PAUSED       the pool is paused; register after it is resumed.
+ *         XSEG_ERR_UNSUPPORTED  `enter` rejected a run; `leave` was called for the runs before.
+ *         XSEG_ERR_BUSY         another call has claimed memory of the range, or a page has 2^32 - 1 pins; retry.
+ *         XSEG_ERR_ARGUMENT     also: the range ends outside its segment.
+ *         An error leaves nothing registered.
+ * Threads: any; waits for a growth or trim of the device.  No memory of the range is unmapped during the call.
+ * Cost: no driver call; O(log n) in the number of registrations.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_register(struct xseg_allocator *allocator,
                                                   const void *address, size_t bytes,
@@ -132,17 +130,15 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_register(struct xseg_allocator *allocat
                                                   uint64_t *id);
 
 /**
- * End a registration: `leave` is called for what is there.  After the return none of its functions runs or is called.
+ * End a registration: `leave` is called for its memory.  No callback runs after the return.
  *
- * xseg_close() is XSEG_ERR_BUSY as long as there is a registration.
- *
- * Returns: XSEG_OK, XSEG_ERR_ARGUMENT (there is no such registration), XSEG_ERR_BUSY (called from within one of its
- *          functions, or from within another callback while a thread is in one of its functions, or before
- *          xseg_register() has returned), XSEG_ERR_FORKED
- * Threads: any; waits until other threads have left the registration's functions
- * Cost:    no driver call; O(log n) in the number of other registrations
+ * @return XSEG_ERR_ARGUMENT  no registration has this ID.
+ *         XSEG_ERR_BUSY      the call is from a callback of the registration, from another callback while a callback of the
+ *                            registration runs, or precedes the return of xseg_register().
+ * Threads: any; waits for callbacks of the registration in other threads.
+ * Cost: no driver call; O(log n) in the number of registrations.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_unregister(struct xseg_allocator *allocator, uint64_t id);
+XSEG_API xseg_status xseg_unregister(struct xseg_allocator *allocator, uint64_t id);
 
 #ifdef __cplusplus
 }
