@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/key.h"
 
+#include "src/core/config/config.h"
 #include "src/core/config/config_keys.h"
-#include "src/core/config/config_load.h"
 
 xseg_status xseg_keys(const char *config, const char **source,
                       bool (*visit)(void *context, const struct xseg_key *key), void *context)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/snapshot.h"
 
-#include "src/core/snapshot/snapshot_file.h"
+#include "src/core/snapshot/snapshot.h"
 #include "src/entry.h"
 
 /* The options that a caller gave; members that its header does not have keep their defaults. */

@@ -15,7 +15,6 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/core/config/config.h"
-#include "src/core/config/config_load.h"
 #include "src/core/config/config_names.h"
 #include "src/core/config/config_print.h"
 #include "src/core/config/config_table.h"

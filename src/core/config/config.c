@@ -11,9 +11,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/config/config_actions.h"
 #include "src/core/config/config_names.h"
-#include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
 #include "src/core/config/config_token.h"
 
@@ -556,4 +554,58 @@ xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint
     if (named != NULL)
         *named = parser.named;
     return XSEG_OK;
+}
+
+xseg_status xseg_config_load(struct xseg_config *config, const char *argument, const char **source,
+                             uint64_t *named)
+{
+    static const char *const variable[] = {
+        "XSEG_ALLOC_CONF",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "PYTORCH_ALLOC_CONF",
+    };
+    const char *from = argument != NULL ? "argument" : "default", *text = argument;
+    struct xseg_config made;
+    bool is_for_pytorch = false;
+
+    XSEG_ASSERT(config != NULL && source != NULL);
+    for (unsigned i = 0; text == NULL && i < XSEG_COUNT_OF(variable); i++)
+        if ((text = secure_getenv(variable[i])) != NULL) {
+            from = variable[i];
+            is_for_pytorch = i > 0;
+        }
+    xseg_config_init(&made);
+    /* A string written for PyTorch has PyTorch's default: expandable segments are off. */
+    made.expandable_segments = !is_for_pytorch;
+    if (xseg_config_parse(&made, text != NULL ? text : "", named) != XSEG_OK) {
+        xseg_fail_add(" (source: %s)", from);
+        return XSEG_ERR_CONFIG;
+    }
+    *config = made;
+    *source = from;
+    return XSEG_OK;
+}
+
+void xseg_config_sum_up(struct xseg_config *config)
+{
+    config->decays = config->idle_ms >= 0 || config->soft_limit_bytes != UINT64_MAX ||
+                     config->device_free_min_bytes != 0 || config->soft_by_device;
+    config->decays_on_calls = config->decays && !xseg_config_has_thread(config);
+    config->watches_frees = config->debug_fill;
+    config->follows_calls = config->decays_on_calls || config->traced;
+    config->ends_with_work = config->follows_calls || config->publish;
+    config->notes_blocks =
+        config->traced || config->block_user || config->history != XSEG_HISTORY_NOTHING;
+    config->has_plain_frees =
+        !config->watches_frees && !config->follows_calls && !config->notes_blocks;
+    config->has_plain_hits = !config->follows_calls && !config->unmap_on_free &&
+                             !config->guard_page &&
+                             !(config->garbage_collection_threshold > 0 &&
+                               (config->memory_fraction < 1.0 || config->fraction_by_device));
+    for (unsigned i = 0; i < XSEG_CONFIG_INTERVALS; i++)
+        config->has_plain_hits = config->has_plain_hits && config->roundup_divisions[i] <= 1;
+    XSEG_ASSERT(!config->decays_on_calls || config->decays);
+    XSEG_ASSERT(!config->has_plain_frees || (!config->follows_calls && !config->watches_frees));
+    XSEG_ASSERT(!config->has_plain_hits || !config->follows_calls);
+    XSEG_ASSERT(!config->has_plain_frees || !config->notes_blocks);
 }

@@ -166,4 +166,26 @@ void xseg_config_init(struct xseg_config *config);
  */
 xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint64_t *named);
 
+/*
+ * Make the configuration of a new allocator from the first source that is present.
+ *
+ * @param argument  a string; or NULL: the first variable that is set of XSEG_ALLOC_CONF,
+ *                  PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, else the defaults
+ * @param source    name of the source that was used; lives as long as the library
+ * @param named     NULL, or the set of keys that the string names
+ *
+ * Returns: as xseg_config_parse(); the error text names the source, too
+ */
+xseg_status xseg_config_load(struct xseg_config *config, const char *argument, const char **source,
+                             uint64_t *named);
+
+/* Derive the members that follow from the keys. */
+void xseg_config_sum_up(struct xseg_config *config);
+
+/* Whether there is a background thread. */
+static inline bool xseg_config_has_thread(const struct xseg_config *config)
+{
+    return config->background_thread || config->share_budget[0] != '\0';
+}
+
 #endif

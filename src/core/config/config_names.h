@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Finding a key of the configuration by its name. */
+/* The names that a configuration string may contain: keys, ignored keys, actions of the history. */
 #ifndef XSEG_CORE_CONFIG_NAMES_H
 #define XSEG_CORE_CONFIG_NAMES_H
 
 #include "src/core/config/config_table.h"
+#include "xseg/history.h"
 
 /* The row with this name; NULL: there is none. */
 const struct xseg_config_row *xseg_config_names_find(const char *name, size_t length);
@@ -19,6 +20,9 @@ unsigned xseg_config_names_find_ignored(const char *name, size_t length);
 
 /* The value of an ignored key as the user wrote it; NULL: no string has named the key. */
 const char *xseg_config_names_ignored_value(const struct xseg_config *config, const char *name);
+
+/* The names of the actions of the history. */
+extern const char *const xseg_config_actions[XSEG_HISTORY_ACTIONS];
 
 /* Add to the error text about an unknown name: the key that was probably meant, or where keys
  * are listed. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/config/config_print.h"
-#include "src/core/config/config_actions.h"
+#include "src/core/config/config_names.h"
 
 #include <inttypes.h>
 #include <locale.h>

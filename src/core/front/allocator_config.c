@@ -9,7 +9,6 @@
 #include "src/core/budget/budget.h"
 #include "src/core/config/config_keys.h"
 #include "src/core/config/config_names.h"
-#include "src/core/config/config_summary.h"
 #include "src/core/config/config_table.h"
 #include "src/core/front/background.h"
 #include "src/core/front/housekeeping.h"

@@ -8,7 +8,7 @@
 
 #include "src/base/error.h"
 #include "src/base/text.h"
-#include "src/core/snapshot/snapshot_file.h"
+#include "src/core/snapshot/snapshot.h"
 
 void xseg_oom_snapshots_init(struct xseg_oom_snapshots *snapshots)
 {

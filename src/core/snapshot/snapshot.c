@@ -8,7 +8,9 @@
 #include <sys/stat.h>
 
 #include "src/base/clock.h"
+#include "src/base/document.h"
 #include "src/base/error.h"
+#include "src/base/replacement.h"
 #include "src/base/stack_name.h"
 #include "src/core/arena/origins.h"
 #include "src/core/config/config_print.h"
@@ -18,6 +20,13 @@
 #include "src/core/snapshot/trace.h"
 #include "src/core/snapshot/words.h"
 #include "xseg/version.h"
+
+#define TEXT(name, text) text,
+const char *const xseg_snapshot_words[XSEG_SNAPSHOT_WORD_COUNT] = {XSEG_SNAPSHOT_WORDS(TEXT)};
+
+_Static_assert(XSEG_SNAPSHOT_WORD_COUNT <= XSEG_DOCUMENT_WORDS,
+               "a document has room for all words");
+#undef TEXT
 
 /* Of the format of the key `xseg`. */
 #define FORMAT 1u
@@ -470,4 +479,26 @@ xseg_status xseg_snapshot_write(struct xseg_allocator *allocator,
     free(writing->views);
     free(writing);
     return status;
+}
+
+/* --- The file. --- */
+
+static xseg_status fail_file(const char *path, int error)
+{
+    return xseg_fail(XSEG_ERR_FILE, "the snapshot %s cannot be written: %s", path, strerror(error));
+}
+
+xseg_status xseg_snapshot_file_write(struct xseg_allocator *allocator,
+                                     const struct xseg_snapshot_plan *plan, const char *path)
+{
+    struct xseg_replacement place;
+    int error = xseg_replacement_begin(&place, path);
+
+    if (error != 0)
+        return fail_file(path, error);
+    const xseg_status status = xseg_snapshot_write(allocator, plan, place.file, &error);
+    const int ended = xseg_replacement_end(&place, status == XSEG_OK);
+    if (status == XSEG_ERR_FILE)
+        return fail_file(path, error);
+    return status == XSEG_OK && ended != 0 ? fail_file(path, ended) : status;
 }

@@ -33,4 +33,13 @@ uint64_t xseg_snapshot_deadline(uint64_t ms);
 xseg_status xseg_snapshot_write(struct xseg_allocator *allocator,
                                 const struct xseg_snapshot_plan *plan, int file, int *error);
 
+/*
+ * Write a snapshot to a path.  A regular file is written next to its path and renamed when it is complete; a device or a pipe is
+ * written directly.
+ *
+ * Returns: as xseg_snapshot_write(); after an error there is no new file
+ */
+xseg_status xseg_snapshot_file_write(struct xseg_allocator *allocator,
+                                     const struct xseg_snapshot_plan *plan, const char *path);
+
 #endif
