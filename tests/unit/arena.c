@@ -142,9 +142,6 @@ static void a_block_without_memory_is_found(void **state)
     f.hole->mapped = true;
     expect(&f, "BLK-4");
     f.hole->mapped = false;
-    f.hole->poisoned = true;
-    expect(&f, "BLK-5");
-    f.hole->poisoned = false;
     f.cached->flags = XSEG_BLOCK_LENT;
     expect(&f, "BLK-6");
     f.cached->flags = 0;
@@ -290,31 +287,6 @@ static void busy_blocks_excuse_the_counts(void **state)
     tear_down(&f);
 }
 
-/* What is cut of a filled block is filled; what merges is so only if both were. */
-static void filled_blocks_stay_so_only_among_themselves(void **state)
-{
-    struct fixture f;
-
-    (void)state;
-    set_up(&f);
-    xseg_arena_lock(f.arena);
-    assert_true(xseg_arena_stock(f.arena, &f.arena->blocks, 2));
-    for (unsigned poisoned = 0; poisoned < 4; poisoned++) {
-        (void)xseg_arena_claim(f.arena, f.cached);
-        f.cached->poisoned = true;
-        struct xseg_block *rest = xseg_arena_cut(f.arena, f.cached, 512);
-        assert_true(rest->poisoned);
-        f.cached->poisoned = (poisoned & 1) != 0;
-        rest->poisoned = (poisoned & 2) != 0;
-        (void)xseg_arena_settle(f.arena, rest);
-        assert_ptr_equal(xseg_arena_settle(f.arena, f.cached), f.cached);
-        assert_int_equal(f.cached->poisoned, poisoned == 3);
-    }
-    f.cached->poisoned = false;
-    xseg_arena_unlock(f.arena);
-    tear_down(&f);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,7 +300,6 @@ int main(void)
         cmocka_unit_test(a_scrap_is_on_no_shelf),
         cmocka_unit_test(wrong_counts_are_found),
         cmocka_unit_test(busy_blocks_excuse_the_counts),
-        cmocka_unit_test(filled_blocks_stay_so_only_among_themselves),
     };
 
     return cmocka_run_group_tests_name("arena", tests, NULL, NULL);

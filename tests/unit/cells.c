@@ -85,34 +85,6 @@ static void starts_are_found_across_chunk_maps_that_are_missing(void **state)
     tear_down(&cells, &chunks);
 }
 
-static void the_pattern_is_known_quantum_by_quantum(void **state)
-{
-    const uint32_t begin = XSEG_CELLS_CHUNK, end = 3 * XSEG_CELLS_CHUNK; /* chunk maps 1 and 2 */
-    static bool poisoned[QUANTA];
-    struct xseg_cells cells;
-    struct xseg_chunk_maps chunks;
-
-    (void)state;
-    srandom(5);
-    set_up(&cells, &chunks);
-    memset(poisoned, 0, sizeof(poisoned));
-    for (unsigned step = 0; step < 4000; step++) {
-        const uint32_t at = begin + (uint32_t)random() % (end - begin);
-        const uint32_t most = end - at, wanted = 1 + (uint32_t)random() % (step % 2 ? 200 : 5000);
-        const uint32_t count = wanted < most ? wanted : most;
-        bool all = true;
-
-        for (uint32_t i = at; i < at + count; i++)
-            all = all && poisoned[i];
-        assert_int_equal(xseg_cells_are_poisoned(&cells, at, count), all);
-        for (uint32_t i = at; i < at + count; i++)
-            poisoned[i] = step % 3 != 0;
-        xseg_cells_set_poisoned(&cells, at, count, step % 3 != 0);
-        assert_int_equal(xseg_cells_are_poisoned(&cells, at, count), step % 3 != 0);
-    }
-    tear_down(&cells, &chunks);
-}
-
 static void what_is_too_long_is_refused(void **state)
 {
     struct xseg_cells cells;
@@ -128,7 +100,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(starts_are_found_across_chunk_maps_that_are_missing),
-        cmocka_unit_test(the_pattern_is_known_quantum_by_quantum),
         cmocka_unit_test(what_is_too_long_is_refused),
     };
 

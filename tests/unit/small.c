@@ -120,9 +120,6 @@ static void neighbours_and_nodes_that_are_wrong_are_found(void **state)
     f.arena->small.is_plain = false;
     expect(&f, "SMALL-3");
     f.arena->small.is_plain = true;
-    f.arena->small.has_poisoned = true;
-    expect(&f, "SMALL-3");
-    f.arena->small.has_poisoned = false;
     tear_down(&f);
 }
 

@@ -55,8 +55,7 @@ struct xseg_pool;
 struct xseg_small {
     struct xseg_cell victim; /* or zeros; in a cache line with the sizes of the bins */
     struct xseg_bins bins;
-    bool has_poisoned; /* some quanta hold the pattern of poison.h */
-    bool is_plain;     /* best fit is the only rule of a hit; false before the first chunk map */
+    bool is_plain; /* best fit is the only rule of a hit; false before the first chunk map */
     struct xseg_chunk_maps chunks;
 };
 
@@ -147,8 +146,7 @@ struct xseg_grant {
     struct xseg_arena *arena;
     uint64_t base, bytes;
     uint64_t requested;
-    bool poisoned; /* the block held the pattern of poison.h */
-    bool lent;     /* the block is lent to the default pool, see flags.h */
+    bool lent; /* the block is lent to the default pool, see flags.h */
 };
 
 static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)

@@ -22,7 +22,6 @@
  *   BLK-2  no two cached blocks are adjacent, nor two holes.
  *   BLK-3  sizes are multiples of 512 bytes, and not 0.
  *   BLK-4  exactly live, pending and cached blocks are mapped; a busy one may be either.
- *   BLK-5  a poisoned block is mapped.
  *   BLK-6  a block with flags is live, pending or busy.
  *
  * Locking: ARENA of the arena that the extent belongs to.
@@ -46,7 +45,7 @@ struct xseg_block {
     uint8_t state;                  /* enum xseg_block_state */
     bool mapped;
     uint8_t flags; /* live, pending and busy: XSEG_BLOCK_OVERSIZE, XSEG_BLOCK_LENT; flags.h */
-    bool poisoned; /* every byte holds the pattern of poison.h */
+    uint8_t spare; /* 0: written with the three before it as one word */
     union {
         uint32_t waits; /* pending: events that the block waits for */
         uint32_t born;  /* cached: searches of the pool before the block came in the free index */
@@ -107,7 +106,7 @@ static inline bool xseg_block_can_grow(const struct xseg_block *block)
  */
 static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct xseg_block *block,
                                                 uint64_t bytes, uint64_t rest_bytes, uint8_t state,
-                                                bool mapped, bool poisoned)
+                                                bool mapped)
 {
     struct xseg_block *rest = xseg_slab_take_as_is(slab);
 
@@ -116,7 +115,7 @@ static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct x
     rest->state = state;
     rest->mapped = mapped;
     rest->flags = 0;
-    rest->poisoned = poisoned;
+    rest->spare = 0;
     rest->born = 0;
     rest->base = block->base + bytes;
     rest->bytes = rest_bytes;

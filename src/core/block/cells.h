@@ -31,7 +31,7 @@
  * from the cell's.
  *
  * Invariants; xseg_small_audit() checks them:
- *   CELL-1  a bit of `starts`, and of `poisoned`, says whether the word, or chunk map, has a start.
+ *   CELL-1  a bit of `starts` says whether the word, or chunk map, has a start.
  *   CELL-2  free bits are set at the first and last quantum of cached cells, and nowhere else.
  *   CELL-3  a cached cell is open exactly when a hole is behind it.
  *
@@ -83,7 +83,6 @@ struct xseg_chunk_map {
         };
     };
     xseg_cells_size requested[XSEG_CELLS_CHUNK];
-    uint64_t poisoned[XSEG_CELLS_WORDS]; /* quanta that hold the pattern of poison.h */
 };
 
 _Static_assert(sizeof(struct xseg_cells_word) == 32, "two words lie in a cache line");
@@ -272,13 +271,5 @@ static inline struct xseg_block *xseg_cells_node(const struct xseg_cells *cells,
     XSEG_ASSERT(quantum / XSEG_CELLS_CHUNK + 1 < cells->chunks);
     return (struct xseg_block *)(void *)cells->chunk[quantum / XSEG_CELLS_CHUNK + 1]->requested;
 }
-
-/* --- The pattern of poison.h. --- */
-
-/* Whether all quanta of a range hold the pattern. */
-bool xseg_cells_are_poisoned(const struct xseg_cells *cells, uint32_t quantum, uint32_t count);
-/* Note that all quanta of a range hold the pattern, or that none does. */
-void xseg_cells_set_poisoned(struct xseg_cells *cells, uint32_t quantum, uint32_t count,
-                             bool poisoned);
 
 #endif

@@ -23,7 +23,7 @@ struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *b
     XSEG_ASSERT(bytes > 0 && bytes < block->bytes && bytes % XSEG_SIZE_QUANTUM == 0);
     XSEG_ASSERT(block->extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
     struct xseg_block *rest = xseg_block_cut(&arena->blocks, block, bytes, block->bytes - bytes,
-                                             block->state, block->mapped, block->poisoned);
+                                             block->state, block->mapped);
     if (arena->has_cells)
         xseg_tract_mark(rest);
     return rest;
@@ -38,7 +38,6 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
     if (arena->has_cells)
         xseg_tract_unmark(next);
     block->bytes += next->bytes;
-    block->poisoned = block->poisoned && next->poisoned;
     block->next = next->next;
     if (block->next != NULL)
         block->next->prev = block;
@@ -131,9 +130,7 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
     block->flags = block->bytes >= need->config->max_split_bytes ? XSEG_BLOCK_OVERSIZE : 0;
     if (block->flags != 0)
         xseg_counts_up(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    const bool poisoned = block->poisoned;
-    block->poisoned = false;
-    return (struct xseg_grant){arena, block->base, block->bytes, block->requested, poisoned, false};
+    return (struct xseg_grant){arena, block->base, block->bytes, block->requested, false};
 }
 
 /* Note a grant, if anything is noted.  Returns the grant. */

@@ -123,8 +123,6 @@ static bool audit_block(const struct xseg_extent *extent, const struct xseg_bloc
                block->state == XSEG_BLOCK_BUSY ||
                    block->mapped == (block->state != XSEG_BLOCK_HOLE),
                "state %d, mapped %d at %#" PRIx64, block->state, block->mapped, block->base);
-    XSEG_HOLDS(finding, "BLK-5", block->mapped || !block->poisoned,
-               "a hole is poisoned at %#" PRIx64, block->base);
     XSEG_HOLDS(finding, "BLK-6", block->flags == 0 || is_in_use(block),
                "flags %#x of a block in state %d at %#" PRIx64, block->flags, block->state,
                block->base);

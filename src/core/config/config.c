@@ -598,8 +598,8 @@ void xseg_config_sum_up(struct xseg_config *config)
         config->traced || config->block_user || config->history != XSEG_HISTORY_NOTHING;
     config->has_plain_frees =
         !config->watches_frees && !config->follows_calls && !config->notes_blocks;
-    config->has_plain_hits = !config->follows_calls && !config->unmap_on_free &&
-                             !config->guard_page &&
+    config->has_plain_hits = !config->follows_calls && !config->debug_fill &&
+                             !config->unmap_on_free && !config->guard_page &&
                              !(config->garbage_collection_threshold > 0 &&
                                (config->memory_fraction < 1.0 || config->fraction_by_device));
     for (unsigned i = 0; i < XSEG_CONFIG_INTERVALS; i++)

@@ -14,6 +14,7 @@
 #include "src/core/front/housekeeping.h"
 #include "src/core/front/opened.h"
 #include "src/core/inspect/publisher.h"
+#include "src/core/pending/poison.h"
 #include "src/core/reclaim/trim.h"
 
 void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
@@ -172,6 +173,16 @@ static void forget_all_users(struct xseg_allocator *allocator)
     }
 }
 
+static void forget_filled(struct xseg_allocator *allocator)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            xseg_poison_forget(device->poison);
+    }
+}
+
 static xseg_status configure(struct xseg_allocator *allocator, const char *text, uint64_t *named)
 {
     struct xseg_config_version *version = make_version(allocator);
@@ -191,7 +202,10 @@ static xseg_status configure(struct xseg_allocator *allocator, const char *text,
     (void)follow_on_all(allocator, &version->config, *named, true);
     if (version->config.block_user && !xseg_allocator_config(allocator)->block_user)
         forget_all_users(allocator);
+    const bool filled = xseg_allocator_config(allocator)->debug_fill;
     publish(allocator, version);
+    if (xseg_allocator_config(allocator)->debug_fill != filled)
+        forget_filled(allocator);
     if (!xseg_config_has_thread(xseg_allocator_config(allocator)))
         xseg_background_end(allocator);
     return XSEG_OK;

@@ -246,7 +246,7 @@ static void give_back(const struct xseg_grant *grant)
 }
 
 /*
- * Check a block that was poisoned, and zero it if asked for.  A block that cannot be zeroed is freed: the driver's
+ * Check the debug pattern of a block, and zero the block if requested.  A block that cannot be zeroed is freed: the driver's
  * error is returned, or, if its pool has been paused since the block was taken, grant->base is 0.
  */
 static xseg_status hand_out(struct xseg_grant *grant, bool zeroed)
@@ -277,7 +277,7 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
     do {
         status = serve(device, request, &grant);
         if (status == XSEG_OK && grant.base != 0 &&
-            __builtin_expect(grant.poisoned || request->zeroed, 0))
+            __builtin_expect(request->config->debug_fill || request->zeroed, 0))
             status = hand_out(&grant, request->zeroed);
     } while (__builtin_expect(status == XSEG_OK && grant.base == 0, 0));
     if (status == XSEG_OK)

@@ -262,6 +262,7 @@ void xseg_device_end(struct xseg_device *device)
     xseg_routes_fini(&device->routes);
     xseg_streams_fini(&device->streams);
     xseg_pending_fini(device->pending);
+    xseg_poison_fini(device->poison);
     xseg_totals_fini(&device->totals);
     xseg_pages_fini(&device->pages);
     xseg_history_fini(&device->history);

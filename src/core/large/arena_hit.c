@@ -20,12 +20,12 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
         xseg_fragments_cut_any(&arena->counts, xseg_block_is_split(block), bytes, rest);
     (void)xseg_cached_hide(arena, block);
     if (rest != 0)
-        xseg_cached_add_victim(arena, xseg_block_cut(&arena->blocks, block, bytes, rest,
-                                                     XSEG_BLOCK_CACHED, true, false));
+        xseg_cached_add_victim(
+            arena, xseg_block_cut(&arena->blocks, block, bytes, rest, XSEG_BLOCK_CACHED, true));
     block->state = XSEG_BLOCK_LIVE;
     block->mapped = true;
     block->flags = oversize ? XSEG_BLOCK_OVERSIZE : 0;
-    block->poisoned = false;
+    block->spare = 0;
     block->requested = requested;
     xseg_slot_add(xseg_page_map_slot(arena->page_map, base), block);
     xseg_counts_alloc(&arena->counts, bytes, requested);
@@ -37,7 +37,7 @@ uint64_t xseg_arena_hit(struct xseg_arena *arena, const struct xseg_need *need)
     struct xseg_block *block = xseg_cached_choose(arena, need);
 
     XSEG_ASSERT(need->bytes == need->span && need->requested <= need->bytes);
-    if (block == NULL || arena->blocks.free_count == 0 || block->poisoned)
+    if (block == NULL || arena->blocks.free_count == 0)
         return 0;
     const uint64_t rest = xseg_cached_rest(block, need);
     const bool oversize = block->bytes - rest >= need->config->max_split_bytes;
@@ -56,7 +56,7 @@ uint64_t xseg_arena_hit_plain(struct xseg_arena *arena, uint64_t requested, bool
         return 0;
     if (expandable && xseg_block_can_grow(block))
         block = xseg_cached_prefer_enclosed(arena, block);
-    if (block->poisoned || (!expandable && xseg_extent_is_expandable(block->extent)))
+    if (!expandable && xseg_extent_is_expandable(block->extent))
         return 0;
     const uint64_t rest = block->bytes - bytes;
     return hand_out(arena, block, expandable || rest > XSEG_SIZE_SMALL_MAX ? rest : 0, requested,

@@ -86,7 +86,7 @@ static inline void xseg_large_merge(struct xseg_arena *arena, struct xseg_block 
     whole->state = XSEG_BLOCK_CACHED;
     whole->mapped = true;
     whole->flags = 0;
-    whole->poisoned = false;
+    whole->spare = 0;
     whole->bytes = left.bytes + bytes + right.bytes;
     whole->requested = block->requested;
     whole->next = after;

@@ -42,7 +42,7 @@ struct xseg_pending {
     struct xseg_list streams;  /* streams with uses in their queues */
     struct xseg_list deferred; /* struct xseg_deferred, in the order of their frees */
     struct xseg_topology topology;
-    /* Busy blocks to be poisoned and taken back; chained through `ended`. */
+    /* Busy blocks to be filled and taken back; chained through `ended`. */
     struct xseg_block *ended;
     /* Captures under way on the device, and marks; may be read without the lock. */
     atomic_uint captures;

@@ -22,6 +22,91 @@ void xseg_poison_init(struct xseg_poison *poison, struct xseg_allocator *allocat
     XSEG_ASSERT(allocator != NULL);
     poison->allocator = allocator;
     atomic_init(&poison->reads, XSEG_POISON_UNTRIED);
+    atomic_init(&poison->has_filled, false);
+    xseg_lock_init(&poison->lock, XSEG_RANK_LEAF);
+}
+
+/* --- The set of filled ranges. --- */
+
+/* Remove [begin, end) from the set.  Without host memory for the rest of a range, that is removed as well. */
+static void remove_range(struct xseg_poison *poison, uint64_t begin, uint64_t end)
+    XSEG_REQUIRES(poison->lock)
+{
+    struct xseg_interval *node;
+
+    while ((node = xseg_intervals_first(&poison->filled, begin, end)) != NULL) {
+        struct xseg_interval *rest = NULL;
+        const uint64_t rest_end = node->end;
+
+        xseg_intervals_remove(&poison->filled, node);
+        if (rest_end > end)
+            rest = node->begin < begin ? malloc(sizeof(*rest)) : node;
+        if (node->begin < begin) {
+            node->end = begin;
+            xseg_intervals_insert(&poison->filled, node);
+        } else if (rest != node) {
+            free(node);
+        }
+        if (rest != NULL) {
+            *rest = (struct xseg_interval){.begin = end, .end = rest_end};
+            xseg_intervals_insert(&poison->filled, rest);
+        }
+    }
+}
+
+/* Add [begin, end), of which nothing is in the set, and coalesce it with adjacent ranges. */
+static void add_range(struct xseg_poison *poison, uint64_t begin, uint64_t end)
+    XSEG_REQUIRES(poison->lock)
+{
+    struct xseg_interval *node = malloc(sizeof(*node)), *beside;
+
+    if (node == NULL)
+        return;
+    while ((beside = xseg_intervals_first(&poison->filled, begin - 1, end + 1)) != NULL) {
+        xseg_intervals_remove(&poison->filled, beside);
+        begin = xseg_min(begin, beside->begin);
+        end = xseg_max(end, beside->end);
+        free(beside);
+    }
+    *node = (struct xseg_interval){.begin = begin, .end = end};
+    xseg_intervals_insert(&poison->filled, node);
+}
+
+static void set_filled(struct xseg_poison *poison, uint64_t begin, uint64_t end, bool filled)
+{
+    if (!filled && !atomic_load(&poison->has_filled))
+        return;
+    xseg_lock_take(&poison->lock);
+    remove_range(poison, begin, end);
+    if (filled)
+        add_range(poison, begin, end);
+    atomic_store(&poison->has_filled, poison->filled.root != NULL);
+    xseg_lock_give(&poison->lock);
+}
+
+/* Whether all of a range was in the set, from which it is removed. */
+static bool take_filled(struct xseg_poison *poison, uint64_t begin, uint64_t end)
+{
+    if (!atomic_load(&poison->has_filled))
+        return false;
+    xseg_lock_take(&poison->lock);
+    const struct xseg_interval *node = xseg_intervals_first(&poison->filled, begin, end);
+    const bool filled = node != NULL && node->begin <= begin && node->end >= end;
+    remove_range(poison, begin, end);
+    atomic_store(&poison->has_filled, poison->filled.root != NULL);
+    xseg_lock_give(&poison->lock);
+    return filled;
+}
+
+void xseg_poison_forget(struct xseg_poison *poison)
+{
+    set_filled(poison, 0, UINT64_MAX, false);
+}
+
+void xseg_poison_fini(struct xseg_poison *poison)
+{
+    xseg_poison_forget(poison);
+    xseg_lock_fini(&poison->lock);
 }
 
 bool xseg_poison_is_on(const struct xseg_arena *arena)
@@ -38,10 +123,11 @@ void xseg_poison_busy(struct xseg_block *block)
     struct xseg_context *context = &arena->device->context;
 
     XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
-    block->poisoned = xseg_poison_is_on(arena) && !xseg_context_is_lost(context) &&
-                      xseg_streams_is_open(context, xseg_arena_stream(arena)) &&
-                      xseg_driver_fill(context, block->base, block->bytes, XSEG_POISON_PATTERN,
-                                       xseg_arena_stream(arena)->handle) == XSEG_OK;
+    const bool filled = xseg_poison_is_on(arena) && !xseg_context_is_lost(context) &&
+                        xseg_streams_is_open(context, xseg_arena_stream(arena)) &&
+                        xseg_driver_fill(context, block->base, block->bytes, XSEG_POISON_PATTERN,
+                                         xseg_arena_stream(arena)->handle) == XSEG_OK;
+    set_filled(arena->device->poison, block->base, xseg_block_end(block), filled);
 }
 
 void xseg_poison_ended(struct xseg_block *block)
@@ -184,7 +270,6 @@ static void check(const struct xseg_grant *grant)
     const struct xseg_arena *arena = grant->arena;
     struct difference difference = {0};
 
-    XSEG_ASSERT(grant->poisoned);
     if (!xseg_poison_is_on(arena) ||
         atomic_load(&arena->device->poison->reads) == XSEG_POISON_READS_NOTHING ||
         !xseg_streams_is_open(&arena->device->context, xseg_arena_stream(arena)))
@@ -223,7 +308,7 @@ xseg_status xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed, bo
     *is_paused = !begin(arena);
     if (*is_paused)
         return XSEG_OK;
-    if (grant->poisoned)
+    if (take_filled(arena->device->poison, grant->base, grant->base + grant->bytes))
         check(grant);
     /* The size is rounded up to whole words: a block's size is a multiple of 512 bytes. */
     if (zeroed)

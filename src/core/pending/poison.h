@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Poisoning: freed memory is filled with a pattern, and checked when it is handed out; zeroing.
+ * The debug pattern (debug_fill): freed memory is filled with a pattern, which is checked when the memory is allocated again.
+ * Zeroing of requests is here as well.
  *
- * With the key debug_fill, memory of the default pools that becomes cached is overwritten with a
- * pattern, by work on its own stream.  So a block whose `poisoned` is set holds the pattern for all later
- * work of that stream.  When such a block is handed out, its memory is read back: a byte that differs
- * was written after the free, or past the end of a neighbour.
+ * Memory of the default pools that becomes cached is overwritten by work of its own stream.  The device has the set of the address
+ * ranges that hold the pattern for all later work of their streams.  An allocation removes its block from the set; if all of the
+ * block was in it, the memory is read back: a byte that differs was written after the free, or past the end of a neighbor.
  *
- *     free  -->  pattern queued  -->  cached, poisoned  -->  handed out  -->  read back, compared
- *     growth -->      "                     "
+ *     free, growth  -->  pattern queued  -->  in the set, cached  -->  allocation  -->  read back, compared
  *
- * The pattern is a NaN in every format of floating point, so that code which reads freed memory shows it.
- * Private pools are not poisoned: graphs that were captured there go on writing to their free memory.
- * Streams that are being captured, or that the calling thread cannot name, are not poisoned either.
+ * While the key is set, allocations take the slow path.  When the key changes, the set is emptied.  Unmapping leaves the set alone:
+ * growth fills or removes what it maps.
  *
- * If a memset fails, the block is not poisoned, and not checked later.  At the first difference the
- * pattern is written and read once more, to find out whether contents can be read back at all.
+ * The pattern is a NaN in every format of floating point, so that code which reads freed memory shows it.  Private pools are not
+ * filled: graphs that were captured there write to their free memory.  Neither are streams that are being captured, or that the
+ * calling thread cannot name.  If a memset fails, the memory is not checked later.  At the first difference the pattern is written
+ * and read once more, to find out whether contents can be read back at all.
  *
  * Locking: callers may hold GROWTH, no other lock; blocks are busy, or live and not yet the user's.
  */
@@ -26,6 +26,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "src/base/intervals.h"
+#include "src/base/lock.h"
 #include "xseg/status.h"
 
 #define XSEG_POISON_PATTERN UINT32_C(0xFFFDFFFD)
@@ -42,14 +44,21 @@ enum xseg_poison_reads { XSEG_POISON_UNTRIED, XSEG_POISON_READS, XSEG_POISON_REA
 struct xseg_poison {
     struct xseg_allocator *allocator; /* source of the configuration and the log */
     atomic_uint reads;                /* enum xseg_poison_reads */
+    struct xseg_lock lock;            /* LEAF */
+    struct xseg_intervals filled;     /* disjoint, not adjacent; guarded by the lock */
+    atomic_bool has_filled;           /* the set may have ranges; written under the lock */
 };
 
 void xseg_poison_init(struct xseg_poison *poison, struct xseg_allocator *allocator);
+void xseg_poison_fini(struct xseg_poison *poison);
 
-/* Whether memory of an arena is to be poisoned when it becomes cached. */
+/* Empty the set of filled ranges, because the key has changed.  No lock is held. */
+void xseg_poison_forget(struct xseg_poison *poison);
+
+/* Whether memory of an arena is to be filled when it becomes cached. */
 bool xseg_poison_is_on(const struct xseg_arena *arena);
 
-/* Fill a busy block that is about to become cached, if poisoning is on.  Sets its `poisoned`. */
+/* Fill a busy block that is about to become cached, if the key is set, and update the set. */
 void xseg_poison_busy(struct xseg_block *block);
 
 /* Fill busy blocks whose uses have ended, and take them back.  The blocks are chained through
@@ -57,8 +66,7 @@ void xseg_poison_busy(struct xseg_block *block);
 void xseg_poison_ended(struct xseg_block *block);
 
 /*
- * Check the pattern of a block that is handed out, if it was poisoned; zero the requested bytes if
- * asked for.
+ * Check the pattern of a block that is allocated, if it was filled; zero the requested bytes if requested.
  *
  * is_paused: set to whether the pool has been paused since the block was taken; then there is no
  *            memory, and nothing is checked or zeroed

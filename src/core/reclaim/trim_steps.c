@@ -158,7 +158,7 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
     if (gone > 0) {
         if (gone < block->bytes)
             settle_rest(arena, xseg_arena_cut(arena, block, gone));
-        block->mapped = block->poisoned = false;
+        block->mapped = false;
         xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, reserved);
         XSEG_ASSERT(arena->evicted >= gone - reserved);
         arena->evicted -= gone - reserved;

@@ -31,8 +31,7 @@ static inline bool xseg_plain_is_victim_all(const struct xseg_arena *arena)
 {
     const uint64_t *sizes = arena->small.bins.sizes;
 
-    return (sizes[0] | sizes[1] | sizes[2] | sizes[3]) == 0 && arena->free_index.used.top == 0 &&
-           !arena->small.has_poisoned;
+    return (sizes[0] | sizes[1] | sizes[2] | sizes[3]) == 0 && arena->free_index.used.top == 0;
 }
 
 /*

@@ -140,17 +140,6 @@ static inline __attribute__((always_inline)) struct xseg_cell find(const struct 
 
 /* --- Handing out. --- */
 
-/* Whether quanta that are handed out hold the pattern, which they count as losing. */
-static bool take_poisoned(struct xseg_arena *arena, struct xseg_cells *cells, uint32_t quantum,
-                          uint32_t quanta)
-{
-    if (__builtin_expect(!arena->small.has_poisoned, 1))
-        return false;
-    const bool poisoned = xseg_cells_are_poisoned(cells, quantum, quanta);
-    xseg_cells_set_poisoned(cells, quantum, quanta, false);
-    return poisoned;
-}
-
 /*
  * Cut a cell that is larger than wanted: its head becomes live, and the bits of its rest are set.  Mostly both
  * begin in one word; then three words change.
@@ -234,12 +223,7 @@ static struct xseg_grant grant(struct xseg_arena *arena, const struct xseg_cell 
     XSEG_ASSERT(wanted > 0 && wanted <= cell->quanta);
     const uint64_t base = hand_out_head(arena, cell, node, quanta, need->requested);
 
-    return (struct xseg_grant){arena,
-                               base,
-                               xseg_cell_bytes_of(quanta),
-                               need->requested,
-                               take_poisoned(arena, &cell->extent->cells, cell->quantum, quanta),
-                               false};
+    return (struct xseg_grant){arena, base, xseg_cell_bytes_of(quanta), need->requested, false};
 }
 
 /* Cut a cached cell in two, both of which stay cached; returns the second.  The requested size of the first is its size. */
@@ -324,8 +308,6 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expan
     struct xseg_block *node = NULL;
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && quanta > 0);
-    if (__builtin_expect(arena->small.has_poisoned, 0))
-        return 0;
     const struct xseg_cell cell = find(arena, quanta, expandable, max_split_bytes, &node);
     return cell.quanta == 0 ? 0 : hand_out_head(arena, &cell, node, quanta, requested);
 }

@@ -12,8 +12,7 @@
  * Invariants; xseg_small_audit() checks them, and those of cells.h and bins.h:
  *   SMALL-1  no two cached cells are adjacent.
  *   SMALL-2  every wide cached cell is in the free index or is the victim, and nothing else is.
- *   SMALL-3  an arena is plain exactly while no cell of it is poisoned, and its bins have one top word for
- *            each size.
+ *   SMALL-3  an arena is plain exactly while its bins have one top word for each size.
  *
  * Locking: ARENA.
  */

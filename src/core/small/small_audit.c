@@ -103,8 +103,7 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
     XSEG_HOLDS(finding, "SMALL-2", tally.wide == tally.indexed,
                "%" PRIu64 " wide cached cells, %" PRIu64 " in the free index", tally.wide,
                tally.indexed);
-    XSEG_HOLDS(finding, "SMALL-3",
-               arena->small.is_plain == (arena->small.bins.tops == 1 && !arena->small.has_poisoned),
+    XSEG_HOLDS(finding, "SMALL-3", arena->small.is_plain == (arena->small.bins.tops == 1),
                "it is%s plain", arena->small.is_plain ? "" : " not");
     return xseg_bins_audit(&arena->small.bins, finding);
 }

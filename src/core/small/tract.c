@@ -101,7 +101,7 @@ static bool make_chunks(struct xseg_extent *extent, uint32_t first, uint32_t las
 /* Keep SMALL-3. */
 static void note_whether_plain(struct xseg_arena *arena)
 {
-    arena->small.is_plain = arena->small.bins.tops == 1 && !arena->small.has_poisoned;
+    arena->small.is_plain = arena->small.bins.tops == 1;
 }
 
 bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
@@ -260,8 +260,6 @@ struct xseg_block *xseg_tract_claim(struct xseg_arena *arena, const struct xseg_
     struct xseg_block *block =
         cut_out(arena, extent, XSEG_BLOCK_BUSY, base, (uint64_t)cell->quanta << XSEG_CELLS_SHIFT);
     block->requested = xseg_cells_requested(&extent->cells, cell->quantum);
-    block->poisoned = arena->small.has_poisoned &&
-                      xseg_cells_are_poisoned(&extent->cells, cell->quantum, cell->quanta);
     return block;
 }
 
@@ -314,12 +312,6 @@ static struct xseg_cell become_cell(struct xseg_arena *arena, struct xseg_block 
                                    (uint32_t)(block->bytes >> XSEG_CELLS_SHIFT)};
 
     XSEG_ASSERT(cell.quanta > 0 && block->bytes % xseg_cell_bytes_of(1) == 0);
-    if (block->poisoned) {
-        arena->small.has_poisoned = true;
-        note_whether_plain(arena);
-    }
-    if (arena->small.has_poisoned)
-        xseg_cells_set_poisoned(&extent->cells, cell.quantum, cell.quanta, block->poisoned);
     xseg_cells_set_requested(&extent->cells, cell.quantum, block->requested);
     join_tracts(arena, block);
     return xseg_small_put_on(arena, cell);
