@@ -316,7 +316,8 @@ int main(int argc, char **argv)
     measure_open(argc, argv, 3);
     if (!measure_fits("granules", "10^5", (GRANULES + LEAVING + GROUP) * GRANULE))
         return 0;
-    must(xseg_configure(subject_xseg.allocator, "page_cache_mb:1024") == XSEG_OK, "xseg_configure");
+    must(xseg_config_set(subject_xseg.allocator, "page_cache_mb:1024") == XSEG_OK,
+         "xseg_config_set");
     must(xseg_range_reserve(subject_xseg.allocator, 0, (GRANULES + LEAVING) * GRANULE, NULL,
                             &scene.range) == XSEG_OK,
          "xseg_range_reserve");

@@ -27,7 +27,7 @@ static void need(xseg_status status, const char *what)
 
     if (status == XSEG_OK)
         return;
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     (void)fprintf(stderr, "%s: %s\n", what, text);
     exit(1);
 }

@@ -47,7 +47,7 @@ _Noreturn void subject_fail(const char *what)
 {
     char text[1024] = "";
 
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     (void)fprintf(stderr, "xseg: %s failed: %s\n", what, text);
     exit(3);
 }
@@ -164,10 +164,10 @@ const char *subject_name(void)
 
 bool subject_record(enum subject_record what)
 {
-    if (xseg_configure(subject_xseg.allocator, what == SUBJECT_EVENTS
-                                                   ? "history:all,history_stacks:none"
-                                                   : "history:all,history_stacks:all") != XSEG_OK)
-        subject_fail("xseg_configure");
+    if (xseg_config_set(subject_xseg.allocator, what == SUBJECT_EVENTS
+                                                    ? "history:all,history_stacks:none"
+                                                    : "history:all,history_stacks:all") != XSEG_OK)
+        subject_fail("xseg_config_set");
     return true;
 }
 
@@ -198,8 +198,9 @@ void *subject_alloc_in(size_t bytes, unsigned stream, unsigned pool)
 
 void subject_use(void *pointer, unsigned stream)
 {
-    if (xseg_use(subject_xseg.allocator, pointer, subject_xseg.streams[stream]) != XSEG_OK)
-        subject_fail("xseg_use");
+    if (xseg_record_stream(subject_xseg.allocator, pointer, subject_xseg.streams[stream]) !=
+        XSEG_OK)
+        subject_fail("xseg_record_stream");
 }
 
 void subject_make_busy(unsigned stream, bool busy)
@@ -221,13 +222,13 @@ void subject_empty(void)
 
 static void read_stats(struct xseg_statistics *stats)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     memset(stats, 0, sizeof(*stats));
-    stats->struct_bytes = sizeof(*stats);
-    if (xseg_stats(subject_xseg.allocator, &where, stats) != XSEG_OK)
-        subject_fail("xseg_stats");
+    stats->struct_size = sizeof(*stats);
+    if (xseg_stats_get(subject_xseg.allocator, &where, stats) != XSEG_OK)
+        subject_fail("xseg_stats_get");
 }
 
 uint64_t subject_reserved(void)

@@ -23,8 +23,8 @@ xseg_status xseg_open(const char *config, const struct xseg_options *options,
     XSEG_ENTRY_REQUIRE(out != NULL, "xseg_open: out is NULL");
     XSEG_ENTRY_REQUIRE(options == NULL ||
                            XSEG_ENTRY_UNDERSTANDS(options, struct xseg_options, log_context),
-                       "xseg_open: options->struct_bytes is %zu: start from XSEG_OPTIONS_INIT",
-                       options->struct_bytes);
+                       "xseg_open: options->struct_size is %zu: start from XSEG_OPTIONS_INIT",
+                       options->struct_size);
     const struct xseg_options chosen = options_of(options);
     const struct xseg_log log = {chosen.log, chosen.log_context};
     const struct xseg_clock clock = {chosen.clock, chosen.clock_context};
@@ -39,20 +39,20 @@ xseg_status xseg_close(struct xseg_allocator *allocator)
     return xseg_allocator_close(allocator);
 }
 
-xseg_status xseg_configure(struct xseg_allocator *allocator, const char *config)
+xseg_status xseg_config_set(struct xseg_allocator *allocator, const char *config)
 {
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(config != NULL, "xseg_configure: the string is NULL");
+    XSEG_ENTRY_REQUIRE(config != NULL, "xseg_config_set: the string is NULL");
     return xseg_allocator_configure(allocator, config);
 }
 
-xseg_status xseg_configuration(struct xseg_allocator *allocator, char *text, size_t bytes,
-                               size_t *needed)
+xseg_status xseg_config_get(struct xseg_allocator *allocator, char *text, size_t bytes,
+                            size_t *needed)
 {
     struct xseg_text builder;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "xseg_configuration: text is NULL");
+    XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "xseg_config_get: text is NULL");
     xseg_text_init(&builder, text, bytes);
     xseg_config_print(xseg_allocator_config(allocator), &builder);
     if (needed != NULL)
@@ -60,7 +60,7 @@ xseg_status xseg_configuration(struct xseg_allocator *allocator, char *text, siz
     return XSEG_OK;
 }
 
-const char *xseg_configuration_source(const struct xseg_allocator *allocator)
+const char *xseg_config_source(const struct xseg_allocator *allocator)
 {
     return allocator == NULL ? "" : allocator->config_source;
 }

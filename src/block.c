@@ -27,7 +27,7 @@ static struct xseg_request request_of(const struct xseg_request *given)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;
 
-    if (__builtin_expect(given->struct_bytes == sizeof(request), 1))
+    if (__builtin_expect(given->struct_size == sizeof(request), 1))
         return *given;
     XSEG_ENTRY_TAKE(&request, given);
     return request;
@@ -54,15 +54,15 @@ xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr)
     return xseg_hit_free(allocator, ptr);
 }
 
-xseg_status xseg_block(struct xseg_allocator *allocator, const void *anywhere,
-                       struct xseg_block_info *out)
+xseg_status xseg_block_query(struct xseg_allocator *allocator, const void *anywhere,
+                             struct xseg_block_info *out)
 {
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(
         out != NULL && XSEG_ENTRY_FILLS(out),
-        "xseg_block: out is NULL or of unknown size: start from XSEG_BLOCK_INFO_INIT");
+        "xseg_block_query: out is NULL or of unknown size: start from XSEG_BLOCK_INFO_INIT");
     const xseg_status status = xseg_allocator_describe(allocator, anywhere, &info);
     if (status != XSEG_OK)
         return status;

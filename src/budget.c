@@ -59,7 +59,7 @@ static void visit_all(const struct xseg_ledger *ledger,
 
     for (unsigned slot = 0; goes_on && slot < XSEG_LEDGER_SLOTS; slot++) {
         const struct xseg_ledger_entry *seen = &ledger->seen[slot];
-        struct xseg_budget_entry entry = {.struct_bytes = sizeof(entry), .slot = slot};
+        struct xseg_budget_entry entry = {.struct_size = sizeof(entry), .slot = slot};
 
         if (seen->state == XSEG_LEDGER_FRESH)
             goes_on = visit_process(&seen->record, &entry, visit, context);
@@ -68,14 +68,14 @@ static void visit_all(const struct xseg_ledger *ledger,
     }
 }
 
-xseg_status xseg_budget_look(const char *name,
-                             bool (*visit)(void *context, const struct xseg_budget_entry *entry),
-                             void *context)
+xseg_status xseg_budget_members(const char *name,
+                                bool (*visit)(void *context, const struct xseg_budget_entry *entry),
+                                void *context)
 {
     char path[XSEG_LEDGER_PATH];
 
-    XSEG_ENTRY_REQUIRE(name != NULL, "xseg_budget_look: the name is NULL");
-    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_budget_look: visit is NULL: give a function");
+    XSEG_ENTRY_REQUIRE(name != NULL, "xseg_budget_members: the name is NULL");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_budget_members: visit is NULL: give a function");
     xseg_status status = xseg_ledger_path(name, path);
     if (status != XSEG_OK)
         return status;

@@ -96,9 +96,9 @@ static inline void xseg_entry_fill(void *out, size_t known, const void *from)
 #define XSEG_ENTRY_TAKE(chosen, given) \
     xseg_entry_take((chosen), sizeof(*(chosen)), 1 ? (given) : (chosen))
 /* Whether a structure can be filled in, up to the caller's size; and do so. */
-#define XSEG_ENTRY_FILLS(out)                                                                  \
-    ((out)->struct_bytes >= sizeof(size_t) && (out)->struct_bytes <= XSEG_ENTRY_STRUCT_MOST && \
-     (out)->struct_bytes % sizeof(size_t) == 0)
+#define XSEG_ENTRY_FILLS(out)                                                                \
+    ((out)->struct_size >= sizeof(size_t) && (out)->struct_size <= XSEG_ENTRY_STRUCT_MOST && \
+     (out)->struct_size % sizeof(size_t) == 0)
 #define XSEG_ENTRY_FILL(out, from) xseg_entry_fill((out), sizeof(*(from)), 1 ? (from) : (out))
 
 #endif

@@ -35,15 +35,15 @@ static void walk_arena(void *self, struct xseg_arena *arena)
             walk->ended = !walk->visit(walk->context, &walk->batch[i]);
 }
 
-xseg_status xseg_walk(struct xseg_allocator *allocator, const struct xseg_where *where,
-                      bool (*visit)(void *context, const struct xseg_block_info *block),
-                      void *context)
+xseg_status xseg_for_each_block(struct xseg_allocator *allocator, const struct xseg_scope *where,
+                                bool (*visit)(void *context, const struct xseg_block_info *block),
+                                void *context)
 {
     struct walk walk = {.visit = visit, .context = context};
-    struct xseg_where chosen;
+    struct xseg_scope chosen;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_walk: visit is NULL: give a function");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_for_each_block: visit is NULL: give a function");
     xseg_status status = xseg_where_check(allocator, where, &chosen);
     if (status != XSEG_OK)
         return status;
@@ -70,35 +70,37 @@ xseg_status xseg_walk(struct xseg_allocator *allocator, const struct xseg_where 
 
 static const struct {
     const char *text;
-    size_t sum; /* offset of the sum of this kind in struct xseg_explained */
+    size_t sum; /* offset of the sum of this kind in struct xseg_explain_result */
 } kinds[] = {
-    [XSEG_REASON_LIVE] = {"a live block lies on it", offsetof(struct xseg_explained, live)},
+    [XSEG_REASON_LIVE] = {"a live block lies on it", offsetof(struct xseg_explain_result, live)},
     [XSEG_REASON_PENDING] = {"freed, but another stream may still use it",
-                             offsetof(struct xseg_explained, pending)},
-    [XSEG_REASON_BUSY] = {"being freed right now", offsetof(struct xseg_explained, busy)},
+                             offsetof(struct xseg_explain_result, pending)},
+    [XSEG_REASON_BUSY] = {"being freed right now", offsetof(struct xseg_explain_result, busy)},
     [XSEG_REASON_POOL] = {"idle, in a pool that somebody holds",
-                          offsetof(struct xseg_explained, pool)},
-    [XSEG_REASON_PINNED] = {"idle, but pinned", offsetof(struct xseg_explained, pinned)},
+                          offsetof(struct xseg_explain_result, pool)},
+    [XSEG_REASON_PINNED] = {"idle, but pinned", offsetof(struct xseg_explain_result, pinned)},
     [XSEG_REASON_CAPTURE] = {"idle, while a capture is under way",
-                             offsetof(struct xseg_explained, capture)},
+                             offsetof(struct xseg_explain_result, capture)},
     [XSEG_REASON_STREAM] = {"idle, but its stream has work queued",
-                            offsetof(struct xseg_explained, stream)},
-    [XSEG_REASON_FLOOR] = {"idle, kept by the floor", offsetof(struct xseg_explained, floor)},
-    [XSEG_REASON_DECAY] = {"idle, goes back with time", offsetof(struct xseg_explained, decay)},
-    [XSEG_REASON_POLICY] = {"idle, nothing gives it back", offsetof(struct xseg_explained, policy)},
-    [XSEG_REASON_EXPORTED] = {"idle, but exported", offsetof(struct xseg_explained, exported)},
+                            offsetof(struct xseg_explain_result, stream)},
+    [XSEG_REASON_FLOOR] = {"idle, kept by the floor", offsetof(struct xseg_explain_result, floor)},
+    [XSEG_REASON_DECAY] = {"idle, goes back with time",
+                           offsetof(struct xseg_explain_result, decay)},
+    [XSEG_REASON_POLICY] = {"idle, nothing gives it back",
+                            offsetof(struct xseg_explain_result, policy)},
+    [XSEG_REASON_EXPORTED] = {"idle, but exported", offsetof(struct xseg_explain_result, exported)},
     [XSEG_REASON_REGISTERED] = {"idle, but registered",
-                                offsetof(struct xseg_explained, registered)},
+                                offsetof(struct xseg_explain_result, registered)},
     [XSEG_REASON_BORROWED] = {"idle, above the share of this process",
-                              offsetof(struct xseg_explained, borrowed)},
+                              offsetof(struct xseg_explain_result, borrowed)},
 };
 
-const char *xseg_reason_text(enum xseg_reason_kind kind)
+const char *xseg_reason_message(enum xseg_reason_kind kind)
 {
     return (unsigned)kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[kind].text : "unknown";
 }
 
-static void add_reason(struct xseg_explained *sums, const struct xseg_reason *reason)
+static void add_reason(struct xseg_explain_result *sums, const struct xseg_reason *reason)
 {
     uint64_t *sum = (uint64_t *)(void *)((char *)sums + kinds[reason->kind].sum);
 
@@ -117,7 +119,7 @@ static bool is_meant(const struct xseg_reason *reason, const struct xseg_selecti
 
 /* Keep the selected ones of the reasons from `first` on, and add them up. */
 static void sift(struct xseg_reasons *reasons, size_t first, const struct xseg_selection *selection,
-                 struct xseg_explained *sums)
+                 struct xseg_explain_result *sums)
 {
     size_t kept = first;
 
@@ -129,8 +131,8 @@ static void sift(struct xseg_reasons *reasons, size_t first, const struct xseg_s
     reasons->count = kept;
 }
 
-static xseg_status explain_all(struct xseg_allocator *allocator, const struct xseg_where *where,
-                               struct xseg_reasons *reasons, struct xseg_explained *sums)
+static xseg_status explain_all(struct xseg_allocator *allocator, const struct xseg_scope *where,
+                               struct xseg_reasons *reasons, struct xseg_explain_result *sums)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     xseg_status status = XSEG_OK;
@@ -156,18 +158,18 @@ static xseg_status explain_all(struct xseg_allocator *allocator, const struct xs
     return status;
 }
 
-xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_where *where,
+xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_scope *where,
                          bool (*visit)(void *context, const struct xseg_reason *reason),
-                         void *context, struct xseg_explained *out)
+                         void *context, struct xseg_explain_result *out)
 {
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
     struct xseg_reasons reasons = {0};
-    struct xseg_where chosen;
+    struct xseg_scope chosen;
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(out == NULL || XSEG_ENTRY_FILLS(out),
-                       "xseg_explain: out->struct_bytes is %zu: start from XSEG_EXPLAINED_INIT",
-                       out->struct_bytes);
+                       "xseg_explain: out->struct_size is %zu: start from XSEG_EXPLAIN_RESULT_INIT",
+                       out->struct_size);
     xseg_status status = xseg_where_check(allocator, where, &chosen);
     if (status == XSEG_OK)
         status = explain_all(allocator, &chosen, &reasons, &sums);

@@ -56,18 +56,19 @@ static xseg_status check_device(const struct xseg_allocator *allocator, int devi
                      name, device, allocator->device_count);
 }
 
-xseg_status xseg_history_walk(struct xseg_allocator *allocator, int device,
-                              bool (*visit)(void *context, const struct xseg_history_entry *entry),
-                              void *context, struct xseg_history_summary *summary)
+xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
+                                bool (*visit)(void *context,
+                                              const struct xseg_history_entry *entry),
+                                void *context, struct xseg_history_summary *summary)
 {
     struct xseg_history_reading reading = {.count = 0};
     const struct xseg_history_event *event;
     struct xseg_history_entry entry;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_history_walk: visit is NULL: give a function");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_for_each_event: visit is NULL: give a function");
     XSEG_ENTRY_REQUIRE(summary == NULL || XSEG_ENTRY_FILLS(summary),
-                       "xseg_history_walk: the summary is of unknown size: start from "
+                       "xseg_for_each_event: the summary is of unknown size: start from "
                        "XSEG_HISTORY_SUMMARY_INIT");
     xseg_status status = check_device(allocator, device, __func__);
     if (status != XSEG_OK)
@@ -118,7 +119,7 @@ xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
                          stack);
     for (uint32_t i = 0; i < view.count && xseg_stack_depot_frame(depot, stack, i, &at); i++) {
         const struct xseg_history_frame frame = {
-            .struct_bytes = sizeof(frame),
+            .struct_size = sizeof(frame),
             .pc = at.pc,
             .module = at.path,
             .build_id = at.build_id,

@@ -4,8 +4,9 @@
 #include "src/core/config/config.h"
 #include "src/core/config/config_keys.h"
 
-xseg_status xseg_keys(const char *config, const char **source,
-                      bool (*visit)(void *context, const struct xseg_key *key), void *context)
+xseg_status xseg_config_keys(const char *config, const char **source,
+                             bool (*visit)(void *context, const struct xseg_key *key),
+                             void *context)
 {
     struct xseg_config loaded;
     const char *from;

@@ -30,15 +30,15 @@ xseg_status xseg_unpin(struct xseg_allocator *allocator, const void *ptr, size_t
     return status == XSEG_OK ? xseg_mapping_unpin(allocator, (uintptr_t)ptr, bytes) : status;
 }
 
-xseg_status xseg_mappings(struct xseg_allocator *allocator, const struct xseg_where *where,
-                          bool (*visit)(void *context, const struct xseg_mapping *mapping),
-                          void *context)
+xseg_status xseg_for_each_mapping(struct xseg_allocator *allocator, const struct xseg_scope *where,
+                                  bool (*visit)(void *context, const struct xseg_mapping *mapping),
+                                  void *context)
 {
     struct xseg_mapping_list list = {0};
-    struct xseg_where chosen;
+    struct xseg_scope chosen;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_mappings: visit is NULL: give a function");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_for_each_mapping: visit is NULL: give a function");
     xseg_status status = xseg_where_check(allocator, where, &chosen);
     for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_where_device(allocator, &chosen, i);

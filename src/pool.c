@@ -23,9 +23,9 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
     XSEG_ENTRY_REQUIRE(out != NULL, "xseg_pool_create: out is NULL");
     XSEG_ENTRY_REQUIRE(options == NULL ||
                            XSEG_ENTRY_UNDERSTANDS(options, struct xseg_pool_options, memory),
-                       "xseg_pool_create: options->struct_bytes is %zu: start from "
+                       "xseg_pool_create: options->struct_size is %zu: start from "
                        "XSEG_POOL_OPTIONS_INIT",
-                       options->struct_bytes);
+                       options->struct_size);
     if (options != NULL)
         XSEG_ENTRY_TAKE(&chosen, options);
     XSEG_ENTRY_REQUIRE((chosen.memory.alloc == NULL) == (chosen.memory.free == NULL),
@@ -39,9 +39,9 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
                        "memory that they give",
                        chosen.rdma ? "rdma" : "single_page");
     XSEG_ENTRY_REQUIRE(chosen.name == NULL ||
-                           strnlen(chosen.name, XSEG_POOL_NAME_MOST + 1) <= XSEG_POOL_NAME_MOST,
+                           strnlen(chosen.name, XSEG_POOL_NAME_MAX + 1) <= XSEG_POOL_NAME_MAX,
                        "xseg_pool_create: a name of more than %d bytes, which begins \"%.*s\"",
-                       XSEG_POOL_NAME_MOST, XSEG_POOL_NAME_MOST, chosen.name);
+                       XSEG_POOL_NAME_MAX, XSEG_POOL_NAME_MAX, chosen.name);
     const xseg_status status = xseg_allocator_device(allocator, device, &found);
     return status == XSEG_OK ? xseg_device_make_pool(found, &chosen, out) : status;
 }
@@ -130,7 +130,7 @@ xseg_status xseg_pool_checkpoint(struct xseg_pool *pool, struct xseg_checkpoint 
     return xseg_checkpoint_take(pool, out);
 }
 
-void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint)
+void xseg_checkpoint_destroy(struct xseg_checkpoint *checkpoint)
 {
     xseg_checkpoint_free(checkpoint);
 }
@@ -152,11 +152,12 @@ xseg_status xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoi
     return status;
 }
 
-xseg_status xseg_pool_holds(struct xseg_pool *pool, void *const *ptrs, size_t count, bool *exactly)
+xseg_status xseg_pool_check_live(struct xseg_pool *pool, void *const *ptrs, size_t count,
+                                 bool *exactly)
 {
     XSEG_ENTRY_POOL(pool);
     XSEG_ENTRY_REQUIRE(exactly != NULL && (ptrs != NULL || count == 0),
-                       "xseg_pool_holds: ptrs or exactly is NULL");
+                       "xseg_pool_check_live: ptrs or exactly is NULL");
     return xseg_checkpoint_compare(pool, ptrs, count, exactly);
 }
 

@@ -6,11 +6,11 @@
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_open.h"
 #include "src/core/front/oom_report.h"
+#include "src/core/ranges/aliases.h"
 #include "src/core/ranges/commit.h"
 #include "src/core/ranges/decommit.h"
 #include "src/core/ranges/prepare.h"
 #include "src/core/ranges/range.h"
-#include "src/core/ranges/aliases.h"
 #include "src/core/reclaim/release.h"
 #include "src/entry.h"
 
@@ -69,15 +69,15 @@ xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device, uin
     XSEG_ENTRY_REQUIRE(out != NULL, "xseg_range_reserve: out is NULL");
     XSEG_ENTRY_REQUIRE(options == NULL ||
                            XSEG_ENTRY_UNDERSTANDS(options, struct xseg_range_options, name),
-                       "xseg_range_reserve: options->struct_bytes is %zu: start from "
+                       "xseg_range_reserve: options->struct_size is %zu: start from "
                        "XSEG_RANGE_OPTIONS_INIT",
-                       options->struct_bytes);
+                       options->struct_size);
     if (options != NULL)
         XSEG_ENTRY_TAKE(&chosen, options);
     XSEG_ENTRY_REQUIRE(chosen.name == NULL ||
-                           strnlen(chosen.name, XSEG_POOL_NAME_MOST + 1) <= XSEG_POOL_NAME_MOST,
+                           strnlen(chosen.name, XSEG_POOL_NAME_MAX + 1) <= XSEG_POOL_NAME_MAX,
                        "xseg_range_reserve: a name of more than %d bytes, which begins \"%.*s\"",
-                       XSEG_POOL_NAME_MOST, XSEG_POOL_NAME_MOST, chosen.name);
+                       XSEG_POOL_NAME_MAX, XSEG_POOL_NAME_MAX, chosen.name);
     xseg_status status = xseg_allocator_device(allocator, device, &found);
     if (status == XSEG_OK)
         status = get_pool(found, &chosen, &pool);
@@ -134,18 +134,18 @@ xseg_status xseg_range_hold(struct xseg_range *range, uint64_t offset, uint64_t 
     return xseg_decommit_hold(range, offset, bytes);
 }
 
-xseg_status xseg_range_let_go(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+xseg_status xseg_range_unhold(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                               xseg_stream stream)
 {
     ENTRY_RANGE(range);
     return end_call(range, xseg_decommit_let_go(range, offset, bytes, stream));
 }
 
-xseg_status xseg_range_share(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+xseg_status xseg_range_alias(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                              struct xseg_range *from, uint64_t from_offset)
 {
     ENTRY_RANGE(range);
-    XSEG_ENTRY_REQUIRE(from != NULL, "xseg_range_share: from is NULL");
+    XSEG_ENTRY_REQUIRE(from != NULL, "xseg_range_alias: from is NULL");
     return end_call(range, xseg_aliases_map(range, offset, bytes, from, from_offset));
 }
 

@@ -44,9 +44,9 @@ xseg_status xseg_register(struct xseg_allocator *allocator, const void *address,
     XSEG_ENTRY_REQUIRE(registrar != NULL && id != NULL, "xseg_register: %s is NULL",
                        registrar == NULL ? "registrar" : "id");
     XSEG_ENTRY_REQUIRE(XSEG_ENTRY_UNDERSTANDS(registrar, struct xseg_registrar, pin),
-                       "xseg_register: registrar->struct_bytes is %zu: start from "
+                       "xseg_register: registrar->struct_size is %zu: start from "
                        "XSEG_REGISTRAR_INIT",
-                       registrar->struct_bytes);
+                       registrar->struct_size);
     XSEG_ENTRY_REQUIRE(registrar->enter != NULL && registrar->leave != NULL,
                        "xseg_register: registrar->%s is NULL: give both functions",
                        registrar->enter == NULL ? "enter" : "leave");

@@ -22,9 +22,9 @@ xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
                        "xseg_snapshot: there is no path: name a file");
     XSEG_ENTRY_REQUIRE(options == NULL ||
                            XSEG_ENTRY_UNDERSTANDS(options, struct xseg_snapshot_options, most_ms),
-                       "xseg_snapshot: options->struct_bytes is %zu: start from "
+                       "xseg_snapshot: options->struct_size is %zu: start from "
                        "XSEG_SNAPSHOT_OPTIONS_INIT",
-                       options->struct_bytes);
+                       options->struct_size);
     const struct xseg_snapshot_options chosen = options_of(options);
     const struct xseg_snapshot_plan plan = {
         .has_history = !chosen.without_events,

@@ -11,14 +11,14 @@
 #include "src/entry.h"
 
 /* Find the device that `where` selects, and its private pool or NULL. */
-static xseg_status find(struct xseg_allocator *allocator, const struct xseg_where *where,
+static xseg_status find(struct xseg_allocator *allocator, const struct xseg_scope *where,
                         struct xseg_device **out, struct xseg_pool **pool)
 {
-    struct xseg_where chosen = XSEG_WHERE_ANY;
+    struct xseg_scope chosen = XSEG_SCOPE_ALL;
 
     XSEG_ENTRY_REQUIRE(
-        where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_where, pool),
-        "statistics: where is NULL or of unknown size: start from XSEG_WHERE_ANY and "
+        where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_scope, pool),
+        "statistics: where is NULL or of unknown size: start from XSEG_SCOPE_ALL and "
         "name a device");
     XSEG_ENTRY_TAKE(&chosen, where);
     if (chosen.one_stream)
@@ -49,8 +49,8 @@ static void add_other(struct xseg_device *device, bool has_host_bytes,
     stats->registered_bytes = xseg_registrations_bytes(registrations, device->context.ordinal);
 }
 
-xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where *where,
-                       struct xseg_statistics *out)
+xseg_status xseg_stats_get(struct xseg_allocator *allocator, const struct xseg_scope *where,
+                           struct xseg_statistics *out)
 {
     struct xseg_device *device = NULL;
     struct xseg_pool *pool = NULL;
@@ -58,14 +58,14 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_FILLS(out),
-                       "xseg_stats: out is NULL or of unknown size: set out->struct_bytes");
+                       "xseg_stats_get: out is NULL or of unknown size: set out->struct_size");
     xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(device != NULL);
     if (pool == NULL) {
         xseg_counters_read_device(device, &stats);
-        add_other(device, out->struct_bytes > offsetof(struct xseg_statistics, host_bytes), &stats);
+        add_other(device, out->struct_size > offsetof(struct xseg_statistics, host_bytes), &stats);
     } else {
         xseg_counters_read_pool(pool, &stats);
         stats.registered_bytes =
@@ -75,7 +75,7 @@ xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where
     return XSEG_OK;
 }
 
-xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg_where *where,
+xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg_scope *where,
                              unsigned what)
 {
     struct xseg_device *device = NULL;
@@ -108,7 +108,7 @@ xseg_status xseg_driver_calls(struct xseg_allocator *allocator, struct xseg_driv
 
 /* Free memory: memory of others as of the last query of the driver, memory of this allocator as of now. */
 static void read_free(const struct xseg_device *device, uint64_t now,
-                      struct xseg_device_figures *figures)
+                      struct xseg_device_stats *figures)
 {
     uint64_t others = 0, age = 0;
 
@@ -121,7 +121,7 @@ static void read_free(const struct xseg_device *device, uint64_t now,
 }
 
 static void read_figures(struct xseg_allocator *allocator, int ordinal, uint64_t now,
-                         struct xseg_device_figures *figures)
+                         struct xseg_device_stats *figures)
 {
     struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
 
@@ -144,23 +144,24 @@ static void read_figures(struct xseg_allocator *allocator, int ordinal, uint64_t
     read_free(device, now, figures);
 }
 
-xseg_status xseg_devices(struct xseg_allocator *allocator, struct xseg_device_figures *devices,
-                         size_t entry_bytes, size_t capacity, size_t *count)
+xseg_status xseg_device_stats_get(struct xseg_allocator *allocator,
+                                  struct xseg_device_stats *devices, size_t entry_bytes,
+                                  size_t capacity, size_t *count)
 {
-    struct xseg_device_figures figures;
+    struct xseg_device_stats figures;
 
     XSEG_ENTRY_CHECK(allocator);
-    XSEG_ENTRY_REQUIRE(devices != NULL || capacity == 0, "xseg_devices: devices is NULL");
+    XSEG_ENTRY_REQUIRE(devices != NULL || capacity == 0, "xseg_device_stats_get: devices is NULL");
     XSEG_ENTRY_REQUIRE(entry_bytes >= sizeof(size_t) && entry_bytes <= XSEG_ENTRY_STRUCT_MOST &&
                            entry_bytes % sizeof(size_t) == 0,
-                       "xseg_devices: entries are of unknown size: give "
-                       "sizeof(struct xseg_device_figures) as entry_bytes");
+                       "xseg_device_stats_get: entries are of unknown size: give "
+                       "sizeof(struct xseg_device_stats) as entry_bytes");
     const uint64_t now = xseg_clock_coarse(&allocator->clock);
     const size_t there = (size_t)allocator->device_count;
     for (size_t i = 0; i < xseg_min(there, capacity); i++) {
         read_figures(allocator, (int)i, now, &figures);
-        figures.struct_bytes = xseg_min(entry_bytes, sizeof(figures));
-        memcpy((char *)devices + entry_bytes * i, &figures, figures.struct_bytes);
+        figures.struct_size = xseg_min(entry_bytes, sizeof(figures));
+        memcpy((char *)devices + entry_bytes * i, &figures, figures.struct_size);
     }
     if (count != NULL)
         *count = there;

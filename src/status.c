@@ -5,7 +5,7 @@
 
 #include "src/base/error.h"
 
-const char *xseg_status_text(xseg_status status)
+const char *xseg_status_name(xseg_status status)
 {
     switch (status) {
 #define X(name, number, text) \
@@ -17,7 +17,7 @@ const char *xseg_status_text(xseg_status status)
     return "unknown status";
 }
 
-size_t xseg_error_text(char *text, size_t bytes)
+size_t xseg_error_message(char *text, size_t bytes)
 {
     const struct xseg_text *error = xseg_fail_text();
 

@@ -7,7 +7,7 @@
 #include "src/core/pending/stream_retirement.h"
 #include "src/entry.h"
 
-xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
+xseg_status xseg_record_stream(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
 {
     XSEG_ENTRY_CHECK(allocator);
     xseg_history_gather(&allocator->history);
@@ -22,7 +22,8 @@ xseg_status xseg_free_after(struct xseg_allocator *allocator, void *ptr, const x
     return ptr == NULL ? XSEG_OK : xseg_allocator_free_after(allocator, ptr, events, count);
 }
 
-xseg_status xseg_passed(struct xseg_allocator *allocator, int ordinal, xseg_stream stream)
+xseg_status xseg_stream_synchronized(struct xseg_allocator *allocator, int ordinal,
+                                     xseg_stream stream)
 {
     struct xseg_known_stream *known = NULL;
     struct xseg_device *device = NULL;
@@ -38,13 +39,13 @@ xseg_status xseg_passed(struct xseg_allocator *allocator, int ordinal, xseg_stre
     return status;
 }
 
-xseg_status xseg_stream_gone(struct xseg_allocator *allocator, int ordinal, xseg_stream stream)
+xseg_status xseg_stream_retire(struct xseg_allocator *allocator, int ordinal, xseg_stream stream)
 {
     struct xseg_device *device = NULL;
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(!xseg_streams_is_default(stream),
-                       "xseg_stream_gone: %p is a default stream, which is never destroyed",
+                       "xseg_stream_retire: %p is a default stream, which is never destroyed",
                        (void *)stream);
     const xseg_status status = xseg_allocator_device(allocator, ordinal, &device);
     return status == XSEG_OK ? xseg_stream_retirement_begin(device, stream) : status;

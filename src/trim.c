@@ -9,8 +9,8 @@
 #include "src/entry.h"
 
 /* Trim one open device. */
-static xseg_status trim_device(struct xseg_device *device, const struct xseg_where *where,
-                               const struct xseg_trim_options *how, struct xseg_trimmed *done)
+static xseg_status trim_device(struct xseg_device *device, const struct xseg_scope *where,
+                               const struct xseg_trim_options *how, struct xseg_trim_result *done)
 {
     struct xseg_trim_plan plan = {
         .pool = where->pool,
@@ -33,8 +33,8 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_whe
     return status;
 }
 
-static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_where *where,
-                            const struct xseg_trim_options *how, struct xseg_trimmed *done)
+static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_scope *where,
+                            const struct xseg_trim_options *how, struct xseg_trim_result *done)
 {
     /* A trim may destroy the pool, so the pool is not read after the first one. */
     const struct xseg_device *pool_device = where->pool != NULL ? where->pool->device : NULL;
@@ -52,24 +52,24 @@ static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_
     return first;
 }
 
-xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where *where,
-                      const struct xseg_trim_options *options, struct xseg_trimmed *out)
+xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_scope *where,
+                      const struct xseg_trim_options *options, struct xseg_trim_result *out)
 {
-    struct xseg_where chosen = XSEG_WHERE_ANY;
+    struct xseg_scope chosen = XSEG_SCOPE_ALL;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(where == NULL || XSEG_ENTRY_UNDERSTANDS(where, struct xseg_where, pool),
-                       "xseg_trim: where->struct_bytes is %zu: start from XSEG_WHERE_ANY",
-                       where->struct_bytes);
+    XSEG_ENTRY_REQUIRE(where == NULL || XSEG_ENTRY_UNDERSTANDS(where, struct xseg_scope, pool),
+                       "xseg_trim: where->struct_size is %zu: start from XSEG_SCOPE_ALL",
+                       where->struct_size);
     XSEG_ENTRY_REQUIRE(options == NULL ||
                            XSEG_ENTRY_UNDERSTANDS(options, struct xseg_trim_options, wait),
-                       "xseg_trim: options->struct_bytes is %zu: start from XSEG_TRIM_OPTIONS_INIT",
-                       options->struct_bytes);
+                       "xseg_trim: options->struct_size is %zu: start from XSEG_TRIM_OPTIONS_INIT",
+                       options->struct_size);
     XSEG_ENTRY_REQUIRE(out == NULL || XSEG_ENTRY_FILLS(out),
-                       "xseg_trim: out->struct_bytes is %zu: start from XSEG_TRIMMED_INIT",
-                       out->struct_bytes);
+                       "xseg_trim: out->struct_size is %zu: start from XSEG_TRIM_RESULT_INIT",
+                       out->struct_size);
     if (where != NULL)
         XSEG_ENTRY_TAKE(&chosen, where);
     if (options != NULL)
@@ -109,7 +109,7 @@ static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limit_va
     return XSEG_OK;
 }
 
-static xseg_status limit(struct xseg_allocator *allocator, const struct xseg_where *where,
+static xseg_status limit(struct xseg_allocator *allocator, const struct xseg_scope *where,
                          const struct xseg_limit_values *set, struct xseg_limit_values *was)
 {
     struct xseg_device *device = NULL;
@@ -123,23 +123,23 @@ static xseg_status limit(struct xseg_allocator *allocator, const struct xseg_whe
     return status == XSEG_OK ? xseg_allocator_limits(allocator, device, set, was) : status;
 }
 
-xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_where *where,
+xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_scope *where,
                         const struct xseg_limit_values *set, struct xseg_limit_values *was)
 {
-    struct xseg_where chosen = XSEG_WHERE_ANY;
+    struct xseg_scope chosen = XSEG_SCOPE_ALL;
     struct xseg_limit_values before = XSEG_LIMIT_VALUES_INIT, wanted = XSEG_LIMIT_VALUES_INIT;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_where, pool),
-                       "xseg_limits: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
+    XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_scope, pool),
+                       "xseg_limits: where is NULL or of unknown size: start from XSEG_SCOPE_ALL "
                        "and name a device or a pool");
     XSEG_ENTRY_REQUIRE(set == NULL ||
                            XSEG_ENTRY_UNDERSTANDS(set, struct xseg_limit_values, keep_bytes),
-                       "xseg_limits: set->struct_bytes is %zu: start from XSEG_LIMIT_VALUES_INIT",
-                       set->struct_bytes);
+                       "xseg_limits: set->struct_size is %zu: start from XSEG_LIMIT_VALUES_INIT",
+                       set->struct_size);
     XSEG_ENTRY_REQUIRE(was == NULL || XSEG_ENTRY_FILLS(was),
-                       "xseg_limits: was->struct_bytes is %zu: start from XSEG_LIMIT_VALUES_INIT",
-                       was->struct_bytes);
+                       "xseg_limits: was->struct_size is %zu: start from XSEG_LIMIT_VALUES_INIT",
+                       was->struct_size);
     XSEG_ENTRY_TAKE(&chosen, where);
     XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
                        "xseg_limits: pool %s belongs to another allocator",
@@ -170,15 +170,15 @@ xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us)
     return first;
 }
 
-xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_where *where,
+xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_scope *where,
                          size_t bytes)
 {
-    struct xseg_where chosen = XSEG_WHERE_ANY;
+    struct xseg_scope chosen = XSEG_SCOPE_ALL;
     struct xseg_device *device = NULL;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_where, pool),
-                       "xseg_prewarm: where is NULL or of unknown size: start from XSEG_WHERE_ANY "
+    XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_scope, pool),
+                       "xseg_prewarm: where is NULL or of unknown size: start from XSEG_SCOPE_ALL "
                        "and name a device");
     XSEG_ENTRY_TAKE(&chosen, where);
     XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),

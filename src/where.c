@@ -3,15 +3,14 @@
 
 #include "src/entry.h"
 
-xseg_status xseg_where_check(struct xseg_allocator *allocator, const struct xseg_where *where,
-                             struct xseg_where *out)
+xseg_status xseg_where_check(struct xseg_allocator *allocator, const struct xseg_scope *where,
+                             struct xseg_scope *out)
 {
-    *out = (struct xseg_where)XSEG_WHERE_ANY;
+    *out = (struct xseg_scope)XSEG_SCOPE_ALL;
     if (where == NULL)
         return XSEG_OK;
-    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_UNDERSTANDS(where, struct xseg_where, pool),
-                       "where->struct_bytes is %zu: start from XSEG_WHERE_ANY",
-                       where->struct_bytes);
+    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_UNDERSTANDS(where, struct xseg_scope, pool),
+                       "where->struct_size is %zu: start from XSEG_SCOPE_ALL", where->struct_size);
     XSEG_ENTRY_TAKE(out, where);
     XSEG_ENTRY_REQUIRE(out->device >= -1 && out->device < allocator->device_count,
                        "device %d: the driver shows devices 0 to %d, and -1 is all", out->device,
@@ -22,7 +21,7 @@ xseg_status xseg_where_check(struct xseg_allocator *allocator, const struct xseg
 }
 
 struct xseg_device *xseg_where_device(struct xseg_allocator *allocator,
-                                      const struct xseg_where *where, int ordinal)
+                                      const struct xseg_scope *where, int ordinal)
 {
     struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
 
@@ -32,7 +31,7 @@ struct xseg_device *xseg_where_device(struct xseg_allocator *allocator,
     return device;
 }
 
-xseg_status xseg_where_select(struct xseg_device *device, const struct xseg_where *where,
+xseg_status xseg_where_select(struct xseg_device *device, const struct xseg_scope *where,
                               struct xseg_selection *out)
 {
     struct xseg_known_stream *stream = NULL;

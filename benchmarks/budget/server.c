@@ -44,7 +44,7 @@ void require(bool holds, const char *what)
 
     if (holds)
         return;
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     (void)fprintf(stderr, "bench-budget: %s: %s\n", what, text);
     exit(1);
 }
@@ -146,7 +146,7 @@ static struct server_answer obey(struct state *state, const struct server_order 
 {
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct server_answer answer = {0};
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     move_clock(state, order->at_ns);
     if (order->task == SERVER_BEGIN)
@@ -154,7 +154,7 @@ static struct server_answer obey(struct state *state, const struct server_order 
     else if (order->task == SERVER_END)
         end(state, order->session);
     where.device = 0;
-    require(xseg_stats(state->allocator, &where, &stats) == XSEG_OK, "xseg_stats");
+    require(xseg_stats_get(state->allocator, &where, &stats) == XSEG_OK, "xseg_stats_get");
     answer.physical = stats.physical_bytes;
     answer.all_driver_ns = xseg_sim_driver_time();
     for (unsigned i = 0; i < CALLS; i++)

@@ -23,7 +23,7 @@ void require(bool holds, const char *what)
 
     if (holds)
         return;
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     (void)fprintf(stderr, "%s: %s\n", what, text);
     exit(1);
 }
@@ -248,10 +248,10 @@ static uint32_t share(struct engine *engine, struct slot *slot, uint32_t system)
         commit(engine, own, granules);
     }
     if (slot->granules == 0) {
-        require(xseg_range_share(engine->range, offset_of(engine, slot, 0),
+        require(xseg_range_alias(engine->range, offset_of(engine, slot, 0),
                                  granules * engine->granule, engine->range,
                                  offset_of(engine, own, 0)) == XSEG_OK,
-                "xseg_range_share");
+                "xseg_range_alias");
         engine->tally.shared += granules;
         slot->granules = slot->shared = granules;
     }

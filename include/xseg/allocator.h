@@ -25,8 +25,8 @@
  *   hit      a request that the cache serves without the driver; otherwise it is a miss.
  *
  * Stream order: work of one stream runs in order, so a freed block can be reused on its own stream immediately.  Work of
- * another stream on a block must be announced with xseg_use() before the block is freed.  Before a stream is destroyed on
- * which blocks were allocated or used, xseg_stream_gone() must be called (stream.h).
+ * another stream on a block must be announced with xseg_record_stream() before the block is freed.  Before a stream is destroyed on
+ * which blocks were allocated or used, xseg_stream_retire() must be called (stream.h).
  *
  * Threads: every function can be called from any thread at any time, unless its comment says otherwise.
  *
@@ -34,7 +34,7 @@
  *     open an allocator either (XSEG_ERR_DRIVER), since a driver that was initialized in the parent does not work in the
  *     child.  Fork before the first xseg_open(), or start the child by exec.
  *
- * Signals: a signal handler may call xseg_status_text() and no other function, because the interrupted thread can hold a
+ * Signals: a signal handler may call xseg_status_name() and no other function, because the interrupted thread can hold a
  *     lock of the library.  A handler must not leave a call by longjmp().  The library installs no handler.
  *
  * dlclose: the library stays mapped, so calls in progress and handles stay valid.
@@ -44,7 +44,7 @@
  *
  * Errors: an error leaves the blocks, pools and settings of the caller unchanged.  The cache may have changed: cached memory
  *     may have been released or moved, and addresses, host memory or a device context may have been acquired.  Output
- *     parameters are written only on success.  xseg_error_text() returns a message with details.  The following statuses
+ *     parameters are written only on success.  xseg_error_message() returns a message with details.  The following statuses
  *     have the same meaning everywhere.  Functions list them only if there is more to say.
  *       XSEG_ERR_ARGUMENT     a pointer is NULL, a number is out of range, or a handle is of another allocator.
  *       XSEG_ERR_HOST_MEMORY  a host allocation failed.
@@ -82,8 +82,8 @@ enum xseg_log_level {
 
 /** Options of xseg_open().  Initialize with XSEG_OPTIONS_INIT; zero selects the default of each member. */
 struct xseg_options {
-    size_t struct_bytes; /* sizeof(struct xseg_options) */
-    const char *driver;  /* driver library, copied; NULL: $XSEG_DRIVER, else libcuda.so.1 */
+    size_t struct_size; /* sizeof(struct xseg_options) */
+    const char *driver; /* driver library, copied; NULL: $XSEG_DRIVER, else libcuda.so.1 */
     /* Receives log lines without a newline; no lock is held.  NULL: warnings and errors are written to standard error. */
     void (*log)(void *context, enum xseg_log_level level, const char *line);
     void *log_context;
@@ -142,8 +142,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_close(struct xseg_allocator *allocator)
  * @return XSEG_ERR_CONFIG  the string has an error.
  * Cost: no driver call, unless more than hard_limit_mb is in use.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_configure(struct xseg_allocator *allocator,
-                                                   const char *config);
+XSEG_API XSEG_NODISCARD xseg_status xseg_config_set(struct xseg_allocator *allocator,
+                                                    const char *config);
 
 /**
  * Get the configuration as a string that xseg_open() accepts.
@@ -156,8 +156,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_configure(struct xseg_allocator *alloca
  *
  * Cost: no driver call.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_configuration(struct xseg_allocator *allocator, char *text,
-                                                       size_t bytes, size_t *needed);
+XSEG_API XSEG_NODISCARD xseg_status xseg_config_get(struct xseg_allocator *allocator, char *text,
+                                                    size_t bytes, size_t *needed);
 
 /**
  * Get the source of the configuration.
@@ -166,7 +166,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_configuration(struct xseg_allocator *al
  *         for a NULL allocator.
  * Cost: no driver call, no lock.
  */
-XSEG_API const char *xseg_configuration_source(const struct xseg_allocator *allocator);
+XSEG_API const char *xseg_config_source(const struct xseg_allocator *allocator);
 
 /**
  * Allocate device memory in stream order.
@@ -197,7 +197,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_alloc(struct xseg_allocator *allocator,
 
 /** Parameters of xseg_alloc_with().  Initialize with XSEG_REQUEST_INIT. */
 struct xseg_request {
-    size_t struct_bytes;    /* sizeof(struct xseg_request) */
+    size_t struct_size;     /* sizeof(struct xseg_request) */
     int device;             /* CUDA ordinal; ignored if pool is set */
     size_t bytes;           /* as for xseg_alloc() */
     xseg_stream stream;     /* as for xseg_alloc() */
@@ -216,7 +216,7 @@ struct xseg_request {
  * A zeroed block is cleared by a memset on the request's stream; other streams must wait for it as for any work.  On a
  * capturing stream the memset is a node of the graph, so the block is cleared at each launch of the graph.
  *
- * The user value is returned by xseg_block() and xseg_walk() and in the events of the block (struct xseg_history_entry).
+ * The user value is returned by xseg_block_query() and xseg_for_each_block() and in the events of the block (struct xseg_history_entry).
  * The library does not dereference it.
  *
  * @return as xseg_alloc();.
@@ -231,12 +231,12 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_with(struct xseg_allocator *alloc
 /**
  * Free a block.
  *
- * A later request on the block's stream can reuse the block immediately.  If xseg_use() named other streams, the block is
+ * A later request on the block's stream can reuse the block immediately.  If xseg_record_stream() named other streams, the block is
  * pending until the work that these streams contain now has completed.
  *
  * @param ptr  address that xseg_alloc() returned; NULL has no effect.
  *
- * @return XSEG_ERR_NOT_LIVE  no live block starts at ptr; the message describes the address.
+ * @return XSEG_ERR_NOT_ALLOCATED  no live block starts at ptr; the message describes the address.
  *         XSEG_ERR_DRIVER    an event could not be recorded; the block stays live.
  * Cost: no driver call.  With uses, one event record per other stream, and an event create if no event is idle.  With
  *       debug_fill a memset.  With unmap_on_free and guard_page the block's streams are synchronized, and its pages are
@@ -245,22 +245,22 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_with(struct xseg_allocator *alloc
 XSEG_API XSEG_NODISCARD xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr);
 
 enum xseg_block_state {
-    XSEG_BLOCK_LIVE,    /* allocated */
-    XSEG_BLOCK_PENDING, /* freed, but another stream may still use it */
-    XSEG_BLOCK_CACHED,  /* free and mapped */
-    XSEG_BLOCK_HOLE,    /* unmapped */
-    XSEG_BLOCK_BUSY     /* claimed: another call frees, maps or unmaps it */
+    XSEG_BLOCK_ALLOCATED,    /* allocated */
+    XSEG_BLOCK_PENDING_FREE, /* freed, but another stream may still use it */
+    XSEG_BLOCK_CACHED,       /* free and mapped */
+    XSEG_BLOCK_UNMAPPED,     /* unmapped */
+    XSEG_BLOCK_CLAIMED       /* claimed: another call frees, maps or unmaps it */
 };
 
-/** A block and its neighborhood.  Set struct_bytes before the call. */
+/** A block and its neighborhood.  Set struct_size before the call. */
 struct xseg_block_info {
-    size_t struct_bytes; /* sizeof(struct xseg_block_info) */
-    void *base;          /* start address of the block */
-    size_t bytes;        /* size; all of it is usable while the block is live */
-    size_t requested;    /* requested size; of a cached block as in PyTorch's snapshots */
+    size_t struct_size; /* sizeof(struct xseg_block_info) */
+    void *base;         /* start address of the block */
+    size_t bytes;       /* size; all of it is usable while the block is live */
+    size_t requested;   /* requested size; of a cached block as in PyTorch's snapshots */
     enum xseg_block_state state;
     int device;
-    /* Stream that orders the block: the stream of the allocation or, after that stream was retired with xseg_stream_gone(),
+    /* Stream that orders the block: the stream of the allocation or, after that stream was retired with xseg_stream_retire(),
      * the stream that took over the memory. */
     xseg_stream stream;
     struct xseg_pool *pool; /* private pool of the block; NULL: the default pool */
@@ -281,7 +281,7 @@ struct xseg_block_info {
     void *user; /* live, pending: user value of the request, with the key block_user; or NULL */
 };
 /* clang-format off */
-#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_HOLE, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, NULL, 0, 0, NULL, NULL}
+#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_UNMAPPED, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, NULL, 0, 0, NULL, NULL}
 /* clang-format on */
 
 /**
@@ -292,14 +292,15 @@ struct xseg_block_info {
  * The handle in `lender` may have been released since the allocation.
  *
  * @param anywhere  any address in a segment of the allocator.
- * @param out       receives the result, up to out->struct_bytes bytes.
+ * @param out       receives the result, up to out->struct_size bytes.
  *
- * @return XSEG_ERR_NOT_LIVE  no segment contains the address.
+ * @return XSEG_ERR_NOT_ALLOCATED  no segment contains the address.
  * Cost: no driver call.  O(1) for the start of a live block, plus one table entry per 2 MiB of the block.  For other
  *       addresses O(adjacent free blocks).
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_block(struct xseg_allocator *allocator,
-                                               const void *anywhere, struct xseg_block_info *out);
+XSEG_API XSEG_NODISCARD xseg_status xseg_block_query(struct xseg_allocator *allocator,
+                                                     const void *anywhere,
+                                                     struct xseg_block_info *out);
 
 #ifdef __cplusplus
 }

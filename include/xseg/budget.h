@@ -8,7 +8,7 @@
  *         printf("%d: %llu bytes\n", entry->pid, (unsigned long long)entry->taken);
  *         return true; // Continues with the next device or process.
  *     }
- *     xseg_budget_look("team", print_member, NULL);
+ *     xseg_budget_members("team", print_member, NULL);
  *
  * A budget file has slots for 64 processes with 64 devices each.  A process that finds no free slot is not a member and
  * retries once per second; its log and the metric xseg_budget_member report that.
@@ -33,7 +33,7 @@ extern "C" {
  * plausibility only.
  */
 struct xseg_budget_entry {
-    size_t struct_bytes; /* sizeof(struct xseg_budget_entry) of the library */
+    size_t struct_size;  /* sizeof(struct xseg_budget_entry) of the library */
     unsigned slot;       /* slot of the process */
     int pid;             /* process ID in the namespace of the process; for information */
     const char *program; /* program name, arbitrary bytes; for information */
@@ -61,10 +61,10 @@ struct xseg_budget_entry {
  *         XSEG_ERR_BUSY  the file is empty: a process is initializing it; retry.
  * Cost: no driver call.  About ten system calls, and three per process; 350 KiB of host memory during the call.
  */
-XSEG_API xseg_status xseg_budget_look(const char *name,
-                                      bool (*visit)(void *context,
-                                                    const struct xseg_budget_entry *entry),
-                                      void *context);
+XSEG_API xseg_status xseg_budget_members(const char *name,
+                                         bool (*visit)(void *context,
+                                                       const struct xseg_budget_entry *entry),
+                                         void *context);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,7 @@
  *     static bool print_reason(void *context, const struct xseg_reason *reason)
  *     {
  *         (void)context;
- *         printf("%p: %zu bytes, %s\n", reason->base, reason->bytes, xseg_reason_text(reason->kind));
+ *         printf("%p: %zu bytes, %s\n", reason->base, reason->bytes, xseg_reason_message(reason->kind));
  *         return true; // Continues with the next reason.
  *     }
  *     xseg_explain(allocator, NULL, print_reason, NULL, NULL);
@@ -35,9 +35,9 @@ extern "C" {
  *         XSEG_ERR_DRIVER  the stream of the scope does not exist.
  * Cost: no driver call.  An arena's lock is held for 128 blocks at a time.
  */
-XSEG_API xseg_status xseg_walk(struct xseg_allocator *allocator, const struct xseg_where *where,
-                               bool (*visit)(void *context, const struct xseg_block_info *block),
-                               void *context);
+XSEG_API xseg_status xseg_for_each_block(
+    struct xseg_allocator *allocator, const struct xseg_scope *where,
+    bool (*visit)(void *context, const struct xseg_block_info *block), void *context);
 
 /** Reason why memory is reserved.  If several apply, the first in this order: LIVE, PENDING, BUSY, REGISTERED, PINNED,
  * EXPORTED, POOL, CAPTURE, STREAM, BORROWED, FLOOR, DECAY, POLICY. */
@@ -59,7 +59,7 @@ enum xseg_reason_kind {
 
 /** A run of adjacent pages with the same reason and block, or a classic segment. */
 struct xseg_reason {
-    size_t struct_bytes; /* sizeof(struct xseg_reason) of the library */
+    size_t struct_size; /* sizeof(struct xseg_reason) of the library */
     enum xseg_reason_kind kind;
     int device;
     xseg_stream stream; /* stream of the memory */
@@ -82,10 +82,10 @@ struct xseg_reason {
     bool is_single_page;       /* `block` has the whole page (single_page in pool.h) */
 };
 
-/** Sums in bytes.  Set struct_bytes before the call. */
-struct xseg_explained {
-    size_t struct_bytes; /* sizeof(struct xseg_explained) */
-    uint64_t reserved;   /* sum of the kinds, equal to reserved_bytes of the statistics */
+/** Sums in bytes.  Set struct_size before the call. */
+struct xseg_explain_result {
+    size_t struct_size; /* sizeof(struct xseg_explain_result) */
+    uint64_t reserved;  /* sum of the kinds, equal to reserved_bytes of the statistics */
     uint64_t live, pending, busy, pool, pinned, capture, stream, floor, decay, policy; /* by kind */
     uint64_t live_itself; /* part of `live` that is in live blocks */
     uint64_t page_cache;  /* not reserved: idle pages (page_cache_mb); 0 for a pool or stream */
@@ -95,7 +95,7 @@ struct xseg_explained {
     uint64_t borrowed;             /* by kind */
 };
 /* clang-format off */
-#define XSEG_EXPLAINED_INIT {sizeof(struct xseg_explained), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XSEG_EXPLAIN_RESULT_INIT {sizeof(struct xseg_explain_result), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**
@@ -107,23 +107,23 @@ struct xseg_explained {
  * @param where    scope; NULL: all memory.  A pool includes blocks of the default pool in its memory (use_on_oom).
  * @param visit    called for each reason, which is valid during the call; returns false to end the walk.  May be NULL.
  * @param context  first argument of visit.
- * @param out      receives the sums, up to out->struct_bytes bytes; may be NULL.
+ * @param out      receives the sums, up to out->struct_size bytes; may be NULL.
  *
  * @return XSEG_OK          also if visit ended the walk.
  *         XSEG_ERR_DRIVER  the stream of the scope does not exist.
  * Cost: a stream query for each stream with idle memory, and cuMemGetInfo with device_free_min_mb.  O(blocks): the lock of each
  *       arena is held during its walk, and misses on the device wait.
  */
-XSEG_API xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_where *where,
+XSEG_API xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_scope *where,
                                   bool (*visit)(void *context, const struct xseg_reason *reason),
-                                  void *context, struct xseg_explained *out);
+                                  void *context, struct xseg_explain_result *out);
 
 /**
  * Get the description of a reason, such as "a live block lies on it".
  *
  * @return a static string; "unknown" for other numbers.
  */
-XSEG_API const char *xseg_reason_text(enum xseg_reason_kind kind);
+XSEG_API const char *xseg_reason_message(enum xseg_reason_kind kind);
 
 #ifdef __cplusplus
 }

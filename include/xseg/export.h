@@ -79,7 +79,7 @@ struct xseg_page_handle {
  * @param token   receives the token.
  * @param offset  receives the offset of the block in the run, in bytes; may be NULL.  The importer needs it as well.
  *
- * @return XSEG_ERR_NOT_LIVE     no live block starts at ptr.
+ * @return XSEG_ERR_NOT_ALLOCATED     no live block starts at ptr.
  *         XSEG_ERR_UNSUPPORTED  the block's pool is not exportable, or the segment is classic.
  *         XSEG_ERR_PAUSED       the block's pool is paused.
  *         XSEG_ERR_FILE         no socket or random number is available; see `ulimit -n`.
@@ -125,7 +125,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_export_handles(struct xseg_allocator *a
  * Close one export of an address, the oldest: once for each xseg_export() and xseg_export_handles().  The block may have
  * been freed.  Importers keep what they have mapped.  A token is valid until all exports of its run are closed.
  *
- * @return XSEG_ERR_NOT_LIVE  ptr is not exported.
+ * @return XSEG_ERR_NOT_ALLOCATED  ptr is not exported.
  * Threads: any; waits for a growth or trim of the device.
  * Cost: no driver call.
  */
@@ -146,7 +146,7 @@ XSEG_API xseg_status xseg_export_close(struct xseg_allocator *allocator, void *p
  *         XSEG_ERR_FILE         the exporter does not answer within 10 seconds: it has ended, has closed its allocator, or runs as another
  *                               user or in another network namespace.  Or this process cannot
  *                               open as many descriptors as there are pages (`ulimit -n`).
- *         XSEG_ERR_NOT_LIVE     the exporter has closed the export.
+ *         XSEG_ERR_NOT_ALLOCATED     the exporter has closed the export.
  *         XSEG_ERR_UNSUPPORTED  the device has no virtual memory management.
  *         XSEG_ERR_DRIVER       also: the exporter's driver made no descriptor.
  *         XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY  as xseg_alloc()
@@ -183,7 +183,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_import_handles(struct xseg_allocator *a
  *
  * @param base  as xseg_import() or xseg_import_handles() returned it.
  *
- * @return XSEG_ERR_NOT_LIVE  nothing is imported at base.
+ * @return XSEG_ERR_NOT_ALLOCATED  nothing is imported at base.
  *         XSEG_ERR_BUSY      a capture is active on the device
  * Threads: any; waits for a growth or trim of the device.
  * Cost: one unmap (one per page where the driver requires that), one address-free.

@@ -8,10 +8,10 @@
  *         printf("%d %p %llu\n", entry->action, entry->base, (unsigned long long)entry->bytes);
  *         return true; // Continues with the next event.
  *     }
- *     xseg_configure(allocator, "history:all,history_stacks:alloc");
- *     xseg_history_walk(allocator, 0, print_event, NULL, NULL);
+ *     xseg_config_set(allocator, "history:all,history_stacks:alloc");
+ *     xseg_for_each_event(allocator, 0, print_event, NULL, NULL);
  *
- * Five configuration keys select what is recorded; xseg_configure() changes them at run time:
+ * Five configuration keys select what is recorded; xseg_config_set() changes them at run time:
  *
  *     history         nothing (default); state: time and stack of each live block; all: events as well.
  *     history_stacks  stacks: none (default); state: of live blocks; alloc: also of events that allocate; all: of all events.
@@ -58,7 +58,7 @@ enum xseg_history_action {
 
 /** An event. */
 struct xseg_history_entry {
-    size_t struct_bytes; /* sizeof(struct xseg_history_entry) of the library */
+    size_t struct_size; /* sizeof(struct xseg_history_entry) of the library */
     enum xseg_history_action action;
     int device;
     xseg_stream stream;
@@ -80,10 +80,10 @@ struct xseg_history_entry {
 
 /** Size of the history.  Initialize with XSEG_HISTORY_SUMMARY_INIT. */
 struct xseg_history_summary {
-    size_t struct_bytes; /* sizeof(struct xseg_history_summary) */
-    uint64_t events;     /* events of the walk */
-    uint64_t lost;       /* events that newer events have replaced (history_events) */
-    uint64_t stacks;     /* distinct stacks since xseg_open() */
+    size_t struct_size; /* sizeof(struct xseg_history_summary) */
+    uint64_t events;    /* events of the walk */
+    uint64_t lost;      /* events that newer events have replaced (history_events) */
+    uint64_t stacks;    /* distinct stacks since xseg_open() */
     uint64_t
         stacks_lost; /* stacks that were not recorded: the table was full, or out of host memory */
     uint64_t stack_bytes; /* host memory of stacks, which struct xseg_statistics does not contain */
@@ -105,10 +105,10 @@ struct xseg_history_summary {
  *
  * Cost: no driver call.  Host memory of 64 bytes per event, 72 with block_user.  Locks the device and each arena briefly.
  */
-XSEG_API xseg_status xseg_history_walk(struct xseg_allocator *allocator, int device,
-                                       bool (*visit)(void *context,
-                                                     const struct xseg_history_entry *entry),
-                                       void *context, struct xseg_history_summary *summary);
+XSEG_API xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
+                                         bool (*visit)(void *context,
+                                                       const struct xseg_history_entry *entry),
+                                         void *context, struct xseg_history_summary *summary);
 
 /**
  * Discard all recorded events and the count of lost ones.  Live blocks keep their time and stack.
@@ -121,7 +121,7 @@ XSEG_API xseg_status xseg_history_clear(struct xseg_allocator *allocator, int de
 
 /** A frame of a call stack.  Strings are valid until xseg_close(). */
 struct xseg_history_frame {
-    size_t struct_bytes;      /* sizeof(struct xseg_history_frame) of the library */
+    size_t struct_size;       /* sizeof(struct xseg_history_frame) of the library */
     const void *pc;           /* return address */
     const char *module;       /* path of the ELF file; NULL: none */
     const char *build_id;     /* of the file, in hexadecimal digits; NULL: none */
@@ -164,8 +164,8 @@ XSEG_API const char *xseg_history_stacks_by(struct xseg_allocator *allocator);
 
 /** Callbacks that identify frames of an interpreter, such as Python.  Initialize with XSEG_HISTORY_HOOK_INIT. */
 struct xseg_history_hook {
-    size_t struct_bytes; /* sizeof(struct xseg_history_hook) */
-    void *context;       /* first argument of each callback */
+    size_t struct_size; /* sizeof(struct xseg_history_hook) */
+    void *context;      /* first argument of each callback */
     /* Returns the number of the calling thread's frames, or 0.  Called for each recorded stack, without a lock. */
     uint32_t (*gather)(void *context);
     /* Writes the frames of a number as text of at most `bytes` with terminator; false: unknown number.  May be NULL. */

@@ -8,7 +8,7 @@
  *         printf("%s:%s\n", key->name, key->value);
  *         return true; // Continues with the next key.
  *     }
- *     xseg_keys("expandable_segments:True", NULL, print_key, NULL);
+ *     xseg_config_keys("expandable_segments:True", NULL, print_key, NULL);
  */
 #ifndef XSEG_KEY_H
 #define XSEG_KEY_H
@@ -24,7 +24,7 @@ extern "C" {
 
 /** A key of the configuration string. */
 struct xseg_key {
-    size_t struct_bytes;  /* sizeof(struct xseg_key) of the library */
+    size_t struct_size;   /* sizeof(struct xseg_key) of the library */
     const char *name;     /* as in the configuration string */
     const char *accepts;  /* accepted values, such as "True or False" */
     const char *meaning;  /* description */
@@ -39,7 +39,7 @@ struct xseg_key {
  * Parse a configuration as xseg_open() does, and visit all keys in the order of docs/options.md.  No allocator is opened.
  *
  * @param config   configuration string; NULL: the environment, as for xseg_open().
- * @param source   receives the source of the configuration as xseg_configuration_source(), a static string; may be NULL.
+ * @param source   receives the source of the configuration as xseg_config_source(), a static string; may be NULL.
  * @param visit    called for each key, which is valid during the call; returns false to end the visits.  NULL: only parse.
  * @param context  first argument of visit.
  *
@@ -48,9 +48,9 @@ struct xseg_key {
  * Threads: any; no thread may change the environment concurrently.
  * Cost: no driver call, no lock.
  */
-XSEG_API xseg_status xseg_keys(const char *config, const char **source,
-                               bool (*visit)(void *context, const struct xseg_key *key),
-                               void *context);
+XSEG_API xseg_status xseg_config_keys(const char *config, const char **source,
+                                      bool (*visit)(void *context, const struct xseg_key *key),
+                                      void *context);
 
 #ifdef __cplusplus
 }

@@ -31,7 +31,7 @@ extern "C" {
  * @param ptr    any address in a live block.
  * @param bytes  size of the part, not 0; it ends in the block.
  *
- * @return XSEG_ERR_NOT_LIVE  ptr is not in a live block.
+ * @return XSEG_ERR_NOT_ALLOCATED  ptr is not in a live block.
  *         XSEG_ERR_PAUSED    the pool of the block is paused.
  *         XSEG_ERR_BUSY      another call has claimed the memory, or a page has 2^32 - 1 pins.
  * Threads: any; waits for a growth or trim of the device.
@@ -45,7 +45,7 @@ XSEG_API xseg_status xseg_pin(struct xseg_allocator *allocator, const void *ptr,
  * Pins of descriptors and registrations are counted separately and are not released by this function.
  *
  * @return XSEG_ERR_ARGUMENT  a page of the part is not pinned; no pin is released.
- *         XSEG_ERR_NOT_LIVE  the part is in no segment.
+ *         XSEG_ERR_NOT_ALLOCATED  the part is in no segment.
  * Threads: any; waits for a growth or trim of the device.
  * Cost: no driver call.
  */
@@ -53,7 +53,7 @@ XSEG_API xseg_status xseg_unpin(struct xseg_allocator *allocator, const void *pt
 
 /** A run of mapped pages of one size and generation, or a classic segment. */
 struct xseg_mapping {
-    size_t struct_bytes; /* sizeof(struct xseg_mapping) of the library */
+    size_t struct_size; /* sizeof(struct xseg_mapping) of the library */
     int device;
     void *base;             /* start address */
     size_t bytes;           /* size of the run */
@@ -83,9 +83,9 @@ struct xseg_mapping {
  * Threads: any; waits for a growth or trim of the device.
  * Cost: no driver call.
  */
-XSEG_API xseg_status xseg_mappings(struct xseg_allocator *allocator, const struct xseg_where *where,
-                                   bool (*visit)(void *context, const struct xseg_mapping *mapping),
-                                   void *context);
+XSEG_API xseg_status xseg_for_each_mapping(
+    struct xseg_allocator *allocator, const struct xseg_scope *where,
+    bool (*visit)(void *context, const struct xseg_mapping *mapping), void *context);
 
 #ifdef __cplusplus
 }

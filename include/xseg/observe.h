@@ -2,14 +2,14 @@
 /*
  * Observers: callbacks on memory pressure, events, and changes of mappings.
  *
- *     static bool shrink_cache(void *context, const struct xseg_shortage *shortage)
+ *     static bool shrink_cache(void *context, const struct xseg_oom_info *shortage)
  *     {
  *         return cache_shrink(context, shortage->bytes); // True retries the request.
  *     }
  *     struct xseg_observer observer = XSEG_OBSERVER_INIT;
  *     observer.context = cache;
  *     observer.short_of_memory = shrink_cache; // Runs before a request fails.
- *     xseg_observe(allocator, &observer, &id);
+ *     xseg_observer_add(allocator, &observer, &id);
  *
  * Callbacks run without a lock of the library, in the thread whose call caused them (except `trace`), and several threads can
  * be in one callback.  A callback may call the library unless its comment says otherwise.  Requests from a callback are served
@@ -25,8 +25,8 @@ extern "C" {
 #endif
 
 /** A request that failed, or that needs memory.  Valid during the call. */
-struct xseg_shortage {
-    size_t struct_bytes; /* sizeof(struct xseg_shortage) of the library */
+struct xseg_oom_info {
+    size_t struct_size; /* sizeof(struct xseg_oom_info) of the library */
     int device;
     xseg_stream stream;
     struct xseg_pool *pool; /* private pool of the request, or NULL */
@@ -56,7 +56,7 @@ enum xseg_trace_action {
 
 /** An event.  Valid during the call. */
 struct xseg_trace_entry {
-    size_t struct_bytes; /* sizeof(struct xseg_trace_entry) of the library */
+    size_t struct_size; /* sizeof(struct xseg_trace_entry) of the library */
     enum xseg_trace_action action;
     int device;
     xseg_stream stream;     /* stream of the block or segment */
@@ -67,15 +67,15 @@ struct xseg_trace_entry {
 
 /** Callbacks of an observer; any may be NULL.  Initialize with XSEG_OBSERVER_INIT. */
 struct xseg_observer {
-    size_t struct_bytes; /* sizeof(struct xseg_observer) */
-    void *context;       /* first argument of each callback */
+    size_t struct_size; /* sizeof(struct xseg_observer) */
+    void *context;      /* first argument of each callback */
     /* A request fits neither in the cache nor in free memory of the device.  The callback frees memory and returns true to retry the
      * request, at most XSEG_ASKS_MOST times per request. */
-    bool (*short_of_memory)(void *context, const struct xseg_shortage *shortage);
+    bool (*short_of_memory)(void *context, const struct xseg_oom_info *shortage);
     /* A request failed (num_ooms). */
-    void (*out_of_memory)(void *context, const struct xseg_shortage *shortage);
+    void (*out_of_memory)(void *context, const struct xseg_oom_info *shortage);
     /* throw_on_cudamalloc_oom rejected a request (num_oom_rejections). */
-    void (*rejected)(void *context, const struct xseg_shortage *shortage);
+    void (*rejected)(void *context, const struct xseg_oom_info *shortage);
     /* An event of a block or segment.  One thread at a time delivers the events in order, also those of other threads,
      * before its call returns, and before `leaving` and `came` are called unless another thread delivers.  On host
      * allocation failure events are omitted.  The callback must not allocate or free with this allocator. */
@@ -98,13 +98,13 @@ struct xseg_observer {
  * Add an observer.  Observers are called in the order in which they were added.
  *
  * @param observer  callbacks, copied.
- * @param id        receives the ID for xseg_unobserve(), not 0.
+ * @param id        receives the ID for xseg_observer_remove(), not 0.
  *
  * @return XSEG_ERR_ARGUMENT  also: all callbacks are NULL.
  * Cost: no driver call.  With `trace` every allocation and free takes a lock that all threads share.
  */
-XSEG_API xseg_status xseg_observe(struct xseg_allocator *allocator,
-                                  const struct xseg_observer *observer, uint64_t *id);
+XSEG_API xseg_status xseg_observer_add(struct xseg_allocator *allocator,
+                                       const struct xseg_observer *observer, uint64_t *id);
 
 /**
  * Remove an observer.  No callback of it runs after the return.
@@ -114,7 +114,7 @@ XSEG_API xseg_status xseg_observe(struct xseg_allocator *allocator,
  * Threads: any; waits for callbacks of the observer in other threads.
  * Cost: no driver call.
  */
-XSEG_API xseg_status xseg_unobserve(struct xseg_allocator *allocator, uint64_t id);
+XSEG_API xseg_status xseg_observer_remove(struct xseg_allocator *allocator, uint64_t id);
 
 #ifdef __cplusplus
 }

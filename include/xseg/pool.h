@@ -41,11 +41,11 @@ struct xseg_pool_memory {
 struct xseg_statistics;
 
 /** Maximum length of the name of a pool in bytes, without the terminator. */
-#define XSEG_POOL_NAME_MOST 63
+#define XSEG_POOL_NAME_MAX 63
 
 /** Options of xseg_pool_create().  Initialize with XSEG_POOL_OPTIONS_INIT. */
 struct xseg_pool_options {
-    size_t struct_bytes;  /* sizeof(struct xseg_pool_options) */
+    size_t struct_size;   /* sizeof(struct xseg_pool_options) */
     uint64_t limit_bytes; /* maximum of reserved memory; 0: unlimited (xseg_limits()) */
     bool no_split;        /* serve a request with a whole cached block */
     bool use_on_oom;      /* let the default pool use cached memory under memory pressure */
@@ -142,7 +142,7 @@ XSEG_API xseg_status xseg_pool_retain(struct xseg_pool *pool);
  * Decrement the reference count of a pool.
  *
  * After the last release the pool serves no requests.  Its live blocks stay valid and are freed as usual.  Its cached memory
- * is released by the next trim or under memory pressure; until then xseg_walk(), xseg_explain() and xseg_mappings() return
+ * is released by the next trim or under memory pressure; until then xseg_for_each_block(), xseg_explain() and xseg_for_each_mapping() return
  * the pool.  The pool is destroyed when its last memory is released.
  *
  * The last release invalidates the handle, unless the pool has a `gone` callback.  With a callback the handle is valid for
@@ -197,7 +197,7 @@ struct xseg_checkpoint;
  *
  * Blocks of the default pool that use memory of this pool (use_on_oom), and decommitted granules, are not recorded.
  *
- * @param out  receives the checkpoint; destroy it with xseg_checkpoint_end().
+ * @param out  receives the checkpoint; destroy it with xseg_checkpoint_destroy().
  *
  * @return XSEG_ERR_BUSY      the pool has pending blocks, a capture is active, or another call has claimed a granule of a
  *                            range of the pool.
@@ -209,7 +209,7 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_pool_checkpoint(struct xseg_pool *pool,
                                                          struct xseg_checkpoint **out);
 
 /** Destroy a checkpoint.  No other call may use it concurrently.  NULL has no effect. */
-XSEG_API void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint);
+XSEG_API void xseg_checkpoint_destroy(struct xseg_checkpoint *checkpoint);
 
 /**
  * Restore a pool to a checkpoint.
@@ -228,7 +228,7 @@ XSEG_API void xseg_checkpoint_end(struct xseg_checkpoint *checkpoint);
  * @param context  first argument of `moved`.
  *
  * @return XSEG_ERR_BUSY      live blocks have uses, the pool has pending blocks, or a capture is active.  Or memory of the
- *                            checkpoint is unmapped, in use by the default pool, or part of an alias (xseg_range_share());
+ *                            checkpoint is unmapped, in use by the default pool, or part of an alias (xseg_range_alias());
  *                            a granule waits for another stream; another call has claimed a granule.
  *         XSEG_ERR_PAUSED    the pool is paused.
  *         XSEG_ERR_ARGUMENT  also: the checkpoint is of another pool, or the pool has been released.
@@ -253,8 +253,8 @@ XSEG_API xseg_status xseg_pool_restore(struct xseg_pool *pool,
  *
  * Cost: no driver call.
  */
-XSEG_API xseg_status xseg_pool_holds(struct xseg_pool *pool, void *const *ptrs, size_t count,
-                                     bool *exactly);
+XSEG_API xseg_status xseg_pool_check_live(struct xseg_pool *pool, void *const *ptrs, size_t count,
+                                          bool *exactly);
 
 /** Destination of the contents of a paused pool. */
 enum xseg_keep {

@@ -18,14 +18,14 @@
  *   commit          map pages in granules.
  *   decommit        unmap pages in stream order.
  *   pending unmap   decommitted, while the stream may still use the memory.  Such a granule can be recommitted.
- *   mapping, alias  a granule that maps a physical page; a page with several mappings is aliased (xseg_range_share()).
+ *   mapping, alias  a granule that maps a physical page; a page with several mappings is aliased (xseg_range_alias()).
  *
  * Offsets and sizes are in bytes and multiples of a granule.
  *
  * A range belongs to a pool, and the functions of pools and scopes apply to it: statistics, limits, checkpoints, pause and
  * resume, pins, registrations, history.  Committed bytes count as reserved and allocated, bytes that are pending unmap as
- * reserved and active.  No allocations are counted, and an aliased page counts once.  Observers and the functions xseg_block(),
- * xseg_walk(), xseg_explain() and xseg_mappings() report adjacent committed granules as a live block, adjacent granules that
+ * reserved and active.  No allocations are counted, and an aliased page counts once.  Observers and the functions xseg_block_query(),
+ * xseg_for_each_block(), xseg_explain() and xseg_for_each_mapping() report adjacent committed granules as a live block, adjacent granules that
  * are pending unmap as a pending block, and other granules as unmapped.  xseg_free() rejects addresses of a range.
  *
  * Memory that is pending unmap is unmapped after its stream has completed, by the next call that polls.  Calls of ranges of the
@@ -38,9 +38,9 @@
  *     xseg_range_commit()             maps memory    BUSY           ARGUMENT       recommits it
  *     xseg_range_decommit()           ARGUMENT       BUSY           pending unmap  ARGUMENT
  *     xseg_range_hold()               allowed        BUSY           allowed        defers the unmap
- *     xseg_range_let_go()             allowed        BUSY           allowed        unmaps after the stream
- *     xseg_range_share() onto it      maps memory    BUSY           ARGUMENT       ARGUMENT
- *     xseg_range_share() from it      ARGUMENT       BUSY           allowed        ARGUMENT
+ *     xseg_range_unhold()             allowed        BUSY           allowed        unmaps after the stream
+ *     xseg_range_alias() onto it      maps memory    BUSY           ARGUMENT       ARGUMENT
+ *     xseg_range_alias() from it      ARGUMENT       BUSY           allowed        ARGUMENT
  *     xseg_range_release()            allowed        BUSY           BUSY           waits for the stream
  *     xseg_pin()                      NOT_LIVE       BUSY           allowed        NOT_LIVE
  *     xseg_export()                   NOT_LIVE       BUSY           allowed        NOT_LIVE
@@ -68,7 +68,7 @@ struct xseg_range;
 
 /** Options of xseg_range_reserve().  Initialize with XSEG_RANGE_OPTIONS_INIT. */
 struct xseg_range_options {
-    size_t struct_bytes; /* sizeof(struct xseg_range_options) */
+    size_t struct_size; /* sizeof(struct xseg_range_options) */
     struct xseg_pool
         *pool; /* pool of the range, which the range retains; NULL: a new pool for this range */
     uint64_t page_bytes;  /* page size, a multiple of the driver's granularity of 2 MiB; 0: 2 MiB */
@@ -204,7 +204,7 @@ XSEG_API xseg_status xseg_range_hold(struct xseg_range *range, uint64_t offset, 
  *         XSEG_ERR_ARGUMENT  also: a granule is not held.
  * Cost: one event record if a granule is pending unmap.
  */
-XSEG_API xseg_status xseg_range_let_go(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+XSEG_API xseg_status xseg_range_unhold(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                                        xseg_stream stream);
 
 /**
@@ -229,13 +229,13 @@ XSEG_API xseg_status xseg_range_let_go(struct xseg_range *range, uint64_t offset
  *                             differ in pool or page size.
  * Cost: one map per page; one set-access per contiguous run.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_range_share(struct xseg_range *range, uint64_t offset,
+XSEG_API XSEG_NODISCARD xseg_status xseg_range_alias(struct xseg_range *range, uint64_t offset,
                                                      uint64_t bytes, struct xseg_range *from,
                                                      uint64_t from_offset);
 
-/** State of a range.  Set struct_bytes before the call. */
+/** State of a range.  Set struct_size before the call. */
 struct xseg_range_info {
-    size_t struct_bytes; /* sizeof(struct xseg_range_info) */
+    size_t struct_size;  /* sizeof(struct xseg_range_info) */
     void *base;          /* start address */
     uint64_t bytes;      /* size */
     uint64_t page_bytes; /* size of a granule */
@@ -257,7 +257,7 @@ struct xseg_range_info {
 /**
  * Query the state of a range.
  *
- * @param out  receives the state, up to out->struct_bytes bytes.
+ * @param out  receives the state, up to out->struct_size bytes.
  *
  * Threads: any; waits for a growth or trim of the device.
  * Cost: no driver call.

@@ -49,7 +49,7 @@ enum xseg_dmabuf_flags {
  *                 xseg_dmabuf_close().
  * @param offset   receives the offset of the range in the descriptor, in bytes.
  *
- * @return XSEG_ERR_NOT_LIVE     a part of the range is not mapped; the message has its address.
+ * @return XSEG_ERR_NOT_ALLOCATED     a part of the range is not mapped; the message has its address.
  *         XSEG_ERR_UNSUPPORTED  a page was created without `rdma`, or the driver has no dma-buf support.
  *         XSEG_ERR_PAUSED       the pool is paused.
  *         XSEG_ERR_BUSY         XSEG_DMABUF_PIN: another call has claimed the memory, or a page has 2^32 - 1 pins.
@@ -78,7 +78,7 @@ XSEG_API xseg_status xseg_dmabuf_close(struct xseg_allocator *allocator, int fd)
 
 /** A run of memory in a registered range. */
 struct xseg_registered {
-    size_t struct_bytes; /* sizeof(struct xseg_registered) of the library */
+    size_t struct_size; /* sizeof(struct xseg_registered) of the library */
     int device;
     void *base;   /* start address of the run in the range */
     size_t bytes; /* size of the run in the range */
@@ -87,8 +87,8 @@ struct xseg_registered {
 
 /** Callbacks of a registration.  Initialize with XSEG_REGISTRAR_INIT. */
 struct xseg_registrar {
-    size_t struct_bytes; /* sizeof(struct xseg_registrar) */
-    void *context;       /* first argument of each callback */
+    size_t struct_size; /* sizeof(struct xseg_registrar) */
+    void *context;      /* first argument of each callback */
     /* Registers a run before it serves a request.  Returns false if it is not registered: `leave` is not called then. */
     bool (*enter)(void *context, struct xseg_registered *run);
     /* Deregisters a run before some of it is unmapped; no work is queued on that part.  The rest enters again. */
@@ -115,7 +115,7 @@ struct xseg_registrar {
  * @param registrar  callbacks, copied.
  * @param id         receives the ID for xseg_unregister(), not 0.
  *
- * @return XSEG_ERR_NOT_LIVE     the range has no memory.
+ * @return XSEG_ERR_NOT_ALLOCATED     the range has no memory.
  *         XSEG_ERR_PAUSED       the pool is paused; register after it is resumed.
  *         XSEG_ERR_UNSUPPORTED  `enter` rejected a run; `leave` was called for the runs before.
  *         XSEG_ERR_BUSY         another call has claimed memory of the range, or a page has 2^32 - 1 pins; retry.

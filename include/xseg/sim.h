@@ -92,7 +92,7 @@ enum xseg_sim_address_order {
 
 /** Settings of the simulated machine.  Initialize with XSEG_SIM_SETTINGS_INIT; zero selects the default of each member. */
 struct xseg_sim_settings {
-    size_t struct_bytes;     /* sizeof(struct xseg_sim_settings) */
+    size_t struct_size;      /* sizeof(struct xseg_sim_settings) */
     unsigned devices;        /* number of devices; 0: 1 */
     uint64_t memory_bytes;   /* memory of each device; 0: 80 GiB */
     uint64_t address_bytes;  /* VA that can be reserved; 0: 128 TiB */
@@ -154,7 +154,7 @@ XSEG_API bool xseg_sim_failed(void);
 
 /** Description of a fault.  XSEG_SIM_FAULT_INIT selects the next call of any name, once. */
 struct xseg_sim_fault {
-    size_t struct_bytes;     /* sizeof(struct xseg_sim_fault) */
+    size_t struct_size;      /* sizeof(struct xseg_sim_fault) */
     const char *call;        /* name without a version suffix; NULL: any call that can fail */
     uint64_t address, bytes; /* only calls with an address in this range; bytes 0: all calls */
     uint64_t nth;            /* 1 selects the next such call */

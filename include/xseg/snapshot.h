@@ -3,7 +3,7 @@
  * Snapshots: all memory of the allocator and its history, in PyTorch's format.
  *
  *     if (xseg_snapshot(allocator, "snapshot.pickle", NULL) != XSEG_OK)
- *         return 1; // xseg_error_text() returns the reason of the system.
+ *         return 1; // xseg_error_message() returns the reason of the system.
  *
  * The file is a pickle as torch.cuda.memory._dump_snapshot() writes it.  `python -m torch.cuda._memory_viz`, PyTorch's memory
  * visualizer and `xseg replay` read it.  Data without a place in PyTorch's format is under the key `xseg` (docs/snapshots.md).
@@ -21,7 +21,7 @@ extern "C" {
 
 /** Options of xseg_snapshot().  Initialize with XSEG_SNAPSHOT_OPTIONS_INIT. */
 struct xseg_snapshot_options {
-    size_t struct_bytes; /* sizeof(struct xseg_snapshot_options) */
+    size_t struct_size;  /* sizeof(struct xseg_snapshot_options) */
     bool without_events; /* write segments and blocks only */
     uint64_t
         host_bytes;   /* host memory for copies of events, 64 bytes each; 0: see xseg_snapshot() */

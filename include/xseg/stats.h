@@ -2,10 +2,10 @@
 /*
  * Statistics with PyTorch's names and definitions.
  *
- *     struct xseg_where scope = XSEG_WHERE_ANY;
+ *     struct xseg_scope scope = XSEG_SCOPE_ALL;
  *     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
  *     scope.device = 0;
- *     if (xseg_stats(allocator, &scope, &stats) == XSEG_OK) // Takes no lock that an allocation waits for.
+ *     if (xseg_stats_get(allocator, &scope, &stats) == XSEG_OK) // Takes no lock that an allocation waits for.
  *         printf("%llu of %llu bytes\n", (unsigned long long)stats.allocated_bytes[XSEG_STAT_ALL].current,
  *                (unsigned long long)stats.reserved_bytes[XSEG_STAT_ALL].current);
  *
@@ -31,7 +31,7 @@ enum xseg_stat_group { XSEG_STAT_ALL, XSEG_STAT_SMALL, XSEG_STAT_LARGE, XSEG_STA
 
 /** Statistics of one device or private pool.  Initialize with XSEG_STATISTICS_INIT. */
 struct xseg_statistics {
-    size_t struct_bytes; /* sizeof(struct xseg_statistics) */
+    size_t struct_size; /* sizeof(struct xseg_statistics) */
     /* For all pools, small pools and large pools: enum xseg_stat_group. */
     struct xseg_stat allocation[XSEG_STAT_GROUPS];           /* live blocks */
     struct xseg_stat segment[XSEG_STAT_GROUPS];              /* classic segments */
@@ -76,15 +76,15 @@ struct xseg_statistics {
  * pool that the default pool uses (use_on_oom) counts as reserved by the pool and as allocated by the default pool.
  *
  * @param where  names one device or one private pool, and no stream.
- * @param out    receives the statistics, up to out->struct_bytes bytes.
+ * @param out    receives the statistics, up to out->struct_size bytes.
  *
  * @return XSEG_ERR_UNSUPPORTED  the scope names a stream.
  * Cost: no driver call once the device is open.  Statistics of a pool are O(arenas of the pool) and take no lock of the fast
  *       path, so they can be polled.  host_bytes needs a system call for each pool of a stream, and up to two for
- *       each segment; it is skipped if struct_bytes ends before that member.
+ *       each segment; it is skipped if struct_size ends before that member.
  */
-XSEG_API xseg_status xseg_stats(struct xseg_allocator *allocator, const struct xseg_where *where,
-                                struct xseg_statistics *out);
+XSEG_API xseg_status xseg_stats_get(struct xseg_allocator *allocator,
+                                    const struct xseg_scope *where, struct xseg_statistics *out);
 
 /** Statistics that xseg_stats_reset() resets. */
 enum {
@@ -95,11 +95,11 @@ enum {
 /**
  * Reset statistics of one device or one private pool, independently of each other.
  *
- * @param where  as for xseg_stats().
+ * @param where  as for xseg_stats_get().
  * @param what   XSEG_RESET_PEAK, XSEG_RESET_ACCUMULATED, or both.
  */
 XSEG_API xseg_status xseg_stats_reset(struct xseg_allocator *allocator,
-                                      const struct xseg_where *where, unsigned what);
+                                      const struct xseg_scope *where, unsigned what);
 
 /** Number of calls of one driver entry point by an allocator. */
 struct xseg_driver_call {
@@ -121,9 +121,9 @@ XSEG_API xseg_status xseg_driver_calls(struct xseg_allocator *allocator,
                                        size_t *count);
 
 /** Memory of one device. */
-struct xseg_device_figures {
-    size_t struct_bytes; /* sizeof(struct xseg_device_figures) of the library */
-    int device;          /* CUDA ordinal, equal to the index in the array */
+struct xseg_device_stats {
+    size_t struct_size; /* sizeof(struct xseg_device_stats) of the library */
+    int device;         /* CUDA ordinal, equal to the index in the array */
     bool is_open; /* false: the allocator has not used the device, and the members below are 0 */
     bool is_lost; /* all requests fail with XSEG_ERR_DEVICE_LOST */
     uint64_t total_bytes;    /* memory of the device */
@@ -148,15 +148,15 @@ struct xseg_device_figures {
  * passes with device_free_min_mb.  xseg_explain() reports how much of idle_bytes can be released.
  *
  * @param devices      receives the devices in the order of ordinals; may be NULL if capacity is 0.
- * @param entry_bytes  sizeof(struct xseg_device_figures) of the caller; each element is filled up to this size.
+ * @param entry_bytes  sizeof(struct xseg_device_stats) of the caller; each element is filled up to this size.
  * @param capacity     elements of devices.
  * @param count        receives the number of devices; may be NULL.
  *
  * Cost: no driver call, no lock; O(pools x streams).
  */
-XSEG_API xseg_status xseg_devices(struct xseg_allocator *allocator,
-                                  struct xseg_device_figures *devices, size_t entry_bytes,
-                                  size_t capacity, size_t *count);
+XSEG_API xseg_status xseg_device_stats_get(struct xseg_allocator *allocator,
+                                           struct xseg_device_stats *devices, size_t entry_bytes,
+                                           size_t capacity, size_t *count);
 
 #ifdef __cplusplus
 }

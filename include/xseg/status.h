@@ -4,7 +4,7 @@
  *
  *     char message[1024];
  *     if (xseg_free(allocator, block) != XSEG_OK) {
- *         xseg_error_text(message, sizeof(message));
+ *         xseg_error_message(message, sizeof(message));
  *         fprintf(stderr, "%s\n", message); // Prints the failed operation, the value, and a remedy.
  *     }
  *
@@ -37,7 +37,7 @@ extern "C" {
     X(ERR_HOST_MEMORY, -6, "out of host memory")                                            \
     X(ERR_NO_DRIVER, -7, "the CUDA driver is missing, is too old, or has no device")        \
     X(ERR_DRIVER, -8, "a driver call failed")                                               \
-    X(ERR_NOT_LIVE, -9, "the pointer is not an allocated block of this allocator")          \
+    X(ERR_NOT_ALLOCATED, -9, "the pointer is not an allocated block of this allocator")     \
     X(ERR_BUSY, -10, "the memory or the pool is in use")                                    \
     X(ERR_UNSUPPORTED, -11, "not supported by this device or build")                        \
     X(ERR_FORKED, -12, "the allocator belongs to the parent process")                       \
@@ -59,7 +59,7 @@ typedef enum xseg_status xseg_status;
  * @return a static string; "unknown status" for other numbers.
  * Cost: no driver call, no lock.
  */
-XSEG_API const char *xseg_status_text(xseg_status status);
+XSEG_API const char *xseg_status_name(xseg_status status);
 
 /**
  * Get the error message of the calling thread's last failed call.
@@ -73,7 +73,7 @@ XSEG_API const char *xseg_status_text(xseg_status status);
  * @return the length of the whole message in bytes, without the terminator; 0 if no call of this thread has failed.
  * Cost: no driver call, no lock.
  */
-XSEG_API size_t xseg_error_text(char *text, size_t bytes);
+XSEG_API size_t xseg_error_message(char *text, size_t bytes);
 
 #ifdef __cplusplus
 }

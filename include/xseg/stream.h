@@ -4,16 +4,16 @@
  *
  *     xseg_alloc(allocator, 0, bytes, stream_a, &block);
  *     // Work on stream A fills the block, an event is recorded, and stream B waits for the event.
- *     xseg_use(allocator, block, stream_b); // Work on stream B uses the block.
+ *     xseg_record_stream(allocator, block, stream_b); // Work on stream B uses the block.
  *     xseg_free(allocator, block);          // The block is pending until the work on stream B has completed.
- *     xseg_stream_gone(allocator, 0, stream_b);
+ *     xseg_stream_retire(allocator, 0, stream_b);
  *     cudaStreamDestroy(stream_b);
  *
  * The free records an event on each other stream that used the block.  The next allocation on the device queries these
  * events; no call waits for them.
  *
  * A stream is identified by its handle.  A handle can be reused after the stream is destroyed, so the end of a stream must
- * be announced with xseg_stream_gone().
+ * be announced with xseg_stream_retire().
  *
  * NULL and the handle 1 are the legacy default stream of the device.  The handle 2 is the per-thread default stream of the
  * calling thread.  Per-thread default streams of other threads cannot be named; use the legacy default stream, which waits
@@ -34,11 +34,12 @@ extern "C" {
  * @param ptr     start of a live block; NULL has no effect.
  * @param stream  stream that uses the block; the block's own stream has no effect.
  *
- * @return XSEG_ERR_NOT_LIVE  no live block starts at ptr.
+ * @return XSEG_ERR_NOT_ALLOCATED  no live block starts at ptr.
  * Cost: no driver call, except one for a stream that is seen for the first time, and one while a capture is active on the
  *       device.
  */
-XSEG_API xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream);
+XSEG_API xseg_status xseg_record_stream(struct xseg_allocator *allocator, void *ptr,
+                                        xseg_stream stream);
 
 /**
  * Free a block once some events have completed.
@@ -51,7 +52,7 @@ XSEG_API xseg_status xseg_use(struct xseg_allocator *allocator, void *ptr, xseg_
  * @param count   number of events; with 0 the call is xseg_free().
  *
  * @return XSEG_ERR_BUSY      a capture is active on the device; free the block after the capture.
- *         XSEG_ERR_NOT_LIVE  no live block starts at ptr.
+ *         XSEG_ERR_NOT_ALLOCATED  no live block starts at ptr.
  *         XSEG_ERR_DRIVER    the driver rejects an event, such as one recorded in a capture; the block stays live.
  * Cost: one query per event.  For each event that has not completed, one wait and one record on an internal stream, which
  *       is created by the first such call.
@@ -69,7 +70,8 @@ XSEG_API xseg_status xseg_free_after(struct xseg_allocator *allocator, void *ptr
  *
  * Cost: no driver call, except one for the per-thread default stream.
  */
-XSEG_API xseg_status xseg_passed(struct xseg_allocator *allocator, int device, xseg_stream stream);
+XSEG_API xseg_status xseg_stream_synchronized(struct xseg_allocator *allocator, int device,
+                                              xseg_stream stream);
 
 /**
  * Announce that a stream is about to be destroyed.
@@ -85,8 +87,8 @@ XSEG_API xseg_status xseg_passed(struct xseg_allocator *allocator, int device, x
  * @return XSEG_ERR_BUSY  the stream is capturing, or xseg_capture_begin() was called for it without xseg_capture_end().
  * Cost: one capture query and one event record; none for an unknown stream.  Waits for a growth or trim of the device.
  */
-XSEG_API xseg_status xseg_stream_gone(struct xseg_allocator *allocator, int device,
-                                      xseg_stream stream);
+XSEG_API xseg_status xseg_stream_retire(struct xseg_allocator *allocator, int device,
+                                        xseg_stream stream);
 
 #ifdef __cplusplus
 }

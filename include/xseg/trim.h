@@ -2,9 +2,9 @@
 /*
  * Reclaim: release cached memory to the driver, limit memory, and map memory in advance.
  *
- *     struct xseg_where scope = XSEG_WHERE_ANY;
+ *     struct xseg_scope scope = XSEG_SCOPE_ALL;
  *     struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
- *     struct xseg_trimmed result = XSEG_TRIMMED_INIT;
+ *     struct xseg_trim_result result = XSEG_TRIM_RESULT_INIT;
  *     scope.device = 0;
  *     options.leave_bytes = 1 << 30; // Keep 1 GiB reserved on device 0.
  *     if (xseg_trim(allocator, &scope, &options, &result) == XSEG_OK)
@@ -19,21 +19,21 @@
 extern "C" {
 #endif
 
-/** The memory that a call applies to.  XSEG_WHERE_ANY selects all devices, pools and streams. */
-struct xseg_where {
-    size_t struct_bytes;    /* sizeof(struct xseg_where) */
+/** The memory that a call applies to.  XSEG_SCOPE_ALL selects all devices, pools and streams. */
+struct xseg_scope {
+    size_t struct_size;     /* sizeof(struct xseg_scope) */
     int device;             /* CUDA ordinal; -1: all open devices */
     bool one_stream;        /* select only memory of `stream` */
     xseg_stream stream;     /* ignored unless one_stream */
     struct xseg_pool *pool; /* select only this private pool; NULL: all pools */
 };
 /* clang-format off */
-#define XSEG_WHERE_ANY {sizeof(struct xseg_where), -1, false, NULL, NULL}
+#define XSEG_SCOPE_ALL {sizeof(struct xseg_scope), -1, false, NULL, NULL}
 /* clang-format on */
 
 /** Options of xseg_trim().  Initialize with XSEG_TRIM_OPTIONS_INIT. */
 struct xseg_trim_options {
-    size_t struct_bytes; /* sizeof(struct xseg_trim_options) */
+    size_t struct_size; /* sizeof(struct xseg_trim_options) */
     bool wait; /* synchronize the streams of pending and cached blocks; false: keep busy memory */
     uint64_t
         leave_bytes; /* stop once at most this many bytes remain reserved, per device; 0: no minimum */
@@ -43,9 +43,9 @@ struct xseg_trim_options {
 #define XSEG_TRIM_OPTIONS_INIT {sizeof(struct xseg_trim_options), false, 0, 0}
 /* clang-format on */
 
-/** Result of xseg_trim(), in bytes.  Set struct_bytes before the call. */
-struct xseg_trimmed {
-    size_t struct_bytes;   /* sizeof(struct xseg_trimmed) */
+/** Result of xseg_trim(), in bytes.  Set struct_size before the call. */
+struct xseg_trim_result {
+    size_t struct_size;    /* sizeof(struct xseg_trim_result) */
     uint64_t returned;     /* released to the driver */
     uint64_t kept_partial; /* cached, on pages or in segments that also hold blocks in use */
     uint64_t kept_busy;    /* cached, but the work of its stream has not completed */
@@ -60,7 +60,7 @@ struct xseg_trimmed {
     uint64_t kept_exported; /* cached, but exported with xseg_export() and not pinned */
 };
 /* clang-format off */
-#define XSEG_TRIMMED_INIT {sizeof(struct xseg_trimmed), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XSEG_TRIM_RESULT_INIT {sizeof(struct xseg_trim_result), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /* clang-format on */
 
 /**
@@ -74,19 +74,20 @@ struct xseg_trimmed {
  *
  * @param where    scope; NULL: all memory.
  * @param options  NULL for the defaults, which never wait.
- * @param out      receives the result, up to out->struct_bytes bytes; may be NULL.
+ * @param out      receives the result, up to out->struct_size bytes; may be NULL.
  *
  * @return XSEG_OK          also if the driver did not release some memory (kept_refused).
  *         XSEG_ERR_DRIVER  a stream could not be queried or synchronized; the statistics contain what was released before.
  * Cost: one stream query (or synchronize) for each stream, pool and size class with idle memory.  One unmap for each
  *       contiguous run of idle pages, if the driver supports that, and one release per page.
  */
-XSEG_API xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_where *where,
-                               const struct xseg_trim_options *options, struct xseg_trimmed *out);
+XSEG_API xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_scope *where,
+                               const struct xseg_trim_options *options,
+                               struct xseg_trim_result *out);
 
 /** Limits of a device or a pool, in bytes.  Initialize with XSEG_LIMIT_VALUES_INIT. */
 struct xseg_limit_values {
-    size_t struct_bytes; /* sizeof(struct xseg_limit_values) */
+    size_t struct_size;  /* sizeof(struct xseg_limit_values) */
     uint64_t hard_bytes; /* maximum of physical memory; UINT64_MAX: unlimited */
     uint64_t
         soft_bytes; /* idle memory above this limit is released at any age; UINT64_MAX: unlimited */
@@ -106,7 +107,7 @@ struct xseg_limit_values {
  * Get and set the limits of one device or one private pool.
  *
  * The limits of a device are initially those of hard_limit_mb, soft_limit_mb, keep_mb and per_process_memory_fraction.
- * xseg_configure() sets the limits whose keys it names, and the rejection fraction with per_process_memory_fraction.  The
+ * xseg_config_set() sets the limits whose keys it names, and the rejection fraction with per_process_memory_fraction.  The
  * limit of a pool is initially limit_bytes of its options.  A pool has only hard_bytes.
  *
  * A request that would exceed hard_bytes or the fraction is served from idle memory, or fails with XSEG_ERR_LIMIT; the lower
@@ -116,7 +117,7 @@ struct xseg_limit_values {
  *
  * @param where  names one device or one private pool, and no stream.
  * @param set    new limits; NULL to only get them.
- * @param was    receives the limits before the call, up to was->struct_bytes bytes; may be NULL.  Both has_ members are true
+ * @param was    receives the limits before the call, up to was->struct_size bytes; may be NULL.  Both has_ members are true
  *               for a device.
  *
  * @return XSEG_ERR_ARGUMENT     keep_bytes <= soft_bytes <= hard_bytes is violated, or a fraction is not from 0 to 1.
@@ -124,7 +125,7 @@ struct xseg_limit_values {
  * Threads: any; waits for a growth or trim of the device.
  * Cost: no driver call, unless more than hard_bytes are in use.
  */
-XSEG_API xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_where *where,
+XSEG_API xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_scope *where,
                                  const struct xseg_limit_values *set,
                                  struct xseg_limit_values *was);
 
@@ -153,7 +154,7 @@ XSEG_API xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget
  * @return as xseg_alloc().
  * Cost: as a miss of xseg_alloc(); no allocation is counted.
  */
-XSEG_API xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_where *where,
+XSEG_API xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_scope *where,
                                   size_t bytes);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A programme that gives and reads every public structure that has struct_bytes.  pair.py compiles it against headers of one
+ * A programme that gives and reads every public structure that has struct_size.  pair.py compiles it against headers of one
  * version and runs it on a library of another, whose structures are longer or shorter.  What lies behind a structure
  * must not be read or written.
  */
@@ -21,7 +21,7 @@
     do {                                                                                      \
         if (!(condition)) {                                                                   \
             char said[1024] = "";                                                             \
-            xseg_error_text(said, sizeof(said));                                              \
+            xseg_error_message(said, sizeof(said));                                           \
             fprintf(stderr, "pair.c:%d: not so: %s (last error: %s)\n", __LINE__, #condition, \
                     said);                                                                    \
             exit(1);                                                                          \
@@ -38,20 +38,20 @@ static struct {
 static bool see_key(void *context, const struct xseg_key *key)
 {
     (void)context;
-    seen.keys += key->struct_bytes > sizeof(size_t) && key->name != NULL;
+    seen.keys += key->struct_size > sizeof(size_t) && key->name != NULL;
     return true;
 }
 
 static bool see_share(void *context, const struct xseg_budget_entry *entry)
 {
     (void)context;
-    seen.shares += entry->struct_bytes > sizeof(size_t) && entry->is_readable;
+    seen.shares += entry->struct_size > sizeof(size_t) && entry->is_readable;
     return true;
 }
 
 static bool see_block(void *context, const struct xseg_block_info *block)
 {
-    seen.blocks += block->base == context && block->state == XSEG_BLOCK_LIVE;
+    seen.blocks += block->base == context && block->state == XSEG_BLOCK_ALLOCATED;
     return true;
 }
 
@@ -82,7 +82,7 @@ static bool see_frame(void *context, const struct xseg_history_frame *frame)
     return true;
 }
 
-static void see_shortage(void *context, const struct xseg_shortage *shortage)
+static void see_shortage(void *context, const struct xseg_oom_info *shortage)
 {
     (void)context;
     seen.shortages += shortage->status == XSEG_ERR_LIMIT && shortage->bytes == (size_t)1 << 30;
@@ -128,7 +128,7 @@ static void *allocate(struct xseg_allocator *allocator, struct xseg_pool *pool)
     request.it.pool = pool;
     request.it.user = &seen;
     DONE(xseg_alloc_with(allocator, &request.it, &block));
-    DONE(xseg_block(allocator, block, &info.it));
+    DONE(xseg_block_query(allocator, block, &info.it));
     CHECK(info.it.base == block && info.it.requested == 3000 && info.it.pool == pool);
     CHECK(info.it.user == &seen && info.behind == BEHIND);
     return block;
@@ -136,28 +136,28 @@ static void *allocate(struct xseg_allocator *allocator, struct xseg_pool *pool)
 
 static void look(struct xseg_allocator *allocator, void *block)
 {
-    FENCED(xseg_where, where, XSEG_WHERE_ANY);
-    FENCED(xseg_explained, sums, XSEG_EXPLAINED_INIT);
+    FENCED(xseg_scope, where, XSEG_SCOPE_ALL);
+    FENCED(xseg_explain_result, sums, XSEG_EXPLAIN_RESULT_INIT);
     FENCED(xseg_statistics, stats, XSEG_STATISTICS_INIT);
     FENCED(xseg_history_summary, summary, XSEG_HISTORY_SUMMARY_INIT);
     FENCED(xseg_block_info, info, XSEG_BLOCK_INFO_INIT);
-    struct xseg_device_figures devices[8];
+    struct xseg_device_stats devices[8];
     size_t count = 0;
 
     where.it.device = 0;
-    DONE(xseg_walk(allocator, &where.it, see_block, block));
+    DONE(xseg_for_each_block(allocator, &where.it, see_block, block));
     DONE(xseg_explain(allocator, &where.it, see_reason, block, &sums.it));
     CHECK(sums.it.live_itself >= 3000 && sums.behind == BEHIND);
-    DONE(xseg_stats(allocator, &where.it, &stats.it));
+    DONE(xseg_stats_get(allocator, &where.it, &stats.it));
     CHECK(stats.it.requested_bytes[XSEG_STAT_ALL].current >= 3000 && stats.behind == BEHIND);
-    DONE(xseg_devices(allocator, devices, sizeof(devices[0]), 8, &count));
+    DONE(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), 8, &count));
     for (size_t i = 0; i < count && i < 8; i++)
-        CHECK(devices[i].struct_bytes > sizeof(size_t) && devices[i].device == (int)i);
+        CHECK(devices[i].struct_size > sizeof(size_t) && devices[i].device == (int)i);
     CHECK(devices[0].live_bytes >= 3000);
-    DONE(xseg_mappings(allocator, &where.it, see_mapping, NULL));
-    DONE(xseg_history_walk(allocator, 0, see_entry, NULL, &summary.it));
+    DONE(xseg_for_each_mapping(allocator, &where.it, see_mapping, NULL));
+    DONE(xseg_for_each_event(allocator, 0, see_entry, NULL, &summary.it));
     CHECK(summary.it.events != 0 && summary.it.stacks != 0 && summary.behind == BEHIND);
-    DONE(xseg_block(allocator, block, &info.it));
+    DONE(xseg_block_query(allocator, block, &info.it));
     DONE(xseg_history_stack(allocator, info.it.stack, see_frame, NULL));
     CHECK(seen.blocks == 1 && seen.reasons == 1 && seen.mappings != 0 && seen.entries != 0 &&
           seen.frames != 0);
@@ -186,11 +186,11 @@ static void share(struct xseg_allocator *allocator, void *block)
 
 static void run_short(struct xseg_allocator *allocator)
 {
-    FENCED(xseg_where, where, XSEG_WHERE_ANY);
+    FENCED(xseg_scope, where, XSEG_SCOPE_ALL);
     FENCED(xseg_limit_values, set, XSEG_LIMIT_VALUES_INIT);
     FENCED(xseg_limit_values, was, XSEG_LIMIT_VALUES_INIT);
     FENCED(xseg_trim_options, how, XSEG_TRIM_OPTIONS_INIT);
-    FENCED(xseg_trimmed, done, XSEG_TRIMMED_INIT);
+    FENCED(xseg_trim_result, done, XSEG_TRIM_RESULT_INIT);
     void *block = NULL;
 
     where.it.device = 0;
@@ -232,7 +232,7 @@ static void share_devices(const char *driver, const char *path)
     snprintf(config, sizeof(config), "share_budget:%s", name);
     options.driver = driver;
     DONE(xseg_open(config, &options, &allocator));
-    DONE(xseg_budget_look(name, see_share, NULL));
+    DONE(xseg_budget_members(name, see_share, NULL));
     CHECK(seen.shares == 1);
     DONE(xseg_close(allocator));
 }
@@ -250,14 +250,14 @@ int main(int argc, char **argv)
     uint64_t id = 0;
 
     CHECK(argc == 2);
-    DONE(xseg_keys(NULL, NULL, see_key, NULL));
+    DONE(xseg_config_keys(NULL, NULL, see_key, NULL));
     options.it.driver = getenv("XSEG_DRIVER");
     DONE(xseg_open("expandable_segments:True,history:all,history_stacks:all,block_user:True",
                    &options.it, &allocator));
     observer.it.out_of_memory = see_shortage;
     observer.it.trace = see_trace;
     observer.it.came = see_came;
-    DONE(xseg_observe(allocator, &observer.it, &id));
+    DONE(xseg_observer_add(allocator, &observer.it, &id));
     hook.it.gather = gather;
     DONE(xseg_history_set_hook(allocator, &hook.it));
     particulars.it.exportable = true;
@@ -275,7 +275,7 @@ int main(int argc, char **argv)
     use_range(allocator);
     run_short(allocator);
     CHECK(seen.keys != 0 && seen.shortages == 1 && seen.traces == 2 && seen.came != 0);
-    DONE(xseg_unobserve(allocator, id));
+    DONE(xseg_observer_remove(allocator, id));
     DONE(xseg_close(allocator));
     share_devices(options.it.driver, argv[1]);
     return 0;

@@ -3,7 +3,7 @@
 
 pair.py ROOT LIBRARY CC...   prints TAP
 
-A copy of the tree is made in which every public structure with struct_bytes has one more member at its end, and
+A copy of the tree is made in which every public structure with struct_size has one more member at its end, and
 libxseg.so is compiled of it.  pair.c is compiled against the headers of both.
 """
 import concurrent.futures
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-STRUCT = re.compile(r"^(struct (\w+) \{\n    size_t struct_bytes;.*?)^\};", re.MULTILINE | re.DOTALL)
+STRUCT = re.compile(r"^(struct (\w+) \{\n    size_t struct_size;.*?)^\};", re.MULTILINE | re.DOTALL)
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-w", "-O0")
 
 

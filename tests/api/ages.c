@@ -116,7 +116,7 @@ static void a_restored_block_is_as_old_as_that(void **state)
         expect_age(allocator, block[i], 1000);
         scene_free(allocator, block[i]);
     }
-    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_destroy(checkpoint);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);
 }
@@ -130,7 +130,7 @@ static void the_key_comes_and_goes(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         before[i] = scene_alloc(allocator, sizes[i], NULL);
-    assert_int_equal(xseg_configure(allocator, "history:state"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         since[i] = scene_alloc(allocator, sizes[i], NULL);
     xseg_sim_advance(SECOND);
@@ -138,13 +138,13 @@ static void the_key_comes_and_goes(void **state)
         expect_no_age(allocator, before[i]);
         expect_age(allocator, since[i], 1000);
     }
-    assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         expect_no_age(allocator, since[i]);
         scene_free(allocator, since[i]);
         assert_ptr_equal(scene_alloc(allocator, sizes[i], NULL), since[i]);
     }
-    assert_int_equal(xseg_configure(allocator, "history:state"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
     xseg_sim_advance(SECOND);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         expect_no_age(allocator, since[i]);
@@ -182,9 +182,9 @@ static void a_pending_block_has_its_age(void **state)
     (void)state;
     xseg_sim_advance(2 * SECOND);
     scene_work(allocator, stream, block);
-    assert_int_equal(xseg_use(allocator, block, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, block, stream), XSEG_OK);
     scene_free(allocator, block);
-    assert_int_equal(scene_block(allocator, block).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, block).state, XSEG_BLOCK_PENDING_FREE);
     expect_age(allocator, block, 2000);
     xseg_sim_finish_all();
     assert_int_equal(xseg_close(allocator), XSEG_OK);
@@ -200,9 +200,9 @@ static bool add_block(void *context, const struct xseg_block_info *block)
 {
     struct sum *sum = context;
 
-    assert_true(block->state == XSEG_BLOCK_LIVE || block->age_ms == UINT64_MAX);
+    assert_true(block->state == XSEG_BLOCK_ALLOCATED || block->age_ms == UINT64_MAX);
     sum->known += block->age_ms != UINT64_MAX;
-    sum->unknown += block->state == XSEG_BLOCK_LIVE && block->age_ms == UINT64_MAX;
+    sum->unknown += block->state == XSEG_BLOCK_ALLOCATED && block->age_ms == UINT64_MAX;
     sum->ms += block->age_ms != UINT64_MAX ? block->age_ms : 0;
     return true;
 }
@@ -235,7 +235,7 @@ static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
         for (unsigned at = 0; at < COUNT_OF(young); at++)
             young[at] = scene_alloc(allocator, 2000, NULL);
         xseg_sim_advance(SECOND);
-        assert_int_equal(xseg_walk(allocator, NULL, add_block, &blocks), XSEG_OK);
+        assert_int_equal(xseg_for_each_block(allocator, NULL, add_block, &blocks), XSEG_OK);
         assert_int_equal(blocks.known, i == 0 ? 101 : 0);
         assert_int_equal(blocks.unknown, i == 0 ? 0 : 101);
         assert_in_range(blocks.ms, i == 0 ? 161000 - 101 * 20 : 0, i == 0 ? 161000 + 101 * 20 : 0);
@@ -258,9 +258,9 @@ static void older_callers_are_told_what_they_know(void **state)
     void *block = scene_alloc(allocator, 3000, NULL);
 
     (void)state;
-    info.struct_bytes = offsetof(struct xseg_block_info, age_ms);
+    info.struct_size = offsetof(struct xseg_block_info, age_ms);
     info.age_ms = 77;
-    assert_int_equal(xseg_block(allocator, block, &info), XSEG_OK);
+    assert_int_equal(xseg_block_query(allocator, block, &info), XSEG_OK);
     assert_ptr_equal(info.base, block);
     assert_int_equal(info.age_ms, 77);
     scene_free(allocator, block);

@@ -40,7 +40,7 @@ static void a_block_comes_to_its_address(void **state)
         scene_free(allocator, base);
         assert_int_equal(xseg_alloc_at(pool, cases[number].bytes, NULL, wanted, &ptr), XSEG_OK);
         assert_ptr_equal(ptr, wanted);
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
         assert_int_equal(scene_block(allocator, ptr).requested, cases[number].bytes);
         assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
         if (cases[number].offset > 0)
@@ -70,7 +70,7 @@ static void what_is_not_cached_there_is_refused(void **state)
         char nowhere[512];
 
         scene_free(allocator, base);
-        assert_int_equal(xseg_use(allocator, pending, side), XSEG_OK);
+        assert_int_equal(xseg_record_stream(allocator, pending, side), XSEG_OK);
         assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
         scene_free(allocator, pending);
         scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, live, &ptr), XSEG_ERR_BUSY, "live");

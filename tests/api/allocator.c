@@ -99,13 +99,13 @@ static void options_must_be_known(void **state)
     struct xseg_allocator *allocator = NULL;
 
     (void)state;
-    options.struct_bytes = sizeof(options) + 4096;
+    options.struct_size = sizeof(options) + 4096;
     scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
                        "XSEG_OPTIONS_INIT");
-    options.struct_bytes = sizeof(options) - 1;
+    options.struct_size = sizeof(options) - 1;
     scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
                        "XSEG_OPTIONS_INIT");
-    options.struct_bytes = 0;
+    options.struct_size = 0;
     scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
                        "XSEG_OPTIONS_INIT");
     scene_expect_error(xseg_open(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
@@ -121,7 +121,7 @@ static void options_of_a_newer_header_do(void **state)
     struct xseg_allocator *allocator = NULL;
 
     (void)state;
-    options.known.struct_bytes = sizeof(options);
+    options.known.struct_size = sizeof(options);
     options.known.driver = scene_driver();
     assert_int_equal(xseg_open(NULL, &options.known, &allocator), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
@@ -136,7 +136,7 @@ static void options_of_an_older_header_do(void **state)
     struct xseg_allocator *allocator = NULL;
 
     (void)state;
-    options.struct_bytes = offsetof(struct xseg_options, clock);
+    options.struct_size = offsetof(struct xseg_options, clock);
     options.driver = scene_driver();
     assert_int_equal(xseg_open(NULL, &options, &allocator), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
@@ -200,8 +200,8 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct xseg_options options = XSEG_OPTIONS_INIT;
         struct xseg_limit_values limits = {
-            .struct_bytes = sizeof(limits), .hard_bytes = UINT64_MAX, .soft_bytes = UINT64_MAX};
-        struct xseg_where where = XSEG_WHERE_ANY;
+            .struct_size = sizeof(limits), .hard_bytes = UINT64_MAX, .soft_bytes = UINT64_MAX};
+        struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_allocator *allocator = NULL;
         struct heard heard = {{0}, 0};
 
@@ -211,7 +211,7 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
         assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
         assert_int_equal(xseg_open(cases[i].config, &options, &allocator), XSEG_OK);
         scene_free(allocator, scene_alloc(allocator, 100, NULL));
-        assert_int_equal(xseg_configure(allocator, "idle_ms:5"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "idle_ms:5"), XSEG_OK);
         assert_int_equal(heard.lines, cases[i].lines);
         if (heard.lines > 0)
             assert_non_null(strstr(heard.line, "garbage_collection_threshold has no effect"));
@@ -220,7 +220,7 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
         limits.fraction = 0.5;
         limits.has_fraction = true;
         assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
-        assert_int_equal(xseg_configure(allocator, "garbage_collection_threshold:0.5"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "garbage_collection_threshold:0.5"), XSEG_OK);
         assert_int_equal(heard.lines, cases[i].lines);
         scene_close(allocator);
     }
@@ -329,7 +329,7 @@ static void the_first_source_wins_whole(void **state)
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "large_segment_size_mb:24", 1), 0);
     assert_int_equal(setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64", 1), 0);
     allocator = scene_open(NULL);
-    assert_string_equal(xseg_configuration_source(allocator), "PYTORCH_CUDA_ALLOC_CONF");
+    assert_string_equal(xseg_config_source(allocator), "PYTORCH_CUDA_ALLOC_CONF");
     assert_int_equal(scene_stats(allocator).max_split_size, 64 * MIB);
     /* A string of PyTorch's that does not name expandable segments means classic ones. */
     void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
@@ -339,20 +339,20 @@ static void the_first_source_wins_whole(void **state)
 
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "", 1), 0);
     allocator = scene_open(NULL);
-    assert_string_equal(xseg_configuration_source(allocator), "XSEG_ALLOC_CONF");
+    assert_string_equal(xseg_config_source(allocator), "XSEG_ALLOC_CONF");
     ptr = scene_alloc(allocator, 30 * MIB, NULL);
     assert_true(scene_block(allocator, ptr).is_expandable);
     scene_free(allocator, ptr);
     scene_close(allocator);
 
     allocator = scene_open("expandable_segments:False");
-    assert_string_equal(xseg_configuration_source(allocator), "argument");
+    assert_string_equal(xseg_config_source(allocator), "argument");
     scene_close(allocator);
     assert_int_equal(unsetenv("XSEG_ALLOC_CONF"), 0);
     assert_int_equal(unsetenv("PYTORCH_CUDA_ALLOC_CONF"), 0);
     assert_int_equal(unsetenv("PYTORCH_ALLOC_CONF"), 0);
     allocator = scene_open(NULL);
-    assert_string_equal(xseg_configuration_source(allocator), "default");
+    assert_string_equal(xseg_config_source(allocator), "default");
     scene_close(allocator);
 }
 
@@ -367,17 +367,17 @@ static void bad_strings_change_nothing(void **state)
     scene_expect_error(scene_try_open("max_split_size_mb:19", &allocator), XSEG_ERR_CONFIG,
                        "max_split_size_mb");
     allocator = scene_open("expandable_segments:True,max_split_size_mb:40");
-    assert_int_equal(xseg_configuration(allocator, before, sizeof(before), &needed), XSEG_OK);
+    assert_int_equal(xseg_config_get(allocator, before, sizeof(before), &needed), XSEG_OK);
     assert_int_equal(needed, strlen(before) + 1);
-    scene_expect_error(xseg_configure(allocator, "max_split_size_mb:50,no_such_key:1"),
+    scene_expect_error(xseg_config_set(allocator, "max_split_size_mb:50,no_such_key:1"),
                        XSEG_ERR_CONFIG, "no_such_key");
-    scene_expect_error(xseg_configure(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_configuration(allocator, after, sizeof(after), NULL), XSEG_OK);
+    scene_expect_error(xseg_config_set(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_int_equal(xseg_config_get(allocator, after, sizeof(after), NULL), XSEG_OK);
     assert_string_equal(before, after);
     /* Only what is named changes. */
-    assert_int_equal(xseg_configure(allocator, "max_split_size_mb:50"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "max_split_size_mb:50"), XSEG_OK);
     assert_int_equal(scene_stats(allocator).max_split_size, 50 * MIB);
-    assert_int_equal(xseg_configuration(allocator, after, 10, &needed), XSEG_OK);
+    assert_int_equal(xseg_config_get(allocator, after, 10, &needed), XSEG_OK);
     assert_int_equal(strlen(after), 9);
     scene_close(allocator);
 }
@@ -457,16 +457,19 @@ static void pointers_that_are_not_live_are_told_what_they_are(void **state)
     int local = 0;
 
     (void)state;
-    scene_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_LIVE, "inside the live block");
-    scene_expect_error(xseg_free(allocator, ptr + 9 * MIB), XSEG_ERR_NOT_LIVE, "cached");
-    scene_expect_error(xseg_free(allocator, ptr + 50 * MIB), XSEG_ERR_NOT_LIVE, "hole");
-    scene_expect_error(xseg_free(allocator, &local), XSEG_ERR_NOT_LIVE, "not memory of this");
-    scene_expect_error(xseg_free(allocator, (void *)UINTPTR_MAX), XSEG_ERR_NOT_LIVE, "not memory");
-    scene_expect_error(xseg_use(allocator, ptr + 1, NULL), XSEG_ERR_NOT_LIVE, "inside");
+    scene_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
+                       "inside the live block");
+    scene_expect_error(xseg_free(allocator, ptr + 9 * MIB), XSEG_ERR_NOT_ALLOCATED, "cached");
+    scene_expect_error(xseg_free(allocator, ptr + 50 * MIB), XSEG_ERR_NOT_ALLOCATED, "hole");
+    scene_expect_error(xseg_free(allocator, &local), XSEG_ERR_NOT_ALLOCATED, "not memory of this");
+    scene_expect_error(xseg_free(allocator, (void *)UINTPTR_MAX), XSEG_ERR_NOT_ALLOCATED,
+                       "not memory");
+    scene_expect_error(xseg_record_stream(allocator, ptr + 1, NULL), XSEG_ERR_NOT_ALLOCATED,
+                       "inside");
     after = scene_stats(allocator);
     assert_memory_equal(&before, &after, sizeof(before));
     scene_free(allocator, ptr);
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "cached");
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
     scene_close(allocator);
 }
 
@@ -474,7 +477,7 @@ static void arguments_are_checked(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_request request = XSEG_REQUEST_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     void *ptr = NULL;
 
@@ -485,13 +488,13 @@ static void arguments_are_checked(void **state)
     scene_expect_error(xseg_alloc(allocator, -1, 1, NULL, &ptr), XSEG_ERR_ARGUMENT, "device -1");
     scene_expect_error(xseg_alloc(allocator, 0, 1, (xseg_stream)(uintptr_t)0x1234500, &ptr),
                        XSEG_ERR_DRIVER, "cuStreamGetCtx");
-    request.struct_bytes = 3;
+    request.struct_size = 3;
     scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "REQUEST");
     scene_expect_error(xseg_alloc_with(allocator, NULL, &ptr), XSEG_ERR_ARGUMENT, "REQUEST");
-    scene_expect_error(xseg_stats(allocator, &where, &stats), XSEG_ERR_ARGUMENT, "name one");
+    scene_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT, "name one");
     where.device = 0;
     where.one_stream = true;
-    scene_expect_error(xseg_stats(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED, "stream");
+    scene_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED, "stream");
     scene_expect_error(xseg_stats_reset(allocator, &where, 4), XSEG_ERR_ARGUMENT, "XSEG_RESET");
     scene_expect_error(xseg_trim(NULL, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_int_equal(xseg_close(NULL), XSEG_OK);
@@ -516,7 +519,7 @@ static void devices_are_separate(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct xseg_allocator *allocator;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     void *ptr[3] = {NULL, NULL, NULL};
 
@@ -530,7 +533,7 @@ static void devices_are_separate(void **state)
     assert_int_equal(xseg_sim_used(1), 0);
     assert_int_equal(scene_block(allocator, ptr[2]).device, 2);
     where.device = 2;
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 3 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, xseg_sim_used(2));
     scene_free(allocator, ptr[0]);
@@ -547,8 +550,8 @@ static void allocators_are_separate(void **state)
     assert_int_equal(scene_try_open("expandable_segments:False", &second), XSEG_OK);
     a = scene_alloc(first, 5 * MIB, NULL);
     b = scene_alloc(second, 5 * MIB, NULL);
-    assert_int_equal(xseg_free(second, a), XSEG_ERR_NOT_LIVE);
-    assert_int_equal(xseg_free(first, b), XSEG_ERR_NOT_LIVE);
+    assert_int_equal(xseg_free(second, a), XSEG_ERR_NOT_ALLOCATED);
+    assert_int_equal(xseg_free(first, b), XSEG_ERR_NOT_ALLOCATED);
     assert_int_equal(scene_stats(first).allocation[XSEG_STAT_ALL].current, 1);
     scene_free(first, a);
     assert_int_equal(xseg_close(first), XSEG_OK);
@@ -565,7 +568,7 @@ static int child(struct xseg_allocator *allocator, void *ptr)
         return 1;
     if (xseg_free(allocator, ptr) != XSEG_ERR_FORKED)
         return 2;
-    if (xseg_block(allocator, ptr, &info) != XSEG_ERR_FORKED)
+    if (xseg_block_query(allocator, ptr, &info) != XSEG_ERR_FORKED)
         return 3;
     if (xseg_trim(allocator, NULL, NULL, NULL) != XSEG_ERR_FORKED)
         return 4;
@@ -573,13 +576,13 @@ static int child(struct xseg_allocator *allocator, void *ptr)
         return 5;
     /* What is advised works: another allocator does not, and says why. */
     char text[512];
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     if (strstr(text, "open another") != NULL || strstr(text, "exec") == NULL)
         return 6;
     struct xseg_allocator *mine = NULL;
     if (scene_try_open(NULL, &mine) != XSEG_ERR_DRIVER)
         return 7;
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     return strstr(text, "fork") != NULL && strstr(text, "exec") != NULL ? 0 : 8;
 }
 
@@ -655,7 +658,8 @@ static void streams_of_other_devices_are_refused(void **state)
     allocator = scene_open_on(&settings, NULL);
     stream = scene_stream();
     assert_int_equal(xseg_alloc(allocator, 1, 512, NULL, &ptr), XSEG_OK);
-    scene_expect_error(xseg_use(allocator, ptr, stream), XSEG_ERR_ARGUMENT, "another device");
+    scene_expect_error(xseg_record_stream(allocator, ptr, stream), XSEG_ERR_ARGUMENT,
+                       "another device");
     scene_expect_error(xseg_alloc(allocator, 1, 512, stream, &other), XSEG_ERR_ARGUMENT,
                        "another device");
     scene_free(allocator, ptr);
@@ -705,11 +709,11 @@ static void statuses_have_sentences(void **state)
 
     (void)state;
     for (int i = 0; i >= -13; i--)
-        assert_string_not_equal(xseg_status_text((xseg_status)i), "unknown status");
-    assert_string_equal(xseg_status_text((xseg_status)-99), "unknown status");
+        assert_string_not_equal(xseg_status_name((xseg_status)i), "unknown status");
+    assert_string_equal(xseg_status_name((xseg_status)-99), "unknown status");
     assert_int_equal(xseg_alloc(NULL, 0, 1, NULL, NULL), XSEG_ERR_ARGUMENT);
-    assert_true(xseg_error_text(NULL, 0) > 7);
-    assert_true(xseg_error_text(text, sizeof(text)) > 7);
+    assert_true(xseg_error_message(NULL, 0) > 7);
+    assert_true(xseg_error_message(text, sizeof(text)) > 7);
     assert_int_equal(strlen(text), 7);
 }
 

@@ -29,7 +29,7 @@ static void the_block_between_two_free_halves(void **state)
 
     info = scene_block(allocator, tensor + 5 * MIB);
     assert_ptr_equal(info.base, tensor);
-    assert_int_equal(info.state, XSEG_BLOCK_LIVE);
+    assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(info.bytes, 20 * MIB);
     assert_int_equal(info.free_before, 500 * MIB);
     assert_int_equal(info.free_after, 500 * MIB);
@@ -58,7 +58,7 @@ static void the_best_block_to_release(void **state)
         const struct xseg_block_info info = scene_block(allocator, ptr[i]);
         const size_t room = info.free_before + info.bytes + info.free_after;
 
-        if (info.state == XSEG_BLOCK_LIVE && room > most) {
+        if (info.state == XSEG_BLOCK_ALLOCATED && room > most) {
             most = room;
             best = ptr[i];
         }
@@ -157,7 +157,7 @@ static void a_remainder_of_an_unmapped_block_has_no_request(void **state)
     assert_int_equal(scene_block(allocator, first + 3 * MIB).state, XSEG_BLOCK_CACHED);
     assert_int_equal(scene_block(allocator, first + 3 * MIB).requested, 0);
     assert_int_equal(scene_block(allocator, third - MIB).requested, 0);
-    assert_int_equal(scene_block(allocator, first + 25 * MIB).state, XSEG_BLOCK_HOLE);
+    assert_int_equal(scene_block(allocator, first + 25 * MIB).state, XSEG_BLOCK_UNMAPPED);
     assert_int_equal(scene_block(allocator, first + 25 * MIB).requested, 0);
     void *again = scene_alloc(allocator, 21 * MIB, NULL);
     assert_ptr_equal(again, second);
@@ -222,7 +222,7 @@ static void large_blocks_from_any_address(void **state)
     scene_free(allocator, second);
     assert_int_equal(scene_block(allocator, third).free_before, 9 * GIB + 3 * MIB);
     scene_empty_cache(allocator);
-    assert_int_equal(scene_block(allocator, first + 5 * GIB).state, XSEG_BLOCK_HOLE);
+    assert_int_equal(scene_block(allocator, first + 5 * GIB).state, XSEG_BLOCK_UNMAPPED);
     scene_free(allocator, third);
     scene_close(allocator);
 }
@@ -234,13 +234,15 @@ static void unknown_addresses_and_older_callers(void **state)
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
 
     (void)state;
-    scene_expect_error(xseg_block(allocator, &info, &info), XSEG_ERR_NOT_LIVE, "not memory");
-    scene_expect_error(xseg_block(allocator, NULL, &info), XSEG_ERR_NOT_LIVE, "not memory");
-    scene_expect_error(xseg_block(allocator, ptr, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_block_query(allocator, &info, &info), XSEG_ERR_NOT_ALLOCATED,
+                       "not memory");
+    scene_expect_error(xseg_block_query(allocator, NULL, &info), XSEG_ERR_NOT_ALLOCATED,
+                       "not memory");
+    scene_expect_error(xseg_block_query(allocator, ptr, NULL), XSEG_ERR_ARGUMENT, "NULL");
     /* A caller built against a header with fewer members gets those, and no more. */
-    info.struct_bytes = offsetof(struct xseg_block_info, state);
+    info.struct_size = offsetof(struct xseg_block_info, state);
     info.device = 1234;
-    assert_int_equal(xseg_block(allocator, ptr, &info), XSEG_OK);
+    assert_int_equal(xseg_block_query(allocator, ptr, &info), XSEG_OK);
     assert_ptr_equal(info.base, ptr);
     assert_int_equal(info.device, 1234);
     scene_free(allocator, ptr);

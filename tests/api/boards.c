@@ -256,7 +256,7 @@ static void a_board_may_fail_in_a_shortage(void **state)
     assert_false(scene_block(allocator, ptr).is_expandable);
     expect_line(&heard, "device 0", "cuMemMap");
     scene_free(allocator, ptr);
-    assert_int_equal(xseg_stream_gone(allocator, 0, side), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
     scene_stream_destroy(side);
     scene_close(allocator);
 }
@@ -307,7 +307,7 @@ static void in_a_capture(void **state)
         scene_free(allocator, ptr);
         scene_graph_destroy(graph);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+        assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
         scene_stream_destroy(stream);
         scene_close(allocator);
     }
@@ -389,7 +389,7 @@ static void limits_hold(void **state)
     assert_false(scene_block(allocator, kept).is_expandable);
     assert_int_equal(reserved(allocator), 120 * MIB);
     scene_free(allocator, kept);
-    assert_int_equal(xseg_stream_gone(allocator, 0, side), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
     scene_stream_destroy(side);
     scene_free(allocator, ptr);
     scene_close(allocator);
@@ -418,7 +418,7 @@ static void guarded_blocks_become_plain(void **state)
 /* Memory that is made ready ahead comes, too. */
 static void prewarming_works(void **state)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct scene_heard heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
 

@@ -298,11 +298,11 @@ static void keys_are_checked(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
 
     (void)state;
-    scene_expect_error(xseg_configure(allocator, "budget_share:1.5"), XSEG_ERR_CONFIG,
+    scene_expect_error(xseg_config_set(allocator, "budget_share:1.5"), XSEG_ERR_CONFIG,
                        "budget_share");
-    scene_expect_error(xseg_configure(allocator, "budget_return_ms:0"), XSEG_ERR_CONFIG,
+    scene_expect_error(xseg_config_set(allocator, "budget_return_ms:0"), XSEG_ERR_CONFIG,
                        "budget_return_ms");
-    assert_int_equal(xseg_configure(allocator, "share_budget:none"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "share_budget:none"), XSEG_OK);
     scene_close(allocator);
 }
 

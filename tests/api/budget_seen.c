@@ -63,9 +63,9 @@ static bool note_reason(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-static struct xseg_explained explain(struct xseg_allocator *allocator, struct told *told)
+static struct xseg_explain_result explain(struct xseg_allocator *allocator, struct told *told)
 {
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
 
     *told = (struct told){UINT64_MAX, 0, UINT64_MAX, 0};
     assert_int_equal(xseg_explain(allocator, NULL, note_reason, told, &sums), XSEG_OK);
@@ -77,9 +77,9 @@ static struct xseg_explained explain(struct xseg_allocator *allocator, struct to
 }
 
 /* Explain, once the first turn has found out what the share is. */
-static struct xseg_explained explain_share(struct xseg_allocator *allocator, struct told *told)
+static struct xseg_explain_result explain_share(struct xseg_allocator *allocator, struct told *told)
 {
-    struct xseg_explained sums = explain(allocator, told);
+    struct xseg_explain_result sums = explain(allocator, told);
 
     for (unsigned tries = 0; sums.borrowed == 0 && tries < 3000; tries++) {
         (void)usleep(10000);
@@ -96,7 +96,7 @@ static void idle_memory_above_the_share_is_borrowed(void **state)
     struct told told;
 
     (void)state;
-    struct xseg_explained sums = explain(allocator, &told);
+    struct xseg_explain_result sums = explain(allocator, &told);
     assert_int_equal(sums.borrowed, 0);
     scene_free(allocator, block);
     sums = explain_share(allocator, &told);
@@ -108,9 +108,9 @@ static void idle_memory_above_the_share_is_borrowed(void **state)
     block = scene_alloc(allocator, 690 * MIB, NULL);
     assert_int_equal(explain(allocator, &told).borrowed, 0);
     scene_free(allocator, block);
-    assert_int_equal(xseg_configure(allocator, "budget_min_mb:500"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "budget_min_mb:500"), XSEG_OK);
     assert_int_equal(explain_share(allocator, &told).borrowed, 200 * MIB);
-    assert_int_equal(xseg_configure(allocator, "share_budget:none"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "share_budget:none"), XSEG_OK);
     assert_int_equal(explain(allocator, &told).policy, 700 * MIB);
     leave(allocator);
 }
@@ -131,7 +131,7 @@ static void the_oldest_are_borrowed(void **state)
         (void)usleep(20000);
         assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
     }
-    const struct xseg_explained sums = explain_share(allocator, &told);
+    const struct xseg_explain_result sums = explain_share(allocator, &told);
     assert_int_equal(sums.borrowed, 100 * MIB);
     assert_int_equal(sums.floor, 500 * MIB);
     assert_true(told.youngest_borrowed >= told.oldest_other);
@@ -157,7 +157,7 @@ static void the_oldest_are_borrowed_without_decay(void **state)
     member_end(other);
     scene_free(allocator, block[0]);
     scene_free(allocator, block[2]);
-    const struct xseg_explained sums = explain_share(allocator, &told);
+    const struct xseg_explain_result sums = explain_share(allocator, &told);
     assert_in_range(sums.borrowed, 20 * MIB, 400 * MIB);
     /* By its address, that of the last block would be borrowed. */
     assert_true(told.lowest_borrowed < told.highest_other);
@@ -173,11 +173,11 @@ static void the_page_cache_counts_first(void **state)
     struct told told;
 
     (void)state;
-    assert_int_equal(xseg_configure(allocator, "unmap_on_free:True"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "unmap_on_free:True"), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
-    assert_int_equal(xseg_configure(allocator, "unmap_on_free:False"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "unmap_on_free:False"), XSEG_OK);
     scene_free(allocator, block);
-    const struct xseg_explained sums = explain_share(allocator, &told);
+    const struct xseg_explain_result sums = explain_share(allocator, &told);
     assert_int_equal(sums.page_cache, 400 * MIB);
     assert_int_equal(sums.borrowed, 60 * MIB);
     leave(allocator);
@@ -317,7 +317,7 @@ static void metrics_tell_of_the_budget(void **state)
     assert_true(metric(allocator, "xseg_budget_asks_total") == 1);
     assert_true(metric(allocator, "xseg_budget_served_total") == 1);
     scene_free(allocator, block);
-    assert_int_equal(xseg_configure(allocator, "share_budget:none"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "share_budget:none"), XSEG_OK);
     assert_true(metric(allocator, "xseg_budget_share_bytes") < 0);
     assert_true(metric(allocator, "xseg_budget_wanted_bytes") < 0);
     assert_true(metric(allocator, "xseg_budget_asks_total") < 0);
@@ -336,7 +336,7 @@ static bool see(void *context, const struct xseg_budget_entry *entry)
 {
     struct seen *seen = context;
 
-    assert_int_equal(entry->struct_bytes, sizeof(*entry));
+    assert_int_equal(entry->struct_size, sizeof(*entry));
     assert_true(seen->count < COUNT_OF(seen->entry));
     (void)snprintf(seen->program[seen->count], 32, "%s", entry->program ? entry->program : "");
     (void)snprintf(seen->uuid[seen->count], 64, "%s", entry->uuid ? entry->uuid : "");
@@ -348,7 +348,7 @@ static struct seen look(void)
 {
     struct seen seen = {.most = COUNT_OF(seen.entry)};
 
-    assert_int_equal(xseg_budget_look(members.ledger, see, &seen), XSEG_OK);
+    assert_int_equal(xseg_budget_members(members.ledger, see, &seen), XSEG_OK);
     return seen;
 }
 
@@ -385,7 +385,7 @@ static void a_ledger_is_looked_at(void **state)
     assert_int_equal(seen.entry[0].wanted, 0);
     assert_int_equal(seen.entry[0].returned, 0);
     seen = (struct seen){.most = 1};
-    assert_int_equal(xseg_budget_look(members.ledger, see, &seen), XSEG_OK);
+    assert_int_equal(xseg_budget_members(members.ledger, see, &seen), XSEG_OK);
     assert_int_equal(seen.count, 1);
     member_end(one);
     assert_int_equal(look().count, 1);
@@ -429,10 +429,11 @@ static void what_cannot_be_looked_at_is_said(void **state)
     struct seen seen = {.most = 1};
 
     (void)state;
-    scene_expect_error(xseg_budget_look(NULL, see, &seen), XSEG_ERR_ARGUMENT, "name is NULL");
-    scene_expect_error(xseg_budget_look("x", NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
-    scene_expect_error(xseg_budget_look("a b", see, &seen), XSEG_ERR_ARGUMENT, "no name for");
-    scene_expect_error(xseg_budget_look(members.ledger, see, &seen), XSEG_ERR_FILE, members.ledger);
+    scene_expect_error(xseg_budget_members(NULL, see, &seen), XSEG_ERR_ARGUMENT, "name is NULL");
+    scene_expect_error(xseg_budget_members("x", NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
+    scene_expect_error(xseg_budget_members("a b", see, &seen), XSEG_ERR_ARGUMENT, "no name for");
+    scene_expect_error(xseg_budget_members(members.ledger, see, &seen), XSEG_ERR_FILE,
+                       members.ledger);
     assert_int_equal(access(members.ledger, F_OK), -1);
     assert_int_equal(seen.count, 0);
 }

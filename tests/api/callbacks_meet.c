@@ -113,7 +113,7 @@ static xseg_status unregister(struct side *other)
 
 static xseg_status unobserve(struct side *other)
 {
-    const xseg_status status = xseg_unobserve(other->world->allocator, other->observer);
+    const xseg_status status = xseg_observer_remove(other->world->allocator, other->observer);
 
     if (status == XSEG_OK)
         other->observer = 0;
@@ -134,7 +134,7 @@ static void open_side(struct side *side, bool observes)
     registrar.enter = enter;
     registrar.leave = leave;
     if (observes)
-        assert_int_equal(xseg_observe(allocator, &observer, &side->observer), XSEG_OK);
+        assert_int_equal(xseg_observer_add(allocator, &observer, &side->observer), XSEG_OK);
     else
         assert_int_equal(xseg_register(allocator, info(side->range).base, 16 * PAGE, &registrar,
                                        &side->registration),
@@ -148,7 +148,7 @@ static void close_side(struct side *side)
     if (side->registration != 0)
         assert_int_equal(xseg_unregister(allocator, side->registration), XSEG_OK);
     if (side->observer != 0)
-        assert_int_equal(xseg_unobserve(allocator, side->observer), XSEG_OK);
+        assert_int_equal(xseg_observer_remove(allocator, side->observer), XSEG_OK);
     for (unsigned at = 0; at < 16; at++) {
         const xseg_status status = xseg_range_decommit(side->range, at * PAGE, PAGE, NULL);
 
@@ -240,14 +240,10 @@ static void observers_end_in_two_observers(const void *argument)
 int main(int argc, char **argv)
 {
     static const struct cases_case cases[] = {
-        CASE(memory_is_mapped_in_two_leaves),
-        CASE(memory_is_mapped_in_two_enters),
-        CASE(memory_is_unmapped_in_two_leaves),
-        CASE(memory_is_unmapped_in_two_enters),
-        CASE(memory_is_mapped_in_two_observers),
-        CASE(registrations_end_in_two_leaves),
-        CASE(registrations_end_in_two_enters),
-        CASE(observers_end_in_two_observers),
+        CASE(memory_is_mapped_in_two_leaves),    CASE(memory_is_mapped_in_two_enters),
+        CASE(memory_is_unmapped_in_two_leaves),  CASE(memory_is_unmapped_in_two_enters),
+        CASE(memory_is_mapped_in_two_observers), CASE(registrations_end_in_two_leaves),
+        CASE(registrations_end_in_two_enters),   CASE(observers_end_in_two_observers),
     };
 
     return cases_main(argc, argv, cases, COUNT_OF(cases));

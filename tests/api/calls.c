@@ -291,7 +291,7 @@ static void a_look_at_what_is_pending_asks_each_stream_once(void **state)
         for (size_t n = 0; n < COUNT_OF(user); n++) {
             user[n] = scene_stream();
             void *pending = scene_alloc(allocator, 2 * MIB, NULL);
-            assert_int_equal(xseg_use(allocator, pending, user[n]), XSEG_OK);
+            assert_int_equal(xseg_record_stream(allocator, pending, user[n]), XSEG_OK);
             assert_int_equal(xseg_sim_launch(user[n], UINT64_MAX), XSEG_OK);
             scene_free(allocator, pending);
             expect_questions(allocator, 3000, n + 1);

@@ -17,9 +17,9 @@ static uint64_t active(struct xseg_allocator *allocator)
     return scene_stats(allocator).active[XSEG_STAT_ALL].current;
 }
 
-static struct xseg_trimmed trim(struct xseg_allocator *allocator)
+static struct xseg_trim_result trim(struct xseg_allocator *allocator)
 {
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     return done;
@@ -43,13 +43,13 @@ static void nothing_is_asked_in_a_capture(void **state)
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 5 * MIB, side));
-    assert_int_equal(xseg_use(allocator, before, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, before, side), XSEG_OK);
     scene_free(allocator, before);
     capture_begin(pool, stream);
     calls = capture_disturbances();
     inside = scene_alloc(allocator, 5 * MIB, stream);
-    assert_int_equal(xseg_use(allocator, across, stream), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, inside, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, across, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, inside, side), XSEG_OK);
     scene_free(allocator, across);
     scene_free(allocator, inside);
     scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
@@ -89,7 +89,7 @@ static void a_released_pool_keeps_its_live_blocks(void **state)
     for (unsigned i = 0; i < 2; i++) {
         scene_empty_cache(allocator);
         assert_int_equal(reserved(allocator), 20 * MIB);
-        assert_int_equal(scene_block(allocator, output).state, XSEG_BLOCK_LIVE);
+        assert_int_equal(scene_block(allocator, output).state, XSEG_BLOCK_ALLOCATED);
         capture_launch_on(stream, output, 2 * MIB);
     }
     scene_free(allocator, output);
@@ -110,19 +110,19 @@ static void uses_in_a_capture_end_with_the_block(void **state)
 
     (void)state;
     capture_begin(pool, side);
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     capture_end(pool, side);
     scene_free(allocator, ptr);
     assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
 
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     capture_launch_on(side, ptr, 20 * MIB);
     capture_begin(pool, stream);
     scene_free(allocator, ptr);
     capture_end(pool, stream);
     other = scene_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_not_equal(other, ptr);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
     scene_free(allocator, ptr);
@@ -141,10 +141,10 @@ static void uses_in_a_capture_end_with_it(void **state)
     (void)state;
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
     capture_begin(pool, stream);
-    assert_int_equal(xseg_use(allocator, ptr, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, stream), XSEG_OK);
     scene_free(allocator, ptr);
     capture_end(pool, stream);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
     scene_free(allocator, ptr);
     capture_close(allocator, stream, NULL);
@@ -165,15 +165,15 @@ static void a_use_before_a_capture_outlives_it(void **state)
         struct xseg_pool *pool = scene_pool(allocator);
         void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *other;
 
-        assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+        assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
         capture_launch_on(side, ptr, 20 * MIB);
         capture_begin(pool, side);
-        assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+        assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
         scene_free(allocator, ptr);
         capture_end(pool, side);
         other = scene_alloc(allocator, 20 * MIB, NULL);
         assert_ptr_not_equal(other, ptr);
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         assert_int_equal(xseg_sim_finish(side), XSEG_OK);
         assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
         scene_free(allocator, ptr);
@@ -192,12 +192,12 @@ static void expect_reuse_after_join(bool used_before)
     void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, stream), *next;
 
     if (used_before) {
-        assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+        assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
         capture_launch_on(side, ptr, 20 * MIB);
     }
     capture_begin(pool, stream);
     capture_wait(side, stream);
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     assert_int_equal(xseg_sim_launch(side, 1000), XSEG_OK);
     scene_free(allocator, ptr);
     capture_wait(stream, side);
@@ -206,7 +206,7 @@ static void expect_reuse_after_join(bool used_before)
     capture_end(pool, stream);
 
     if (used_before) {
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         assert_int_equal(xseg_sim_finish(side), XSEG_OK);
         assert_ptr_equal(scene_alloc_in(allocator, pool, 20 * MIB, stream), ptr);
         scene_free(allocator, ptr);
@@ -236,13 +236,13 @@ static void a_block_of_two_captures_waits_for_both(void **state)
     (void)state;
     capture_begin(pool, stream);
     capture_begin(other, side);
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     assert_int_equal(xseg_sim_launch(side, 1000), XSEG_OK);
     scene_free(allocator, ptr);
     capture_end(pool, stream);
     capture_wait(stream, side);
     scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     capture_wait(side, stream);
     capture_end(other, side);
     assert_ptr_equal(scene_alloc(allocator, 20 * MIB, stream), ptr);
@@ -264,7 +264,7 @@ static void joined_streams_allocate_from_the_graphs_pool(void **state)
 
         capture_begin(pool, stream);
         capture_wait(side, stream);
-        assert_int_equal(xseg_use(allocator, waiting, side), XSEG_OK);
+        assert_int_equal(xseg_record_stream(allocator, waiting, side), XSEG_OK);
         scene_free(allocator, waiting);
         ptr = scene_alloc(allocator, 20 * MIB, side);
         assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
@@ -296,7 +296,7 @@ static void empty_cache_waits_for_the_end_of_a_capture(void **state)
         scene_free(allocator, scene_alloc_in(allocator, old, 40 * MIB, NULL));
         assert_int_equal(xseg_pool_release(old), XSEG_OK);
         scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
-        assert_int_equal(xseg_use(allocator, ptr, stream), XSEG_OK);
+        assert_int_equal(xseg_record_stream(allocator, ptr, stream), XSEG_OK);
         scene_free(allocator, ptr);
         capture_begin(pool, stream);
         calls = capture_disturbances();
@@ -329,7 +329,7 @@ static void expect_undisturbed(const char *config)
     stream = capture_stream(1);
     ptr = scene_alloc(allocator, 40 * MIB, NULL);
     other = scene_alloc(allocator, 20 * MIB, leaving);
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 60 * MIB, side));
     assert_int_equal(xseg_pool_create(allocator, 1, NULL, &pool), XSEG_OK);
     capture_begin(pool, stream);
@@ -337,7 +337,7 @@ static void expect_undisturbed(const char *config)
     capture_launch_on(leaving, other, 20 * MIB);
     scene_free(allocator, ptr);
     scene_free(allocator, other);
-    assert_int_equal(xseg_stream_gone(allocator, 0, leaving), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, leaving), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 512, NULL));
     assert_int_equal(trim(allocator).kept_busy, 80 * MIB);
     assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 40 * MIB);
@@ -379,7 +379,7 @@ static void a_capture_of_two_devices_is_begun_on_both(void **state)
     capture_begin(pool, stream);
     capture_wait(joined, stream);
     calls = capture_disturbances();
-    assert_int_equal(xseg_use(allocator, used, joined), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, used, joined), XSEG_OK);
     scene_free(allocator, used);
     assert_int_equal(xseg_alloc(allocator, 1, 20 * MIB, joined, &ptr), XSEG_OK);
     assert_ptr_equal(scene_block(allocator, ptr).pool, second);
@@ -403,19 +403,19 @@ static void a_capture_that_was_not_told_holds_nothing_up(void **state)
     void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *next = scene_alloc(allocator, MIB, NULL);
 
     (void)state;
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, next, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, next, side), XSEG_OK);
     capture_launch_on(side, ptr, 20 * MIB);
     capture_start(side);
     scene_free(allocator, ptr);
-    scene_expect_error(xseg_stream_gone(allocator, 0, side), XSEG_ERR_BUSY, "being captured");
+    scene_expect_error(xseg_stream_retire(allocator, 0, side), XSEG_ERR_BUSY, "being captured");
     assert_true(capture_stop(side));
     scene_free(allocator, next);
 
     /* What ran before the capture is waited for all the same. */
     scene_free(allocator, scene_alloc(allocator, 512, NULL));
     scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 512, NULL));
     assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
@@ -434,7 +434,7 @@ static void a_wait_ends_after_a_capture_that_was_not_told(void **state)
 
         for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
             ptr[i] = scene_alloc(allocator, 20 * MIB, NULL);
-            assert_int_equal(xseg_use(allocator, ptr[i], side), XSEG_OK);
+            assert_int_equal(xseg_record_stream(allocator, ptr[i], side), XSEG_OK);
             capture_launch_on(side, ptr[i], 20 * MIB);
         }
         scene_free(allocator, ptr[0]);
@@ -466,7 +466,7 @@ static void a_marked_device_is_left_alone(void **state)
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 20 * MIB, side));
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     capture_start(stream);
     calls = capture_disturbances();
     assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
@@ -483,7 +483,7 @@ static void a_marked_device_is_left_alone(void **state)
         scene_free(allocator, inside);
         scene_empty_cache(allocator);
         assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         /* The first of two marks that are taken back changes nothing. */
         assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
         if (i == 0)
@@ -494,15 +494,15 @@ static void a_marked_device_is_left_alone(void **state)
     assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
     scene_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT, "not marked");
     scene_empty_cache(allocator);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_HOLE);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_UNMAPPED);
     capture_close(allocator, stream, side);
 }
 
 /* A graph may write to what a pool that was routed to meanwhile has cached. */
 static void a_route_in_a_marked_time_makes_a_pool_the_graphs(void **state)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     (void)state;
     for (unsigned when = 0; when < 4; when++) {
@@ -541,8 +541,8 @@ static void the_end_of_a_route_settles_its_blocks(void **state)
     capture_start(stream);
     assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
     mine = scene_alloc(allocator, 3 * MIB, stream);
-    assert_int_equal(xseg_use(allocator, mine, side), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, other, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, mine, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, other, side), XSEG_OK);
     scene_free(allocator, mine);
     scene_free(allocator, other);
     assert_true(capture_stop(stream));

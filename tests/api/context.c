@@ -37,8 +37,8 @@ static void close_two(struct xseg_allocator *allocator)
 
 static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
 {
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     where.device = device;
@@ -79,7 +79,7 @@ static void leave_memory(struct xseg_allocator *allocator, xseg_stream per_threa
     scene_free(allocator, cached);
     assert_int_equal(cuCtxSetCurrent(context[1]), 0);
     assert_int_equal(xseg_sim_launch(per_thread, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, ptr, per_thread), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, per_thread), XSEG_OK);
     scene_free(allocator, ptr);
     assert_int_equal(cuCtxSetCurrent(context[0]), 0);
 }
@@ -124,7 +124,7 @@ static void a_full_pool_spoils_no_capture_of_another_device(void **state)
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
     assert_int_equal(cuCtxSetCurrent(context[1]), 0);
     assert_int_equal(xseg_sim_launch(per_thread, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, ptr, per_thread), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, per_thread), XSEG_OK);
     scene_free(allocator, ptr);
     assert_int_equal(cuCtxSetCurrent(context[0]), 0);
     assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);

@@ -161,7 +161,7 @@ static void memory_that_nobody_wrote_to_is_no_alarm(void **state)
             memset(*slot, (int)i, size);
             if (i % 4 == 0) {
                 assert_int_equal(xseg_sim_launch(side, 100), XSEG_OK);
-                assert_int_equal(xseg_use(allocator, *slot, side), XSEG_OK);
+                assert_int_equal(xseg_record_stream(allocator, *slot, side), XSEG_OK);
             }
             if (i % 40 == 39)
                 scene_empty_cache(allocator);
@@ -208,7 +208,7 @@ static void a_block_in_use_elsewhere_is_filled_later(void **state)
     (void)state;
     memset(ptr, 7, 4 * KIB);
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     scene_free(allocator, ptr);
     xseg_sim_advance(1);
     assert_int_equal(ptr[0], 7);
@@ -288,13 +288,13 @@ static void the_key_can_be_switched(void **state)
     (void)state;
     memset(ptr, 7, 2 * MIB);
     scene_free(allocator, ptr);
-    assert_int_equal(xseg_configure(allocator, "debug_fill:True"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
     assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
     scene_free(allocator, ptr);
     let_work_end();
     assert_true(is_pattern(ptr, 2 * MIB));
     ptr[0] = 0;
-    assert_int_equal(xseg_configure(allocator, "debug_fill:False"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "debug_fill:False"), XSEG_OK);
     calls = xseg_sim_calls(NULL);
     assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
     scene_free(allocator, ptr);
@@ -302,12 +302,12 @@ static void the_key_can_be_switched(void **state)
 
     /* Freed while it was off, among memory that is filled. */
     scene_empty_cache(allocator);
-    assert_int_equal(xseg_configure(allocator, "debug_fill:True"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
     ptr = scene_alloc(allocator, 2 * MIB, NULL);
     memset(ptr, 7, 2 * MIB);
-    assert_int_equal(xseg_configure(allocator, "debug_fill:False"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "debug_fill:False"), XSEG_OK);
     scene_free(allocator, ptr);
-    assert_int_equal(xseg_configure(allocator, "debug_fill:True"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
     assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
     assert_int_equal(heard.errors, 0);
     scene_free(allocator, ptr);
@@ -480,7 +480,7 @@ static void alone_blocks_have_pages_of_their_own(void **state)
             assert_int_equal(info.free_before, mode == 0 ? 0 : pages - size);
             assert_int_equal(info.free_after, mode == 0 ? pages - size : 0);
             assert_int_equal(xseg_free(allocator, (char *)info.segment_base + pages),
-                             XSEG_ERR_NOT_LIVE);
+                             XSEG_ERR_NOT_ALLOCATED);
         }
         assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
         assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current,
@@ -522,17 +522,20 @@ static void freed_addresses_stay_in_quarantine(void **state)
 
     (void)state;
     scene_free(allocator, first);
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_LIVE, "was freed and unmapped");
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_LIVE, "; it was freed ");
-    assert_int_equal(scene_block(allocator, first).state, XSEG_BLOCK_HOLE);
+    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
+                       "was freed and unmapped");
+    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "; it was freed ");
+    assert_int_equal(scene_block(allocator, first).state, XSEG_BLOCK_UNMAPPED);
     scene_empty_cache(allocator);
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_LIVE, "was freed and unmapped");
+    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
+                       "was freed and unmapped");
     for (unsigned i = 0; i < 4200; i++) {
         last = scene_alloc(allocator, 5000, NULL);
         scene_free(allocator, last);
     }
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_LIVE, "not memory of this");
-    scene_expect_error(xseg_free(allocator, last), XSEG_ERR_NOT_LIVE, "was freed and unmapped");
+    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "not memory of this");
+    scene_expect_error(xseg_free(allocator, last), XSEG_ERR_NOT_ALLOCATED,
+                       "was freed and unmapped");
     assert_true(scene_stats(allocator).address_bytes <= 4097ul * 4 * MIB);
     assert_true(scene_stats(allocator).address_bytes >= 2048ul * 4 * MIB);
     scene_close(allocator);
@@ -565,7 +568,7 @@ static void a_free_waits_for_every_stream(void **state)
     enter();
     assert_int_equal(xseg_sim_launch_on(own, UINT64_MAX, address_of(ptr), 5000), XSEG_OK);
     assert_int_equal(xseg_sim_launch_on(side, UINT64_MAX, address_of(ptr), 5000), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     scene_free(allocator, ptr); /* else the simulator reports memory that is still in use */
     leave();
     assert_int_equal(xseg_sim_used(0), 0);
@@ -619,19 +622,21 @@ static void a_second_free_is_told_about_the_first(void **state)
     scene_free(allocator, other[0]);
     scene_free(allocator, other[1]);
     (void)snprintf(thread, sizeof(thread), " ms ago by thread %d,", (int)gettid());
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "it lies in cached memory");
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "; it was freed ");
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, thread);
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "with the 8388608 bytes at ");
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "test-api-debug+0x");
-    /* From inside the block, and in a use. */
-    scene_expect_error(xseg_use(allocator, (char *)ptr + 7 * MIB, NULL), XSEG_ERR_NOT_LIVE,
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
+                       "it lies in cached memory");
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "; it was freed ");
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, thread);
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
                        "with the 8388608 bytes at ");
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "test-api-debug+0x");
+    /* From inside the block, and in a use. */
+    scene_expect_error(xseg_record_stream(allocator, (char *)ptr + 7 * MIB, NULL),
+                       XSEG_ERR_NOT_ALLOCATED, "with the 8388608 bytes at ");
     /* 16 later events overwrite that of the free. */
     for (unsigned i = 0; i < 16; i++)
         scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "or never handed out");
-    assert_int_equal(xseg_error_text(NULL, 0),
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "or never handed out");
+    assert_int_equal(xseg_error_message(NULL, 0),
                      strlen("0x000000000 is no live block: it lies in cached memory: it was freed "
                             "before, or never handed out"));
     scene_free(allocator, other[2]);
@@ -648,15 +653,15 @@ static void a_free_that_failed_is_not_remembered(void **state)
 
     (void)state;
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuEventRecord", 1, 999), XSEG_OK);
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_DRIVER);
     scene_free(allocator, scene_alloc(allocator, 3000, NULL));
     /* The free that succeeds is not noted: were the other one remembered, it would be told. */
-    assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
     scene_free(allocator, ptr);
-    assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE);
-    (void)xseg_error_text(text, sizeof(text));
+    assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
+    (void)xseg_error_message(text, sizeof(text));
     assert_null(strstr(text, "ms ago"));
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(side);
@@ -759,13 +764,13 @@ static void older_callers_go_on_working(void **state)
     void *ptr = NULL;
 
     (void)state;
-    request.struct_bytes = offsetof(struct xseg_request, zeroed);
+    request.struct_size = offsetof(struct xseg_request, zeroed);
     request.bytes = 3000;
     request.zeroed = true;
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), 0);
     scene_free(allocator, ptr);
-    request.struct_bytes = offsetof(struct xseg_request, alignment);
+    request.struct_size = offsetof(struct xseg_request, alignment);
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT);
     scene_close(allocator);
 }
@@ -781,7 +786,7 @@ static void newer_callers_are_served_as_far_as_they_are_known(void **state)
     void *ptr = NULL;
 
     (void)state;
-    newer.known.struct_bytes = sizeof(newer);
+    newer.known.struct_size = sizeof(newer);
     newer.known.bytes = 3000;
     assert_int_equal(xseg_alloc_with(allocator, &newer.known, &ptr), XSEG_ERR_ARGUMENT);
     assert_null(ptr);

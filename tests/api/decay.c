@@ -157,7 +157,7 @@ static void never_means_never(void **state)
     pass(allocator, 620);
     const uint64_t left = reserved(allocator);
     assert_in_range(left, 100 * MIB, 300 * MIB);
-    assert_int_equal(xseg_configure(allocator, "idle_ms:-1"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "idle_ms:-1"), XSEG_OK);
     clock_reads = 0;
     pass(allocator, 5000);
     scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
@@ -184,10 +184,10 @@ static void the_oldest_go_first(void **state)
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         scene_free(allocator, ptr[order[i]]);
         xseg_sim_advance(1000 * MS);
-        assert_int_equal(xseg_configure(allocator, "keep_mb:1000"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "keep_mb:1000"), XSEG_OK);
         tick(allocator);
     }
-    assert_int_equal(xseg_configure(allocator, "keep_mb:0"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "keep_mb:0"), XSEG_OK);
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         for (unsigned at = i; at < COUNT_OF(stream); at++)
             assert_int_equal(scene_block(allocator, ptr[order[at]]).state, XSEG_BLOCK_CACHED);
@@ -195,7 +195,7 @@ static void the_oldest_go_first(void **state)
             xseg_sim_advance(MS);
             assert_int_equal(xseg_tick(allocator, 1), XSEG_OK);
         }
-        assert_int_equal(scene_block(allocator, ptr[order[i]]).state, XSEG_BLOCK_HOLE);
+        assert_int_equal(scene_block(allocator, ptr[order[i]]).state, XSEG_BLOCK_UNMAPPED);
     }
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
@@ -274,7 +274,7 @@ static void a_floor_is_kept(void **state)
     idle(allocator, 1000 * MIB, NULL);
     pass(allocator, 500);
     assert_int_equal(reserved(allocator), 500 * MIB);
-    assert_int_equal(xseg_configure(allocator, "keep_mb:0"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "keep_mb:0"), XSEG_OK);
     pass(allocator, 500);
     assert_int_equal(reserved(allocator), 0);
     scene_close(allocator);
@@ -432,7 +432,7 @@ static void a_released_pools_memory_waits_for_its_own_work(void **state)
     const xseg_stream stream = scene_stream();
     struct xseg_pool *before = scene_pool(allocator), *pool = scene_pool(allocator);
     struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     xseg_sim_advance(1000 * MS);
@@ -470,7 +470,7 @@ static void refused_pages_stay_and_go_later(void **state)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
     const struct xseg_sim_fault refusal = {
-        .struct_bytes = sizeof(refusal), .call = "cuMemUnmap", .nth = 1, .every = 1, .error = 999};
+        .struct_size = sizeof(refusal), .call = "cuMemUnmap", .nth = 1, .every = 1, .error = 999};
 
     (void)state;
     idle(allocator, 200 * MIB, NULL);
@@ -525,10 +525,10 @@ static void a_thread_gives_back_in_a_lull(void **state)
         take_a_nap();
     assert_int_equal(reserved(allocator), 0);
     assert_int_equal(waits(), 0);
-    assert_int_equal(xseg_configure(allocator, "background_thread:False"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "background_thread:False"), XSEG_OK);
     expect_threads(before);
-    assert_int_equal(xseg_configure(allocator, "background_thread:True"), XSEG_OK);
-    assert_int_equal(xseg_configure(allocator, "background_thread:True,idle_ms:30"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "background_thread:True"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "background_thread:True,idle_ms:30"), XSEG_OK);
     assert_int_equal(threads(), before + 1);
     /* A close that is refused leaves it at work. */
     void *ptr = scene_alloc(allocator, 1, NULL);
@@ -539,9 +539,10 @@ static void a_thread_gives_back_in_a_lull(void **state)
     expect_threads(before);
 }
 
-static struct xseg_trimmed trim(struct xseg_allocator *allocator, uint64_t leave, uint64_t idle_ms)
+static struct xseg_trim_result trim(struct xseg_allocator *allocator, uint64_t leave,
+                                    uint64_t idle_ms)
 {
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.leave_bytes = leave;
@@ -556,7 +557,7 @@ static void a_trim_goes_down_to_what_is_wanted(void **state)
     struct xseg_allocator *allocator = open_on(4096, NULL);
     const xseg_stream stream = scene_stream();
     void *live = scene_alloc(allocator, 205 * MIB, NULL);
-    struct xseg_trimmed done;
+    struct xseg_trim_result done;
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 400 * MIB, stream));
@@ -582,7 +583,7 @@ static void a_trim_takes_what_has_been_idle_for_long(void **state)
     struct xseg_allocator *allocator = open_on(4096, NULL);
     const xseg_stream stream = scene_stream();
     void *ptr[3];
-    struct xseg_trimmed done;
+    struct xseg_trim_result done;
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
@@ -614,15 +615,15 @@ static void contradictions_are_refused(void **state)
     struct xseg_allocator *allocator = open_on(64, "keep_mb:100,soft_limit_mb:200");
 
     (void)state;
-    scene_expect_error(xseg_configure(allocator, "keep_mb:201"), XSEG_ERR_CONFIG,
+    scene_expect_error(xseg_config_set(allocator, "keep_mb:201"), XSEG_ERR_CONFIG,
                        "at most soft_limit_mb, which is 200");
-    scene_expect_error(xseg_configure(allocator, "soft_limit_mb:99"), XSEG_ERR_CONFIG,
+    scene_expect_error(xseg_config_set(allocator, "soft_limit_mb:99"), XSEG_ERR_CONFIG,
                        "at least keep_mb, which is 100");
-    scene_expect_error(xseg_configure(allocator, "idle_ms:-2"), XSEG_ERR_CONFIG, "-1 for never");
-    scene_expect_error(xseg_configure(allocator, "keep_window_s:-1"), XSEG_ERR_CONFIG, "-1");
-    scene_expect_error(xseg_configure(allocator, "reclaim_us_per_s:0"), XSEG_ERR_CONFIG,
+    scene_expect_error(xseg_config_set(allocator, "idle_ms:-2"), XSEG_ERR_CONFIG, "-1 for never");
+    scene_expect_error(xseg_config_set(allocator, "keep_window_s:-1"), XSEG_ERR_CONFIG, "-1");
+    scene_expect_error(xseg_config_set(allocator, "reclaim_us_per_s:0"), XSEG_ERR_CONFIG,
                        "from 1 to 1000000");
-    assert_int_equal(xseg_configure(allocator, "soft_limit_mb:300,keep_mb:300"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "soft_limit_mb:300,keep_mb:300"), XSEG_OK);
     scene_expect_error(xseg_tick(NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
     scene_close(allocator);
 }

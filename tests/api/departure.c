@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Streams that pass and streams that go: xseg_passed, xseg_stream_gone, xseg_free_after. */
+/* Streams that pass and streams that go: xseg_stream_synchronized, xseg_stream_retire, xseg_free_after. */
 #include "tests/support/scene.h"
 
 /* The driver's events, by their plain C types. */
@@ -37,25 +37,26 @@ static void a_stream_that_has_passed_is_not_asked(void **state)
     (void)state;
     assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
     assert_int_equal(xseg_sim_launch(other, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, a, side), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, b, side), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, b, other), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, b, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, b, other), XSEG_OK);
     scene_free(allocator, a);
     scene_free(allocator, b);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
 
     const uint64_t calls = xseg_sim_calls(NULL);
-    assert_int_equal(xseg_passed(allocator, 0, side), XSEG_OK);
+    assert_int_equal(xseg_stream_synchronized(allocator, 0, side), XSEG_OK);
     assert_int_equal(xseg_sim_calls(NULL), calls);
     assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
     /* Once more, a stream that is not known, and one without anything to wait for. */
-    assert_int_equal(xseg_passed(allocator, 0, side), XSEG_OK);
-    assert_int_equal(xseg_passed(allocator, 0, (xseg_stream)(uintptr_t)0x5000), XSEG_OK);
-    assert_int_equal(xseg_passed(allocator, 0, NULL), XSEG_OK);
-    scene_expect_error(xseg_passed(allocator, 9, side), XSEG_ERR_ARGUMENT, "device 9");
+    assert_int_equal(xseg_stream_synchronized(allocator, 0, side), XSEG_OK);
+    assert_int_equal(xseg_stream_synchronized(allocator, 0, (xseg_stream)(uintptr_t)0x5000),
+                     XSEG_OK);
+    assert_int_equal(xseg_stream_synchronized(allocator, 0, NULL), XSEG_OK);
+    scene_expect_error(xseg_stream_synchronized(allocator, 9, side), XSEG_ERR_ARGUMENT, "device 9");
     assert_int_equal(xseg_sim_finish(other), XSEG_OK);
-    assert_int_equal(xseg_passed(allocator, 0, other), XSEG_OK);
+    assert_int_equal(xseg_stream_synchronized(allocator, 0, other), XSEG_OK);
     assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_CACHED);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(side);
@@ -73,8 +74,8 @@ static void memory_of_a_gone_stream_is_handed_over(void **state)
     (void)state;
     scene_free(allocator, a);
     assert_int_equal(xseg_sim_launch(first, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, first), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, first), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, first), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, first), XSEG_OK);
     assert_ptr_equal(scene_block(allocator, kept).stream, first);
 
     /* While its work runs, nobody gets its memory. */
@@ -90,7 +91,7 @@ static void memory_of_a_gone_stream_is_handed_over(void **state)
     assert_ptr_equal(c, a);
     assert_ptr_equal(scene_block(allocator, kept).stream, third);
     /* A use there is one on the block's own stream: what is freed serves it at once. */
-    assert_int_equal(xseg_use(allocator, kept, third), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, kept, third), XSEG_OK);
     assert_int_equal(xseg_sim_launch(third, FOREVER), XSEG_OK);
     scene_free(allocator, kept);
     assert_ptr_equal(scene_alloc(allocator, 5 * MIB, third), kept);
@@ -118,14 +119,14 @@ static void a_handle_that_comes_again_is_another_stream(void **state)
         void *ptr = scene_alloc(allocator, 3 * MIB, stream);
 
         scene_free(allocator, ptr);
-        assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+        assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
         scene_stream_destroy(stream);
         const xseg_stream next = scene_stream();
         came_again += next == stream;
         ptr = scene_alloc(allocator, 3 * MIB, next);
         assert_ptr_equal(scene_block(allocator, ptr).stream, next);
         scene_free(allocator, ptr);
-        assert_int_equal(xseg_stream_gone(allocator, 0, next), XSEG_OK);
+        assert_int_equal(xseg_stream_retire(allocator, 0, next), XSEG_OK);
         scene_stream_destroy(next);
     }
     assert_int_equal(came_again, 50);
@@ -148,18 +149,18 @@ static void a_handle_that_comes_again_is_waited_for(void **state)
     of_old = scene_alloc(allocator, 3 * MIB, NULL);
     of_other = scene_alloc(allocator, 3 * MIB, NULL);
     of_again = scene_alloc(allocator, 3 * MIB, NULL);
-    assert_int_equal(xseg_use(allocator, of_old, old), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, old), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, of_old, old), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, old), XSEG_OK);
     scene_stream_destroy(old);
     scene_free(allocator, scene_alloc(allocator, 512, other));
 
     scene_free(allocator, of_old);
-    assert_int_equal(xseg_use(allocator, of_other, other), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, of_other, other), XSEG_OK);
     scene_work(allocator, other, of_other);
     scene_free(allocator, of_other);
     const xseg_stream again = scene_stream();
     assert_ptr_equal(again, old);
-    assert_int_equal(xseg_use(allocator, of_again, again), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, of_again, again), XSEG_OK);
     scene_work(allocator, again, of_again);
     scene_free(allocator, of_again);
 
@@ -183,7 +184,7 @@ static void a_handle_may_come_again_before_the_work_has_ended(void **state)
 
     scene_free(allocator, a);
     assert_int_equal(xseg_sim_launch_on(old, 1000000, (uintptr_t)a, 4096), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, old), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, old), XSEG_OK);
     scene_stream_destroy(old);
     const xseg_stream young = scene_stream();
     assert_ptr_equal(young, old);
@@ -203,13 +204,13 @@ static void a_handle_may_come_again_before_the_work_has_ended(void **state)
 static void a_trim_takes_what_a_gone_stream_left(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     const xseg_stream stream = scene_stream();
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 3 * MIB, stream));
     assert_int_equal(xseg_sim_launch(stream, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     assert_int_equal(done.kept_busy, 20 * MIB);
     assert_int_equal(done.returned, 0);
@@ -229,12 +230,12 @@ static void uses_on_a_gone_stream_wait_for_its_last_event(void **state)
 
     (void)state;
     assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, a, side), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, b, side), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, b, side), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
     scene_free(allocator, a);
     scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     scene_stream_destroy(side);
     scene_free(allocator, scene_alloc(allocator, 1, NULL));
@@ -260,22 +261,22 @@ static void an_event_that_a_block_waits_for_is_kept(void **state)
 
     (void)state;
     assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, a, side), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
     scene_free(allocator, a);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     scene_stream_destroy(side);
 
     /* A call that meets a new stream asks about those that leave. */
     assert_int_equal(xseg_sim_fail("cuEventQuery", 1, 999), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, b, next), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, b, next), XSEG_OK);
     assert_true(xseg_sim_failed());
-    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_launch(next, FOREVER), XSEG_OK);
     scene_free(allocator, b);
     scene_free(allocator, scene_alloc(allocator, 1, NULL));
     assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(next);
 }
@@ -292,7 +293,7 @@ static void streams_that_come_and_go_leave_nothing(void **state)
 
         calls = xseg_sim_calls(NULL);
         scene_free(allocator, scene_alloc(allocator, 512 + i % 3 * MIB, stream));
-        assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+        assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
         calls = xseg_sim_calls(NULL) - calls;
         scene_stream_destroy(stream);
         each = i == 100 ? calls : each;
@@ -309,10 +310,10 @@ static void default_streams_never_go(void **state)
 
     (void)state;
     for (uintptr_t handle = 0; handle <= 2; handle++)
-        scene_expect_error(xseg_stream_gone(allocator, 0, (xseg_stream)handle), XSEG_ERR_ARGUMENT,
+        scene_expect_error(xseg_stream_retire(allocator, 0, (xseg_stream)handle), XSEG_ERR_ARGUMENT,
                            "default stream");
-    scene_expect_error(xseg_stream_gone(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_stream_gone(allocator, 0, (xseg_stream)(uintptr_t)0x7000), XSEG_OK);
+    scene_expect_error(xseg_stream_retire(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_int_equal(xseg_stream_retire(allocator, 0, (xseg_stream)(uintptr_t)0x7000), XSEG_OK);
     scene_close(allocator);
 }
 
@@ -335,7 +336,7 @@ static void a_block_is_freed_after_events(void **state)
     assert_int_equal(scene_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(xseg_sim_finish(one), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_finish(two), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 1, NULL));
     assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
@@ -357,13 +358,13 @@ static void complete_events_are_not_waited_for(void **state)
     assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), 0);
     assert_int_equal(xseg_free_after(allocator, b, NULL, 0), XSEG_OK);
     assert_int_equal(xseg_free_after(allocator, NULL, NULL, 0), XSEG_OK);
-    scene_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_NOT_LIVE, "cached");
+    scene_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_NOT_ALLOCATED, "cached");
     scene_expect_error(xseg_free_after(allocator, a, NULL, 1), XSEG_ERR_ARGUMENT, "events");
     a = scene_alloc(allocator, 5 * MIB, NULL);
     assert_int_equal(cuEventDestroy_v2(event), 0);
     event = NULL;
     scene_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_ARGUMENT, "event 0");
-    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_ALLOCATED);
     scene_free(allocator, a);
     scene_close(allocator);
 }

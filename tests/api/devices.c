@@ -34,9 +34,9 @@ static void *alloc_on(struct xseg_allocator *allocator, int device, size_t bytes
     return block;
 }
 
-static struct xseg_where where_of(int device)
+static struct xseg_scope where_of(int device)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = device;
     return where;
@@ -45,7 +45,7 @@ static struct xseg_where where_of(int device)
 static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, double fraction)
 {
     struct xseg_limit_values set = XSEG_LIMIT_VALUES_INIT;
-    const struct xseg_where where = where_of(device);
+    const struct xseg_scope where = where_of(device);
 
     set.hard_bytes = hard;
     set.fraction = fraction;
@@ -66,14 +66,15 @@ static struct xseg_driver_call *counts_of(struct xseg_allocator *allocator, size
 }
 
 /* Read all devices: no call of the driver is counted, neither by the library nor by the driver. */
-static void look(struct xseg_allocator *allocator, struct xseg_device_figures *devices)
+static void look(struct xseg_allocator *allocator, struct xseg_device_stats *devices)
 {
     const uint64_t made = xseg_sim_calls(NULL);
     size_t count = 0, calls = 0;
     struct xseg_driver_call *before = counts_of(allocator, &calls), *after;
 
     memset(devices, 0xa5, DEVICES * sizeof(*devices));
-    assert_int_equal(xseg_devices(allocator, devices, sizeof(*devices), DEVICES, &count), XSEG_OK);
+    assert_int_equal(xseg_device_stats_get(allocator, devices, sizeof(*devices), DEVICES, &count),
+                     XSEG_OK);
     assert_int_equal(count, DEVICES);
     after = counts_of(allocator, &calls);
     assert_memory_equal(before, after, calls * sizeof(*before));
@@ -81,14 +82,14 @@ static void look(struct xseg_allocator *allocator, struct xseg_device_figures *d
     free(before);
     free(after);
     for (int i = 0; i < DEVICES; i++) {
-        assert_int_equal(devices[i].struct_bytes, sizeof(*devices));
+        assert_int_equal(devices[i].struct_size, sizeof(*devices));
         assert_int_equal(devices[i].device, i);
     }
 }
 
-static struct xseg_device_figures look_at(struct xseg_allocator *allocator, int device)
+static struct xseg_device_stats look_at(struct xseg_allocator *allocator, int device)
 {
-    struct xseg_device_figures devices[DEVICES];
+    struct xseg_device_stats devices[DEVICES];
 
     look(allocator, devices);
     return devices[device];
@@ -96,12 +97,12 @@ static struct xseg_device_figures look_at(struct xseg_allocator *allocator, int 
 
 /* What the statistics of a device say, too; nothing happens on it meanwhile, and no pool is paused. */
 static void expect_statistics(struct xseg_allocator *allocator,
-                              const struct xseg_device_figures *device)
+                              const struct xseg_device_stats *device)
 {
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    const struct xseg_where where = where_of(device->device);
+    const struct xseg_scope where = where_of(device->device);
 
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
     const uint64_t reserved = stats.reserved_bytes[XSEG_STAT_ALL].current;
     const uint64_t live = stats.allocated_bytes[XSEG_STAT_ALL].current;
     const uint64_t active = stats.active_bytes[XSEG_STAT_ALL].current;
@@ -115,9 +116,9 @@ static void expect_statistics(struct xseg_allocator *allocator,
     assert_int_equal(device->idle_bytes, reserved - active + stats.idle_page_bytes);
 }
 
-static void expect_closed(const struct xseg_device_figures *device, int ordinal)
+static void expect_closed(const struct xseg_device_stats *device, int ordinal)
 {
-    const struct xseg_device_figures closed = {.struct_bytes = sizeof(closed), .device = ordinal};
+    const struct xseg_device_stats closed = {.struct_size = sizeof(closed), .device = ordinal};
 
     assert_memory_equal(device, &closed, sizeof(closed));
 }
@@ -127,29 +128,30 @@ static void expect_closed(const struct xseg_device_figures *device, int ordinal)
 static void arguments_are_checked(void **state)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
-    struct xseg_device_figures devices[DEVICES];
+    struct xseg_device_stats devices[DEVICES];
     size_t count = 77;
 
     (void)state;
-    scene_expect_error(xseg_devices(NULL, devices, sizeof(devices[0]), DEVICES, &count),
+    scene_expect_error(xseg_device_stats_get(NULL, devices, sizeof(devices[0]), DEVICES, &count),
                        XSEG_ERR_ARGUMENT, "allocator");
-    scene_expect_error(xseg_devices(allocator, NULL, sizeof(devices[0]), 1, &count),
+    scene_expect_error(xseg_device_stats_get(allocator, NULL, sizeof(devices[0]), 1, &count),
                        XSEG_ERR_ARGUMENT, "devices is NULL");
-    scene_expect_error(xseg_devices(allocator, devices, 4, DEVICES, &count), XSEG_ERR_ARGUMENT,
-                       "unknown size");
-    scene_expect_error(xseg_devices(allocator, devices, sizeof(devices[0]) + 1, 1, &count),
+    scene_expect_error(xseg_device_stats_get(allocator, devices, 4, DEVICES, &count),
+                       XSEG_ERR_ARGUMENT, "unknown size");
+    scene_expect_error(xseg_device_stats_get(allocator, devices, sizeof(devices[0]) + 1, 1, &count),
                        XSEG_ERR_ARGUMENT, "entry_bytes");
-    scene_expect_error(xseg_devices(allocator, devices, 5000, 1, &count), XSEG_ERR_ARGUMENT,
-                       "struct xseg_device_figures");
+    scene_expect_error(xseg_device_stats_get(allocator, devices, 5000, 1, &count),
+                       XSEG_ERR_ARGUMENT, "struct xseg_device_stats");
     assert_int_equal(count, 77);
-    assert_int_equal(xseg_devices(allocator, devices, sizeof(devices[0]), DEVICES, NULL), XSEG_OK);
+    assert_int_equal(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), DEVICES, NULL),
+                     XSEG_OK);
     scene_close(allocator);
 }
 
 static void an_array_is_filled_as_far_as_it_goes(void **state)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
-    struct xseg_device_figures devices[DEVICES + 1];
+    struct xseg_device_stats devices[DEVICES + 1];
     unsigned char behind[sizeof(devices[0])];
 
     (void)state;
@@ -159,8 +161,8 @@ static void an_array_is_filled_as_far_as_it_goes(void **state)
         size_t count = 0;
 
         memset(devices, 0xa5, sizeof(devices));
-        assert_int_equal(xseg_devices(allocator, capacity == 0 ? NULL : devices, sizeof(devices[0]),
-                                      capacity, &count),
+        assert_int_equal(xseg_device_stats_get(allocator, capacity == 0 ? NULL : devices,
+                                               sizeof(devices[0]), capacity, &count),
                          XSEG_OK);
         assert_int_equal(count, DEVICES);
         for (size_t i = 0; i < filled; i++)
@@ -174,10 +176,10 @@ static void an_array_is_filled_as_far_as_it_goes(void **state)
 /* A program that was built when the entries were shorter, and one that was built when they are longer. */
 static void entries_of_other_versions_are_filled_as_far_as_both_go(void **state)
 {
-    enum { SHORT = offsetof(struct xseg_device_figures, total_bytes) };
+    enum { SHORT = offsetof(struct xseg_device_stats, total_bytes) };
     struct xseg_allocator *allocator = open_on(4096, NULL);
     struct {
-        struct xseg_device_figures known;
+        struct xseg_device_stats known;
         uint64_t more;
     } longer[DEVICES];
     unsigned char shorter[DEVICES][SHORT];
@@ -185,18 +187,20 @@ static void entries_of_other_versions_are_filled_as_far_as_both_go(void **state)
     (void)state;
     scene_free(allocator, alloc_on(allocator, 2, 4 * MIB));
     memset(longer, 0xa5, sizeof(longer));
-    assert_int_equal(xseg_devices(allocator, &longer[0].known, sizeof(longer[0]), DEVICES, NULL),
-                     XSEG_OK);
-    assert_int_equal(xseg_devices(allocator, (void *)shorter, sizeof(shorter[0]), DEVICES, NULL),
-                     XSEG_OK);
+    assert_int_equal(
+        xseg_device_stats_get(allocator, &longer[0].known, sizeof(longer[0]), DEVICES, NULL),
+        XSEG_OK);
+    assert_int_equal(
+        xseg_device_stats_get(allocator, (void *)shorter, sizeof(shorter[0]), DEVICES, NULL),
+        XSEG_OK);
     for (int i = 0; i < DEVICES; i++) {
-        struct xseg_device_figures known = {0};
+        struct xseg_device_stats known = {0};
 
         memcpy(&known, shorter[i], SHORT);
-        assert_int_equal(known.struct_bytes, SHORT);
+        assert_int_equal(known.struct_size, SHORT);
         assert_int_equal(known.device, i);
         assert_int_equal(known.is_open, i == 2);
-        assert_int_equal(longer[i].known.struct_bytes, sizeof(known));
+        assert_int_equal(longer[i].known.struct_size, sizeof(known));
         assert_int_equal(longer[i].known.is_open, i == 2);
         assert_int_equal(longer[i].more, UINT64_C(0xa5a5a5a5a5a5a5a5));
     }
@@ -208,7 +212,7 @@ static void entries_of_other_versions_are_filled_as_far_as_both_go(void **state)
 static void looking_opens_no_device(void **state)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
-    struct xseg_device_figures devices[DEVICES];
+    struct xseg_device_stats devices[DEVICES];
 
     (void)state;
     for (unsigned round = 0; round < 2; round++) {
@@ -225,7 +229,7 @@ static void each_device_has_its_own(void **state)
 {
     struct xseg_allocator *allocator = open_on(512, "expandable_segments:True");
     const xseg_stream side = scene_stream();
-    struct xseg_device_figures devices[DEVICES];
+    struct xseg_device_stats devices[DEVICES];
     void *live = alloc_on(allocator, 0, 100 * MIB), *pending = alloc_on(allocator, 0, 60 * MIB);
     void *lost = alloc_on(allocator, 1, 40 * MIB), *full = alloc_on(allocator, 2, 500 * MIB);
     void *none = NULL;
@@ -233,7 +237,7 @@ static void each_device_has_its_own(void **state)
     (void)state;
     scene_free(allocator, alloc_on(allocator, 0, 40 * MIB));
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, pending, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, pending, side), XSEG_OK);
     scene_free(allocator, pending);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &none), XSEG_ERR_DEVICE_LOST);
@@ -308,7 +312,7 @@ static void decay_learns_what_is_free(void **state)
     xseg_sim_advance(1000 * MS);
     assert_int_equal(xseg_tick(allocator, 0), XSEG_OK);
     xseg_sim_advance(20 * MS);
-    const struct xseg_device_figures device = look_at(allocator, 1);
+    const struct xseg_device_stats device = look_at(allocator, 1);
     assert_int_equal(device.free_bytes, 724 * MIB);
     assert_int_equal(device.free_age_ms, 20);
     expect_statistics(allocator, &device);
@@ -320,7 +324,7 @@ static void decay_learns_what_is_free(void **state)
 static void the_lowest_limit_counts(void **state)
 {
     struct xseg_allocator *allocator = open_on(1024, NULL);
-    struct xseg_device_figures devices[DEVICES];
+    struct xseg_device_stats devices[DEVICES];
 
     (void)state;
     limit(allocator, 0, 300 * MIB, 1);
@@ -346,7 +350,7 @@ static void pages_kept_for_reuse_are_idle(void **state)
         xseg_sim_advance(10 * MS);
         assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
     }
-    const struct xseg_device_figures device = look_at(allocator, 0);
+    const struct xseg_device_stats device = look_at(allocator, 0);
     expect_statistics(allocator, &device);
     assert_int_equal(device.reserved_bytes, 40 * MIB);
     assert_int_equal(device.physical_bytes, 140 * MIB);
@@ -365,7 +369,7 @@ static void a_paused_pool_takes_nothing_away(void **state)
     (void)state;
     scene_free(allocator, alloc_on(allocator, 0, 60 * MIB));
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    const struct xseg_device_figures device = look_at(allocator, 0);
+    const struct xseg_device_stats device = look_at(allocator, 0);
     assert_int_equal(device.live_bytes, 100 * MIB);
     assert_int_equal(device.reserved_bytes, 60 * MIB);
     assert_int_equal(device.idle_bytes, 60 * MIB);
@@ -386,7 +390,7 @@ static void cached_memory_of_every_pool_is_idle(void **state)
     scene_free(allocator, scene_alloc_in(allocator, ended, 40 * MIB, NULL));
     scene_free(allocator, alloc_on(allocator, 0, 80 * MIB));
     assert_int_equal(xseg_pool_release(ended), XSEG_OK);
-    const struct xseg_device_figures device = look_at(allocator, 0);
+    const struct xseg_device_stats device = look_at(allocator, 0);
     expect_statistics(allocator, &device);
     assert_int_equal(device.idle_bytes, 140 * MIB);
     assert_int_equal(xseg_pool_release(held), XSEG_OK);
@@ -485,9 +489,11 @@ static void a_forked_child_is_refused(void **state)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct xseg_device_figures device;
+        struct xseg_device_stats device;
 
-        _exit(xseg_devices(allocator, &device, sizeof(device), 1, NULL) == XSEG_ERR_FORKED ? 0 : 1);
+        _exit(xseg_device_stats_get(allocator, &device, sizeof(device), 1, NULL) == XSEG_ERR_FORKED
+                  ? 0
+                  : 1);
     }
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);

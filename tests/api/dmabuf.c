@@ -101,9 +101,10 @@ static void bad_input_is_refused_with_the_page_that_is_the_reason(void **state)
     expect_error(allocator, NULL, 1, XSEG_ERR_ARGUMENT, "NULL");
     expect_error(allocator, block, 0, XSEG_ERR_ARGUMENT, "0 bytes");
     expect_error(allocator, block, 1000000 * GIB, XSEG_ERR_ARGUMENT, "do not end in one segment");
-    expect_error(allocator, host, sizeof(host), XSEG_ERR_NOT_LIVE, "not memory of this allocator");
+    expect_error(allocator, host, sizeof(host), XSEG_ERR_NOT_ALLOCATED,
+                 "not memory of this allocator");
     (void)snprintf(text, sizeof(text), "no memory lies at %p", (void *)(block + 40 * MIB));
-    expect_error(allocator, block, 50 * MIB, XSEG_ERR_NOT_LIVE, text);
+    expect_error(allocator, block, 50 * MIB, XSEG_ERR_NOT_ALLOCATED, text);
     scene_expect_error(xseg_dmabuf(allocator, block, 1, 8, &fd, &offset), XSEG_ERR_ARGUMENT,
                        "flags 0x8");
     scene_expect_error(xseg_dmabuf(allocator, block, 1, 0, NULL, &offset), XSEG_ERR_ARGUMENT,

@@ -8,7 +8,7 @@
 
 /* What an explanation said. */
 struct told {
-    struct xseg_explained sums;
+    struct xseg_explain_result sums;
     struct xseg_reason reason[4096];
     size_t count;
 };
@@ -17,7 +17,7 @@ static bool note_reason(void *context, const struct xseg_reason *reason)
 {
     struct told *told = context;
 
-    assert_int_equal(reason->struct_bytes, sizeof(*reason));
+    assert_int_equal(reason->struct_size, sizeof(*reason));
     assert_int_equal(reason->live_bytes + reason->pending_bytes + reason->busy_bytes +
                          reason->cached_bytes,
                      reason->bytes);
@@ -26,20 +26,20 @@ static bool note_reason(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-static uint64_t sum_of(const struct xseg_explained *sums)
+static uint64_t sum_of(const struct xseg_explain_result *sums)
 {
     return sums->live + sums->pending + sums->busy + sums->pool + sums->pinned + sums->capture +
            sums->stream + sums->floor + sums->decay + sums->policy;
 }
 
 /* Ask about everything, and expect that it adds up. */
-static const struct told *explain(struct xseg_allocator *allocator, const struct xseg_where *where)
+static const struct told *explain(struct xseg_allocator *allocator, const struct xseg_scope *where)
 {
     static struct told told;
     uint64_t bytes = 0;
 
     memset(&told, 0, sizeof(told));
-    told.sums.struct_bytes = sizeof(told.sums);
+    told.sums.struct_size = sizeof(told.sums);
     assert_int_equal(xseg_explain(allocator, where, note_reason, &told, &told.sums), XSEG_OK);
     for (size_t i = 0; i < told.count; i++)
         bytes += told.reason[i].bytes;
@@ -53,7 +53,7 @@ static const struct told *explain(struct xseg_allocator *allocator, const struct
 
 static bool free_live(void *context, const struct xseg_block_info *block)
 {
-    if (block->state == XSEG_BLOCK_LIVE)
+    if (block->state == XSEG_BLOCK_ALLOCATED)
         scene_free(context, block->base);
     return true;
 }
@@ -61,7 +61,7 @@ static bool free_live(void *context, const struct xseg_block_info *block)
 /* Free what is live, and close. */
 static void close_all(struct xseg_allocator *allocator)
 {
-    assert_int_equal(xseg_walk(allocator, NULL, free_live, allocator), XSEG_OK);
+    assert_int_equal(xseg_for_each_block(allocator, NULL, free_live, allocator), XSEG_OK);
     scene_close(allocator);
 }
 
@@ -128,7 +128,7 @@ static void a_pending_block_names_the_stream_that_it_waits_for(void **state)
 
     (void)state;
     scene_work(allocator, stream, block);
-    assert_int_equal(xseg_use(allocator, block, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, block, stream), XSEG_OK);
     scene_free(allocator, block);
     const struct told *told = explain(allocator, NULL);
     assert_int_equal(told->count, 1);
@@ -239,10 +239,10 @@ static void limits_come_before_the_floor(void **state)
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
     assert_int_equal(explain(allocator, NULL)->sums.floor, 60 * MIB);
-    assert_int_equal(xseg_configure(allocator, "keep_mb:0,soft_limit_mb:0"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "keep_mb:0,soft_limit_mb:0"), XSEG_OK);
     assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
     /* Without a time only what is above the limit goes. */
-    assert_int_equal(xseg_configure(allocator, "idle_ms:-1,soft_limit_mb:100"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "idle_ms:-1,soft_limit_mb:100"), XSEG_OK);
     assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
@@ -258,7 +258,7 @@ static void the_peak_of_the_window_is_a_floor(void **state)
     scene_free(allocator, block);
     pass_second(allocator);
     assert_int_equal(explain(allocator, NULL)->sums.floor, 60 * MIB);
-    assert_int_equal(xseg_configure(allocator, "keep_window_s:0"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "keep_window_s:0"), XSEG_OK);
     assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
@@ -297,7 +297,7 @@ static void check_mixture(const char *config)
     const xseg_stream stream = scene_stream();
     struct xseg_pool *pool = scene_pool(allocator);
     struct xseg_request request = XSEG_REQUEST_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     void *block[600];
     uint64_t all, own = 0;
 
@@ -315,7 +315,7 @@ static void check_mixture(const char *config)
     scene_work(allocator, stream, block[1]);
     for (size_t i = 0; i < COUNT_OF(block); i++) {
         if (i % 11 == 0)
-            assert_int_equal(xseg_use(allocator, block[i], stream), XSEG_OK);
+            assert_int_equal(xseg_record_stream(allocator, block[i], stream), XSEG_OK);
         if (i % 7 != 1)
             scene_free(allocator, block[i]);
     }
@@ -327,7 +327,7 @@ static void check_mixture(const char *config)
     where.stream = stream;
     own += explain(allocator, &where)->sums.reserved;
     assert_int_equal(own, all);
-    where = (struct xseg_where)XSEG_WHERE_ANY;
+    where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.pool = pool;
     own = explain(allocator, &where)->sums.reserved;
     assert_true(own > 0 && own < all);
@@ -372,8 +372,8 @@ static void a_paused_pool_has_no_reasons(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
     void *block = NULL;
 
     (void)state;
@@ -384,7 +384,7 @@ static void a_paused_pool_has_no_reasons(void **state)
     assert_int_equal(explain(allocator, NULL)->sums.live, 20 * MIB);
     assert_int_equal(xseg_explain(allocator, &where, NULL, NULL, &sums), XSEG_OK);
     assert_int_equal(sums.reserved, 0);
-    assert_int_equal(scene_block(allocator, block).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, block).state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(explain(allocator, NULL)->sums.live, 60 * MIB);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
@@ -449,7 +449,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 {
     struct seen *seen = context;
 
-    assert_int_equal(block->struct_bytes, sizeof(*block));
+    assert_int_equal(block->struct_size, sizeof(*block));
     /* Blocks tile their segment. */
     if (block->segment_base == seen->segment)
         assert_ptr_equal(block->base, seen->end);
@@ -457,19 +457,19 @@ static bool see_block(void *context, const struct xseg_block_info *block)
         assert_ptr_equal(block->base, block->segment_base);
     seen->segment = block->segment_base;
     seen->end = (const char *)block->base + block->bytes;
-    seen->live += block->state == XSEG_BLOCK_LIVE ? block->bytes : 0;
+    seen->live += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
     seen->cached += block->state == XSEG_BLOCK_CACHED ? block->bytes : 0;
-    seen->pending += block->state == XSEG_BLOCK_PENDING ? block->bytes : 0;
-    seen->hole += block->state == XSEG_BLOCK_HOLE ? block->bytes : 0;
-    seen->blocks += block->state == XSEG_BLOCK_LIVE;
+    seen->pending += block->state == XSEG_BLOCK_PENDING_FREE ? block->bytes : 0;
+    seen->hole += block->state == XSEG_BLOCK_UNMAPPED ? block->bytes : 0;
+    seen->blocks += block->state == XSEG_BLOCK_ALLOCATED;
     return true;
 }
 
-static struct seen walk(struct xseg_allocator *allocator, const struct xseg_where *where)
+static struct seen walk(struct xseg_allocator *allocator, const struct xseg_scope *where)
 {
     struct seen seen = {.allocator = allocator};
 
-    assert_int_equal(xseg_walk(allocator, where, see_block, &seen), XSEG_OK);
+    assert_int_equal(xseg_for_each_block(allocator, where, see_block, &seen), XSEG_OK);
     return seen;
 }
 
@@ -501,7 +501,7 @@ static void a_walk_sees_what_is_meant(void **state)
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     const xseg_stream stream = scene_stream();
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     void *block[3];
 
     (void)state;
@@ -527,7 +527,7 @@ static bool free_each(void *context, const struct xseg_block_info *block)
 {
     struct seen *seen = context;
 
-    if (block->state == XSEG_BLOCK_LIVE) {
+    if (block->state == XSEG_BLOCK_ALLOCATED) {
         seen->blocks++;
         scene_free(seen->allocator, block->base);
     }
@@ -543,7 +543,7 @@ static void a_walk_bears_changes(void **state)
     (void)state;
     for (int i = 0; i < 1000; i++)
         (void)scene_alloc(allocator, 512, NULL);
-    assert_int_equal(xseg_walk(allocator, NULL, free_each, &seen), XSEG_OK);
+    assert_int_equal(xseg_for_each_block(allocator, NULL, free_each, &seen), XSEG_OK);
     assert_int_equal(seen.blocks, 900);
     assert_int_equal(walk(allocator, NULL).blocks, 100);
     close_all(allocator);
@@ -552,7 +552,7 @@ static void a_walk_bears_changes(void **state)
 static void nothing_is_there_before_a_device_is_opened(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
 
     (void)state;
     assert_int_equal(walk(allocator, NULL).live, 0);
@@ -564,33 +564,34 @@ static void nothing_is_there_before_a_device_is_opened(void **state)
 static void bad_arguments_get_a_sentence(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL), *other = NULL;
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct seen seen = {0};
 
     (void)state;
-    scene_expect_error(xseg_walk(NULL, NULL, see_block, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_walk(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
+    scene_expect_error(xseg_for_each_block(NULL, NULL, see_block, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_for_each_block(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "visit is NULL");
     scene_expect_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT, "NULL");
-    sums.struct_bytes = 7;
+    sums.struct_size = 7;
     scene_expect_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT,
-                       "XSEG_EXPLAINED_INIT");
-    where.struct_bytes = 1;
-    scene_expect_error(xseg_walk(allocator, &where, see_block, &seen), XSEG_ERR_ARGUMENT,
-                       "XSEG_WHERE_ANY");
-    where = (struct xseg_where)XSEG_WHERE_ANY;
+                       "XSEG_EXPLAIN_RESULT_INIT");
+    where.struct_size = 1;
+    scene_expect_error(xseg_for_each_block(allocator, &where, see_block, &seen), XSEG_ERR_ARGUMENT,
+                       "XSEG_SCOPE_ALL");
+    where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.device = 7;
     scene_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
                        "device 7");
     assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
-    where = (struct xseg_where)XSEG_WHERE_ANY;
+    where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.pool = scene_pool(other);
     scene_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
                        "another allocator");
     assert_int_equal(xseg_pool_release(where.pool), XSEG_OK);
     assert_int_equal(xseg_close(other), XSEG_OK);
-    assert_string_equal(xseg_reason_text((enum xseg_reason_kind)99), "unknown");
-    assert_non_null(strstr(xseg_reason_text(XSEG_REASON_LIVE), "live"));
+    assert_string_equal(xseg_reason_message((enum xseg_reason_kind)99), "unknown");
+    assert_non_null(strstr(xseg_reason_message(XSEG_REASON_LIVE), "live"));
     scene_close(allocator);
 }
 

@@ -81,10 +81,10 @@ static void close_with(struct xseg_allocator *allocator, struct xseg_pool *pool,
     scene_close(allocator);
 }
 
-static struct xseg_trimmed trim(struct xseg_allocator *allocator, struct xseg_pool *pool)
+static struct xseg_trim_result trim(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.pool = pool;
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
@@ -181,10 +181,10 @@ static bool receive_and_import(struct importer *importer, int socket)
 static bool is_counted(const struct importer *importer)
 {
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
-    return xseg_stats(importer->allocator, &where, &stats) == XSEG_OK &&
+    return xseg_stats_get(importer->allocator, &where, &stats) == XSEG_OK &&
            stats.imported_bytes >= importer->bytes &&
            stats.imported_bytes < importer->bytes + 40 * MIB &&
            stats.reserved_bytes[XSEG_STAT_ALL].current == 0 && stats.physical_bytes == 0 &&
@@ -390,16 +390,16 @@ static void the_same_process_can_import(void **state)
     assert_true(holds(block, 50 * MIB, 5));
     assert_true(holds(twice, 50 * MIB, 5));
     assert_int_equal(xseg_import_close(allocator, first), XSEG_OK);
-    scene_expect_error(xseg_import_close(allocator, first), XSEG_ERR_NOT_LIVE, "imported");
+    scene_expect_error(xseg_import_close(allocator, first), XSEG_ERR_NOT_ALLOCATED, "imported");
     assert_true(holds(twice, 50 * MIB, 5));
     /* An import is no block. */
-    scene_expect_error(xseg_free(allocator, second), XSEG_ERR_NOT_LIVE, "");
+    scene_expect_error(xseg_free(allocator, second), XSEG_ERR_NOT_ALLOCATED, "");
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "live block");
     scene_free(allocator, before);
     scene_free(allocator, block);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_export_close");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE, "exported");
+    scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_import_close");
     assert_int_equal(xseg_import_close(allocator, second), XSEG_OK);
     assert_int_equal(scene_stats(allocator).imported_bytes, 0);
@@ -481,7 +481,7 @@ static bool find_exported(void *context, const struct xseg_reason *reason)
 
 static uint64_t explained(struct xseg_allocator *allocator)
 {
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
     uint64_t bytes = 0;
 
     assert_int_equal(xseg_explain(allocator, NULL, find_exported, &bytes, &sums), XSEG_OK);
@@ -512,21 +512,21 @@ static void a_trim_leaves_exported_pages(void **state)
     hold(allocator, block);
     scene_free(allocator, block);
     scene_free(allocator, other);
-    struct xseg_trimmed done = trim(allocator, pool);
+    struct xseg_trim_result done = trim(allocator, pool);
     assert_int_equal(done.kept_exported, 40 * MIB);
     assert_int_equal(done.kept_pinned, 0);
     assert_int_equal(done.returned, 20 * MIB);
     assert_int_equal(done.left, 40 * MIB);
     assert_int_equal(explained(allocator), 40 * MIB);
-    assert_string_equal(xseg_reason_text(XSEG_REASON_EXPORTED), "idle, but exported");
-    assert_int_equal(xseg_mappings(allocator, NULL, find_mapping, &mapped), XSEG_OK);
+    assert_string_equal(xseg_reason_message(XSEG_REASON_EXPORTED), "idle, but exported");
+    assert_int_equal(xseg_for_each_mapping(allocator, NULL, find_mapping, &mapped), XSEG_OK);
     assert_int_equal(mapped, 40 * MIB);
     /* By age as well. */
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     where.pool = pool;
     how.idle_ms = 1;
-    done = (struct xseg_trimmed)XSEG_TRIMMED_INIT;
+    done = (struct xseg_trim_result)XSEG_TRIM_RESULT_INIT;
     assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
     assert_int_equal(done.kept_exported, 40 * MIB);
     /* A pin of the user's is another matter, and is told first. */
@@ -789,7 +789,7 @@ static void options_are_checked(void **state)
                        "exportable");
     /* A caller that was built before there was such a thing. */
     options = (struct xseg_pool_options)XSEG_POOL_OPTIONS_INIT;
-    options.struct_bytes = offsetof(struct xseg_pool_options, exportable);
+    options.struct_size = offsetof(struct xseg_pool_options, exportable);
     options.exportable = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
     void *block = scene_alloc_in(allocator, pool, 1000, NULL);
@@ -832,17 +832,19 @@ static void only_live_exportable_blocks_are_exported(void **state)
         xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 1, &count, NULL),
         XSEG_ERR_ARGUMENT, "1 handles of 2");
     assert_int_equal(count, 2);
-    scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE, "exported");
-    scene_expect_error(query(allocator, &token), XSEG_ERR_NOT_LIVE, "not memory of this allocator");
-    scene_expect_error(query(allocator, block + 512), XSEG_ERR_NOT_LIVE, "no live block starts");
-    scene_expect_error(xseg_export(allocator, block + 512, &token, NULL), XSEG_ERR_NOT_LIVE,
+    scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
+    scene_expect_error(query(allocator, &token), XSEG_ERR_NOT_ALLOCATED,
+                       "not memory of this allocator");
+    scene_expect_error(query(allocator, block + 512), XSEG_ERR_NOT_ALLOCATED,
+                       "no live block starts");
+    scene_expect_error(xseg_export(allocator, block + 512, &token, NULL), XSEG_ERR_NOT_ALLOCATED,
                        "no live block starts");
     scene_expect_error(query(allocator, plain), XSEG_ERR_UNSUPPORTED, "exportable pool");
     scene_free(allocator, block);
-    scene_expect_error(query(allocator, block), XSEG_ERR_NOT_LIVE, "no live block starts");
-    scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE, "exported");
+    scene_expect_error(query(allocator, block), XSEG_ERR_NOT_ALLOCATED, "no live block starts");
+    scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
     scene_expect_error(xseg_export_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_configure(allocator, "expandable_segments:False"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
     block = scene_alloc_in(allocator, pool, 90 * MIB, NULL);
     scene_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "classic");
     scene_free(allocator, block);
@@ -913,7 +915,7 @@ static void bad_handles_are_refused(void **state)
     scene_expect_error(xseg_import_handles(allocator, 2, XSEG_HANDLE_FD, exported.handle, 3, &base),
                        XSEG_ERR_ARGUMENT, "device");
     scene_expect_error(xseg_import_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_import_close(allocator, ptr), XSEG_ERR_NOT_LIVE, "imported");
+    scene_expect_error(xseg_import_close(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "imported");
     assert_null(base);
     (void)close(pipes[0]);
     (void)close(pipes[1]);
@@ -1118,7 +1120,7 @@ static void a_configuration_makes_memory_exportable(void **state)
     own.memory.free = no_memory;
     assert_int_equal(xseg_pool_create(allocator, 0, &own, &other), XSEG_OK);
     /* Pools that are made from then on follow; what is there does not change. */
-    assert_int_equal(xseg_configure(allocator, "exportable:False"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "exportable:False"), XSEG_OK);
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &later), XSEG_OK);
     void *block = scene_alloc_in(allocator, later, 3 * MIB, NULL);
     scene_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "exportable:True");
@@ -1255,7 +1257,7 @@ static void without_fabric_there_is_a_reason(void **state)
     (void)state;
     scene_expect_error(exported_try(allocator, block, XSEG_HANDLE_FABRIC, &exported),
                        XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     hold(allocator, block);
     close_with(allocator, pool, block);
 }

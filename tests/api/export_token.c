@@ -99,7 +99,7 @@ static bool import_fails(struct xseg_allocator *allocator, const struct xseg_exp
     void *base = NULL;
     const xseg_status got = xseg_import(allocator, 0, token, &base);
 
-    (void)xseg_error_text(said, sizeof(said));
+    (void)xseg_error_message(said, sizeof(said));
     if (got == status && strstr(said, word) != NULL && base == NULL && files_are_closed(files))
         return true;
     print_message("# status %d, %s\n", (int)got, said);
@@ -170,7 +170,7 @@ static bool obey_order(struct importer *importer, const struct order *order)
     case 'c':
         return xseg_import_close(importer->allocator, importer->base) == XSEG_OK;
     case 'g': /* the export is closed */
-        return import_fails(importer->allocator, &order->token, XSEG_ERR_NOT_LIVE, "closed");
+        return import_fails(importer->allocator, &order->token, XSEG_ERR_NOT_ALLOCATED, "closed");
     case 'u': /* become another user */
         return setuid(65534) == 0 &&
                import_fails(importer->allocator, &order->token, XSEG_ERR_FILE, "user");
@@ -400,8 +400,8 @@ static void the_same_process_can_import(void **state)
     expect_valid(allocator, &token);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "live block");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_LIVE, "closed"));
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE);
+    assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_ALLOCATED, "closed"));
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     scene_free(allocator, block);
     scene_close(allocator);
     assert_int_equal(threads(), before);
@@ -435,7 +435,7 @@ static void a_token_names_the_run_and_its_generation(void **state)
     assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), other);
     const struct xseg_export_token later = export_block(allocator, other, NULL);
     assert_false(is_equal(elsewhere, later));
-    assert_true(import_fails(allocator, &elsewhere, XSEG_ERR_NOT_LIVE, "closed"));
+    assert_true(import_fails(allocator, &elsewhere, XSEG_ERR_NOT_ALLOCATED, "closed"));
     expect_valid(allocator, &later);
     assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, second), XSEG_OK);
@@ -459,14 +459,14 @@ static void exports_of_an_address_are_closed_in_order(void **state)
     assert_false(is_equal(token, other));
     expect_valid(allocator, &token);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_LIVE, "closed"));
+    assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_ALLOCATED, "closed"));
     expect_valid(allocator, &other);
     /* Raw handles are exports as well, and a token is valid while its run is exported. */
     assert_int_equal(exported_hold(allocator, block), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     expect_valid(allocator, &other);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     scene_free(allocator, block);
     scene_close(allocator);
 }
@@ -538,7 +538,7 @@ static void threads_export_one_block_at_once(void **state)
         assert_int_equal(pthread_join(exporters[i].thread, NULL), 0);
         assert_true(exporters[i].is_fine);
     }
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_LIVE);
+    assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     scene_free(allocator, block);
     scene_close(allocator);
 }
@@ -572,7 +572,7 @@ static void an_export_may_be_closed_during_an_import(void **state)
     for (unsigned i = 0; i < 30; i++) {
         const xseg_status status = xseg_import(allocator, 0, &token, &base);
 
-        assert_true(status == XSEG_OK || status == XSEG_ERR_NOT_LIVE);
+        assert_true(status == XSEG_OK || status == XSEG_ERR_NOT_ALLOCATED);
         if (status == XSEG_OK)
             assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
     }
@@ -658,7 +658,7 @@ static void a_changed_token_is_refused(void **state)
         wrong.byte[bit / 8] ^= (uint8_t)(1u << bit % 8);
         const xseg_status status = xseg_import(allocator, 0, &wrong, &base);
         assert_true(status == XSEG_ERR_ARGUMENT || status == XSEG_ERR_FILE ||
-                    status == XSEG_ERR_NOT_LIVE);
+                    status == XSEG_ERR_NOT_ALLOCATED);
         assert_null(base);
     }
     expect_valid(allocator, &token);

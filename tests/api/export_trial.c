@@ -138,7 +138,7 @@ static void what_was_not_tried_is_not_taken_for_exportable(void **state)
 static void fabric_handles_are_tried_again(void **state)
 {
     struct exported exported;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct full full;
 
     (void)state;

@@ -28,8 +28,7 @@ static void of_equal_reach_the_smaller_block_is_taken(void **state)
 /* A block of max_split_size_mb itself is oversize, and so kept for oversize requests. */
 static void a_block_of_the_largest_split_size_is_not_split(void **state)
 {
-    struct xseg_allocator *allocator =
-        scene_open("expandable_segments:False,max_split_size_mb:40");
+    struct xseg_allocator *allocator = scene_open("expandable_segments:False,max_split_size_mb:40");
 
     (void)state;
     void *large = scene_alloc(allocator, 40 * MIB, NULL);
@@ -67,7 +66,7 @@ static void small_pages_go_where_the_fewest_are_missing(void **state)
     scene_close(allocator);
 }
 
-static bool note_shortage(void *context, const struct xseg_shortage *shortage)
+static bool note_shortage(void *context, const struct xseg_oom_info *shortage)
 {
     unsigned *count = context;
 
@@ -90,7 +89,7 @@ static void idle_pages_serve_a_growth_at_the_limit(void **state)
     (void)state;
     observer.context = &shortages;
     observer.short_of_memory = note_shortage;
-    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(UINT64_C(10000000));
@@ -101,8 +100,8 @@ static void idle_pages_serve_a_growth_at_the_limit(void **state)
     assert_int_equal(shortages, 0);
     assert_int_equal(scene_stats(allocator).idle_page_bytes, 0);
     scene_free(allocator, ptr);
-    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
     scene_close(allocator);
 }

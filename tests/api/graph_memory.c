@@ -44,8 +44,8 @@ static struct table open_table(const char *name, const char *config, unsigned co
 
 static void close_table(struct table *table)
 {
-    assert_int_equal(xseg_stream_gone(table->allocator, 0, table->side), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(table->allocator, 0, table->stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(table->allocator, 0, table->side), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(table->allocator, 0, table->stream), XSEG_OK);
     scene_stream_destroy(table->side);
     scene_stream_destroy(table->stream);
     scene_close(table->allocator);
@@ -106,7 +106,7 @@ static void *compute(struct table *table, const void *input, size_t bytes, xseg_
 /* record_stream(), and a kernel that is the reason for it. */
 static void use(struct table *table, void *ptr, xseg_stream stream)
 {
-    assert_int_equal(xseg_use(table->allocator, ptr, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(table->allocator, ptr, stream), XSEG_OK);
     scene_work(table->allocator, stream, ptr);
 }
 

@@ -39,7 +39,7 @@ static bool look_at_frame(void *context, const struct xseg_history_frame *frame)
     struct frames *frames = context;
     const char *pc = frame->pc;
 
-    assert_int_equal(frame->struct_bytes, sizeof(*frame));
+    assert_int_equal(frame->struct_size, sizeof(*frame));
     frames->count++;
     frames->of_library += frame->module != NULL && strstr(frame->module, "libxseg.so") != NULL;
     /* The innermost come first. */
@@ -117,7 +117,7 @@ static void a_visit_of_a_stack_ends(void **state)
     (void)state;
     scene_expect_error(xseg_history_stack(allocator, 1, end_at_once, &count), XSEG_ERR_ARGUMENT,
                        "no stack 1");
-    assert_int_equal(xseg_configure(allocator, "history_stacks:all"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history_stacks:all"), XSEG_OK);
     free_here(allocator, alloc_here(allocator, 1000));
     struct recorded recorded = recorded_walk(allocator, 0);
     assert_int_equal(xseg_history_stack(allocator, recorded.entry[1].stack, end_at_once, &count),
@@ -180,7 +180,7 @@ struct sparer {
     void *spare;
 };
 
-static bool spare(void *context, const struct xseg_shortage *shortage)
+static bool spare(void *context, const struct xseg_oom_info *shortage)
 {
     struct sparer *sparer = context;
 
@@ -204,7 +204,7 @@ static void an_observer_leaves_the_stack_of_the_request(void **state)
                                 scene_open_on(&settings, "history:all,history_stacks:all")};
     observer.context = &sparer;
     observer.short_of_memory = spare;
-    assert_int_equal(xseg_observe(sparer.allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(sparer.allocator, &observer, &id), XSEG_OK);
     sparer.spare = alloc_here(sparer.allocator, 80 * MIB);
     assert_int_equal(xseg_history_clear(sparer.allocator, -1), XSEG_OK);
     void *ptr = alloc_here(sparer.allocator, 60 * MIB);
@@ -260,20 +260,20 @@ static void keys_change_while_running(void **state)
     (void)state;
     void *ptr = scene_alloc(allocator, 1000, NULL);
     recorded_expect(allocator, "");
-    assert_int_equal(xseg_configure(allocator, "history:all"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history:all"), XSEG_OK);
     scene_free(allocator, ptr);
     ptr = scene_alloc(allocator, 1000, NULL);
-    assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
     scene_free(allocator, ptr);
     ptr = scene_alloc(allocator, 1000, NULL);
-    assert_int_equal(xseg_configure(allocator, "history:all,history_skip:[free_completed]"),
+    assert_int_equal(xseg_config_set(allocator, "history:all,history_skip:[free_completed]"),
                      XSEG_OK);
     scene_free(allocator, ptr);
     /* What was kept stays while it is off. */
     recorded_expect(allocator, "free done alloc free");
-    assert_int_equal(xseg_configure(allocator, "history_stacks:all"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history_stacks:all"), XSEG_OK);
     ptr = alloc_here(allocator, 1000);
-    assert_int_equal(xseg_configure(allocator, "history_stacks:none"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history_stacks:none"), XSEG_OK);
     scene_free(allocator, ptr);
     struct recorded recorded = recorded_walk(allocator, 0);
     assert_int_equal(recorded.count, 2);
@@ -302,24 +302,24 @@ static void a_block_has_no_origin_of_an_earlier_one(void **state)
             struct xseg_allocator *allocator = scene_open(cases[i].config);
             struct xseg_pool *pool = in_pool == 1 ? scene_pool(allocator) : NULL;
 
-            assert_int_equal(xseg_configure(allocator, "history:all,history_stacks:all"), XSEG_OK);
+            assert_int_equal(xseg_config_set(allocator, "history:all,history_stacks:all"), XSEG_OK);
             void *freed = scene_alloc_in(allocator, pool, cases[i].bytes, NULL);
             void *block = scene_alloc_in(allocator, pool, cases[i].bytes, NULL);
             void *kept = scene_alloc_in(allocator, pool, cases[i].bytes, NULL);
             const uint32_t stack = scene_block(allocator, kept).stack;
             assert_int_not_equal(stack, 0);
             scene_free(allocator, freed);
-            assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+            assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
             assert_ptr_equal(scene_alloc_in(allocator, pool, cases[i].bytes, NULL), freed);
             assert_int_equal(scene_block(allocator, freed).stack, 0);
             assert_int_not_equal(scene_block(allocator, block).stack, 0);
             scene_free(allocator, block);
             assert_ptr_equal(scene_alloc_in(allocator, pool, cases[i].bytes, NULL), block);
             assert_int_equal(scene_block(allocator, block).stack, 0);
-            assert_int_equal(xseg_configure(allocator, "history:all"), XSEG_OK);
+            assert_int_equal(xseg_config_set(allocator, "history:all"), XSEG_OK);
             assert_int_equal(scene_block(allocator, block).stack, 0);
             assert_int_equal(scene_block(allocator, kept).stack, stack);
-            assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+            assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
             scene_free(allocator, kept);
             scene_free(allocator, block);
             scene_free(allocator, freed);
@@ -348,13 +348,13 @@ static void too_many_events_are_counted(void **state)
         assert_int_equal(recorded.entry[15 - i].action, XSEG_HISTORY_FREE_COMPLETED - i % 3);
     free(recorded.entry);
     /* More room loses no more, and brings nothing back. */
-    assert_int_equal(xseg_configure(allocator, "history_events:1000"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history_events:1000"), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 1000, NULL));
     recorded = recorded_walk(allocator, 0);
     assert_int_equal(recorded.count, 19);
     assert_int_equal(recorded.summary.lost, 1 + 300 - 16);
     free(recorded.entry);
-    assert_int_equal(xseg_configure(allocator, "history_events:16"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history_events:16"), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 1000, NULL));
     recorded = recorded_walk(allocator, 0);
     assert_int_equal(recorded.count, 16);
@@ -432,9 +432,9 @@ static void a_second_free_is_told_about_the_first(void **state)
         const xseg_status status = xseg_free(other.allocator, (char *)other.ptr + MIB);
         (void)snprintf(word, sizeof(word), " ms ago by thread %d, with the 8388608 bytes at %p%s",
                        other.number, other.ptr, rows[i].has_frames ? ", from " : "");
-        scene_expect_error(status, XSEG_ERR_NOT_LIVE, word);
+        scene_expect_error(status, XSEG_ERR_NOT_ALLOCATED, word);
         if (rows[i].has_frames)
-            scene_expect_error(status, XSEG_ERR_NOT_LIVE, "test-api-history");
+            scene_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "test-api-history");
         scene_free(other.allocator, fence);
         scene_close(other.allocator);
     }
@@ -467,7 +467,7 @@ static void a_walk_is_of_one_moment(void **state)
     (void)state;
     for (unsigned i = 0; i < 10; i++)
         scene_free(walker.allocator, scene_alloc(walker.allocator, 1000, NULL));
-    assert_int_equal(xseg_history_walk(walker.allocator, 0, work_on, &walker, &summary), XSEG_OK);
+    assert_int_equal(xseg_for_each_event(walker.allocator, 0, work_on, &walker, &summary), XSEG_OK);
     assert_int_equal(walker.visits, 31);
     assert_int_equal(summary.events, 31);
     assert_int_equal(summary.lost, 0);
@@ -475,7 +475,7 @@ static void a_walk_is_of_one_moment(void **state)
     for (unsigned i = 0; i < 10; i++)
         scene_free(walker.allocator, scene_alloc(walker.allocator, 1000, NULL));
     walker = (struct walker){.allocator = walker.allocator, .most = 4};
-    assert_int_equal(xseg_history_walk(walker.allocator, -1, work_on, &walker, NULL), XSEG_OK);
+    assert_int_equal(xseg_for_each_event(walker.allocator, -1, work_on, &walker, NULL), XSEG_OK);
     assert_int_equal(walker.visits, 4);
     scene_close(walker.allocator);
 }
@@ -723,10 +723,10 @@ static void a_text_names_the_users_frames(void **state)
         assert_int_equal(xseg_history_set_hook(allocator, &hook), XSEG_OK);
         void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
         scene_free(allocator, ptr);
-        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, rows[i].word);
+        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, rows[i].word);
         /* Without the hook the event stays, and its number is not named. */
         assert_int_equal(xseg_history_set_hook(allocator, NULL), XSEG_OK);
-        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, ", from ");
+        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, ", from ");
         scene_close(allocator);
     }
 }
@@ -802,7 +802,7 @@ static bool is_known(struct counting *counting, uint32_t number)
 
 static bool look_at_block(void *context, const struct xseg_block_info *block)
 {
-    if (block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING)
+    if (block->state == XSEG_BLOCK_ALLOCATED || block->state == XSEG_BLOCK_PENDING_FREE)
         assert_true(is_known(context, block->frames));
     return true;
 }
@@ -815,7 +815,7 @@ static void expect_known(struct xseg_allocator *allocator, struct counting *coun
     for (size_t i = 0; i < recorded.count; i++)
         assert_true(is_known(counting, recorded.entry[i].frames));
     free(recorded.entry);
-    assert_int_equal(xseg_walk(allocator, NULL, look_at_block, counting), XSEG_OK);
+    assert_int_equal(xseg_for_each_block(allocator, NULL, look_at_block, counting), XSEG_OK);
 }
 
 static struct counting *hook_counting(struct xseg_allocator *allocator)
@@ -948,9 +948,9 @@ static void texts_stand_between_events(void **state)
     assert_string_equal(recorded.entry[recorded.count - 11].label, "old");
     free(recorded.entry);
     assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
-    assert_int_equal(xseg_configure(allocator, "history_skip:[annotation]"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history_skip:[annotation]"), XSEG_OK);
     assert_int_equal(xseg_history_annotate(allocator, 0, "skipped"), XSEG_OK);
-    assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
     assert_int_equal(xseg_history_annotate(allocator, 0, "off"), XSEG_OK);
     recorded_expect(allocator, "");
     scene_close(allocator);
@@ -1084,20 +1084,20 @@ static bool never_frame(void *context, const struct xseg_history_frame *frame)
 static void bad_input_is_refused(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_history_summary summary = {.struct_bytes = 3};
+    struct xseg_history_summary summary = {.struct_size = 3};
     struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
 
     (void)state;
     settings.devices = 2;
     struct xseg_allocator *allocator = scene_open_on(&settings, "history:all");
-    scene_expect_error(xseg_history_walk(NULL, 0, never, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_history_walk(allocator, 0, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+    scene_expect_error(xseg_for_each_event(NULL, 0, never, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_for_each_event(allocator, 0, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
                        "visit");
-    scene_expect_error(xseg_history_walk(allocator, 0, never, NULL, &summary), XSEG_ERR_ARGUMENT,
+    scene_expect_error(xseg_for_each_event(allocator, 0, never, NULL, &summary), XSEG_ERR_ARGUMENT,
                        "XSEG_HISTORY_SUMMARY_INIT");
-    scene_expect_error(xseg_history_walk(allocator, 2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
+    scene_expect_error(xseg_for_each_event(allocator, 2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
                        "no device 2");
-    scene_expect_error(xseg_history_walk(allocator, -2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
+    scene_expect_error(xseg_for_each_event(allocator, -2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
                        "no device -2");
     scene_expect_error(xseg_history_clear(NULL, 0), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_clear(allocator, 2), XSEG_ERR_ARGUMENT, "no device 2");
@@ -1108,7 +1108,7 @@ static void bad_input_is_refused(void **state)
     scene_expect_error(xseg_history_set_hook(NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT, "gather");
     hook.gather = gather_plainly;
-    hook.struct_bytes--;
+    hook.struct_size--;
     scene_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT,
                        "XSEG_HISTORY_HOOK_INIT");
     scene_expect_error(xseg_history_annotate(NULL, 0, "text"), XSEG_ERR_ARGUMENT, "NULL");
@@ -1117,11 +1117,11 @@ static void bad_input_is_refused(void **state)
     scene_expect_error(xseg_history_annotate(allocator, 2, "text"), XSEG_ERR_ARGUMENT, "2");
     scene_expect_error(xseg_history_label(NULL, "text", NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_int_equal(xseg_history_label(allocator, NULL, NULL), XSEG_OK);
-    scene_expect_error(xseg_configure(allocator, "history_events:15"), XSEG_ERR_CONFIG, "16");
-    scene_expect_error(xseg_configure(allocator, "history_events:16777217"), XSEG_ERR_CONFIG,
+    scene_expect_error(xseg_config_set(allocator, "history_events:15"), XSEG_ERR_CONFIG, "16");
+    scene_expect_error(xseg_config_set(allocator, "history_events:16777217"), XSEG_ERR_CONFIG,
                        "16777216");
-    scene_expect_error(xseg_configure(allocator, "history:some"), XSEG_ERR_CONFIG, "some");
-    scene_expect_error(xseg_configure(allocator, "history_skip:[alloc,nonsense]"), XSEG_ERR_CONFIG,
+    scene_expect_error(xseg_config_set(allocator, "history:some"), XSEG_ERR_CONFIG, "some");
+    scene_expect_error(xseg_config_set(allocator, "history_skip:[alloc,nonsense]"), XSEG_ERR_CONFIG,
                        "nonsense");
     recorded_expect(allocator, "");
     scene_close(allocator);
@@ -1129,7 +1129,7 @@ static void bad_input_is_refused(void **state)
 
 static int child(struct xseg_allocator *allocator)
 {
-    if (xseg_history_walk(allocator, 0, never, NULL, NULL) != XSEG_ERR_FORKED)
+    if (xseg_for_each_event(allocator, 0, never, NULL, NULL) != XSEG_ERR_FORKED)
         return 1;
     if (xseg_history_clear(allocator, 0) != XSEG_ERR_FORKED)
         return 3;

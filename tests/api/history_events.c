@@ -103,7 +103,7 @@ static void segments_come_and_go(void **state)
     assert_true(unmap.order > trim.order && trim.order > map.order);
     free(recorded.entry);
     recorded_expect(allocator, "free done trim unmap");
-    assert_int_equal(xseg_configure(allocator, "expandable_segments:False"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
     scene_empty_cache(allocator);
     recorded_expect(allocator, "segment alloc free done trim end");
@@ -118,7 +118,7 @@ static void a_pending_block_is_completed_later(void **state)
     void *ptr = scene_alloc(allocator, 5 * MIB, NULL);
 
     (void)state;
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     scene_work(allocator, side, ptr);
     scene_free(allocator, ptr);
     recorded_expect(allocator, "map alloc free");
@@ -307,7 +307,7 @@ static void a_restore_frees_and_revives(void **state)
         assert_int_equal(again.bytes, scene_block(allocator, kept).bytes);
         free(recorded.entry);
         recorded_expect(allocator, "free done alloc");
-        xseg_checkpoint_end(checkpoint);
+        xseg_checkpoint_destroy(checkpoint);
         scene_free(allocator, kept);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
         scene_close(allocator);
@@ -328,7 +328,7 @@ static void a_guarded_block_has_a_segment_of_its_own(void **state)
 static void a_prewarm_maps(void **state)
 {
     struct xseg_allocator *allocator = scene_open("history:all");
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     where.device = 0;

@@ -28,7 +28,7 @@ static bool note_key(void *context, const struct xseg_key *key)
 {
     struct told *told = context;
 
-    assert_int_equal(key->struct_bytes, sizeof(*key));
+    assert_int_equal(key->struct_size, sizeof(*key));
     told->visits++;
     if (strcmp(key->name, told->name) != 0)
         return true;
@@ -46,7 +46,7 @@ static struct told ask(const char *config, const char *name, const char *source)
     struct told told = {.name = name};
     const char *from = NULL;
 
-    assert_int_equal(xseg_keys(config, &from, note_key, &told), XSEG_OK);
+    assert_int_equal(xseg_config_keys(config, &from, note_key, &told), XSEG_OK);
     assert_string_equal(from, source);
     assert_int_equal(told.times, 1);
     return told;
@@ -70,7 +70,7 @@ static void without_a_configuration_all_have_their_defaults(void **state)
     unsigned count = 0;
 
     (void)state;
-    assert_int_equal(xseg_keys(NULL, NULL, check_texts, &count), XSEG_OK);
+    assert_int_equal(xseg_config_keys(NULL, NULL, check_texts, &count), XSEG_OK);
     assert_true(count > 30);
     assert_string_equal(ask(NULL, "expandable_segments", "default").value, "True");
     assert_string_equal(ask(NULL, "max_split_size_mb", "default").value, "unlimited");
@@ -140,14 +140,14 @@ static void a_bad_string_is_refused_before_any_visit(void **state)
     const char *from = "untouched";
 
     (void)state;
-    scene_expect_error(xseg_keys("idle_ms:1,idel_ms:2", &from, note_key, &told), XSEG_ERR_CONFIG,
-                       "did you mean idle_ms? (source: argument)");
+    scene_expect_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, note_key, &told),
+                       XSEG_ERR_CONFIG, "did you mean idle_ms? (source: argument)");
     assert_int_equal(told.visits, 0);
     assert_string_equal(from, "untouched");
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "idle_ms=5", 1), 0);
-    scene_expect_error(xseg_keys(NULL, NULL, NULL, NULL), XSEG_ERR_CONFIG,
+    scene_expect_error(xseg_config_keys(NULL, NULL, NULL, NULL), XSEG_ERR_CONFIG,
                        "(source: XSEG_ALLOC_CONF)");
-    assert_int_equal(xseg_keys("", NULL, NULL, NULL), XSEG_OK);
+    assert_int_equal(xseg_config_keys("", NULL, NULL, NULL), XSEG_OK);
 }
 
 static bool end_visits(void *context, const struct xseg_key *key)
@@ -161,7 +161,7 @@ static void visits_end_when_told_to(void **state)
     unsigned left = 3;
 
     (void)state;
-    assert_int_equal(xseg_keys("", NULL, end_visits, &left), XSEG_OK);
+    assert_int_equal(xseg_config_keys("", NULL, end_visits, &left), XSEG_OK);
     assert_int_equal(left, 0);
 }
 

@@ -70,7 +70,7 @@ static const char *label_of(struct xseg_allocator *allocator, void *ptr)
 {
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
 
-    assert_int_equal(xseg_block(allocator, ptr, &info), XSEG_OK);
+    assert_int_equal(xseg_block_query(allocator, ptr, &info), XSEG_OK);
     return info.label;
 }
 
@@ -211,7 +211,7 @@ static void a_walk_keeps_the_texts_of_its_entries(void **state)
 
     (void)state;
     serve(allocator, 0, 200);
-    assert_int_equal(xseg_history_walk(allocator, -1, visit_one, &visit, NULL), XSEG_OK);
+    assert_int_equal(xseg_for_each_event(allocator, -1, visit_one, &visit, NULL), XSEG_OK);
     assert_int_equal(visit.seen, 100);
     serve(allocator, 5 * MANY, MANY);
     scene_close(allocator);

@@ -118,7 +118,7 @@ static void too_little_is_not_taken(void **state)
 static void after_a_flush_the_cheapest_place_is_tried(void **state)
 {
     struct xseg_allocator *allocator = open_on(60, "expandable_segments:True");
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     void *live[2], *hole, *ptr;
 
     (void)state;
@@ -153,7 +153,7 @@ static void what_a_flush_waited_for_is_searched(void **state)
          *live = scene_alloc(allocator, 5 * MIB, NULL);
 
     (void)state;
-    assert_int_equal(xseg_use(allocator, pending, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, pending, side), XSEG_OK);
     scene_work(allocator, side, pending);
     scene_free(allocator, pending);
     /* An event that cannot be waited for is recorded again once. */
@@ -253,7 +253,7 @@ static void garbage_goes_by_age(void **state)
     void *more = scene_alloc(allocator, 90 * MIB, NULL);
     /* 60 + 70 + 76 + 80 MiB were above 250: the old one went, the young ones did not. */
     assert_int_equal(scene_stats(allocator).num_device_free, 1);
-    scene_expect_error(xseg_free(allocator, old), XSEG_ERR_NOT_LIVE, "");
+    scene_expect_error(xseg_free(allocator, old), XSEG_ERR_NOT_ALLOCATED, "");
     assert_int_equal(scene_block(allocator, young).state, XSEG_BLOCK_CACHED);
     scene_free(allocator, ptr);
     scene_free(allocator, more);
@@ -402,7 +402,7 @@ static void events_are_asked_about_where_it_helps(void **state)
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 50 * MIB, own));
-    assert_int_equal(xseg_use(allocator, pending, own), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, pending, own), XSEG_OK);
     assert_int_equal(xseg_sim_launch(own, UINT64_MAX), XSEG_OK);
     scene_free(allocator, pending);
     asked = xseg_sim_calls("cuEventQuery");
@@ -410,8 +410,9 @@ static void events_are_asked_about_where_it_helps(void **state)
     assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, 1);
     ptr = scene_alloc(allocator, 150 * MIB, own);
     scene_free(allocator, ptr);
-    assert_int_equal(xseg_use(allocator, pending = scene_alloc(allocator, 30 * MIB, side), own),
-                     XSEG_OK);
+    assert_int_equal(
+        xseg_record_stream(allocator, pending = scene_alloc(allocator, 30 * MIB, side), own),
+        XSEG_OK);
     assert_int_equal(xseg_sim_launch(own, UINT64_MAX), XSEG_OK);
     scene_free(allocator, pending);
     asked = xseg_sim_calls("cuEventQuery");
@@ -421,11 +422,11 @@ static void events_are_asked_about_where_it_helps(void **state)
     /* An allocation on the block's own stream asks. */
     ptr = scene_alloc(allocator, 2 * MIB, side);
     scene_free(allocator, ptr);
-    assert_int_equal(scene_block(allocator, pending).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, pending).state, XSEG_BLOCK_PENDING_FREE);
     assert_true(xseg_sim_calls("cuEventQuery") > asked);
     assert_int_equal(xseg_sim_finish(own), XSEG_OK);
     ptr = scene_alloc(allocator, 2 * MIB, side);
-    assert_int_not_equal(scene_block(allocator, pending).state, XSEG_BLOCK_PENDING);
+    assert_int_not_equal(scene_block(allocator, pending).state, XSEG_BLOCK_PENDING_FREE);
     scene_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(side);
@@ -552,7 +553,7 @@ static void a_growth_past_the_fraction_of_rejections_is_rejected(void **state)
         (void)snprintf(config, sizeof(config),
                        "%s,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", kind[i]);
         struct xseg_allocator *allocator = open_on(200, config);
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
         void *ptr = NULL;
 
@@ -581,7 +582,7 @@ static void a_growth_past_the_fraction_of_rejections_is_rejected(void **state)
         scene_empty_cache(allocator);
         scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
                            "throw_on_cudamalloc_oom (0 of device 0)");
-        assert_int_equal(xseg_configure(allocator, "throw_on_cudamalloc_oom:False"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"), XSEG_OK);
         scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
         limits.rejection_fraction = 1.5;
         scene_expect_error(xseg_limits(allocator, &where, &limits, NULL), XSEG_ERR_ARGUMENT,

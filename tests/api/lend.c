@@ -85,10 +85,10 @@ static void restore_leaves_a_lent_block_alone(void **state)
         assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, note_move, &moves), XSEG_OK);
         assert_int_equal(moves.freed, 0);
         assert_int_equal(moves.revived, 1);
-        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_LIVE);
-        assert_int_equal(xseg_pool_holds(lender.pool, &lender.kept, 1, &exactly), XSEG_OK);
+        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+        assert_int_equal(xseg_pool_check_live(lender.pool, &lender.kept, 1, &exactly), XSEG_OK);
         assert_true(exactly);
-        xseg_checkpoint_end(checkpoint);
+        xseg_checkpoint_destroy(checkpoint);
         scene_free(lender.allocator, lent);
         scene_free(lender.allocator, lender.kept);
     }
@@ -105,12 +105,12 @@ static void restore_is_refused_where_a_lent_block_lies(void **state)
         void *lent = lend(&lender);
         scene_expect_error(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
                            "lent");
-        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_LIVE);
-        assert_int_equal(scene_block(lender.allocator, lender.kept).state, XSEG_BLOCK_LIVE);
+        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+        assert_int_equal(scene_block(lender.allocator, lender.kept).state, XSEG_BLOCK_ALLOCATED);
         scene_free(lender.allocator, lent);
         assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_OK);
-        assert_int_equal(scene_block(lender.allocator, lender.inside).state, XSEG_BLOCK_LIVE);
-        xseg_checkpoint_end(checkpoint);
+        assert_int_equal(scene_block(lender.allocator, lender.inside).state, XSEG_BLOCK_ALLOCATED);
+        xseg_checkpoint_destroy(checkpoint);
         scene_free(lender.allocator, lender.inside);
         scene_free(lender.allocator, lender.kept);
     }
@@ -128,20 +128,20 @@ static void a_lent_block_that_waits_is_left_alone(void **state)
 
         assert_int_equal(xseg_pool_checkpoint(lender.pool, &before), XSEG_OK);
         void *lent = lend(&lender);
-        assert_int_equal(xseg_use(lender.allocator, lent, stream), XSEG_OK);
+        assert_int_equal(xseg_record_stream(lender.allocator, lent, stream), XSEG_OK);
         assert_int_equal(xseg_pool_checkpoint(lender.pool, &after), XSEG_OK);
         assert_int_equal(xseg_pool_restore(lender.pool, after, NULL, NULL), XSEG_OK);
         scene_work(lender.allocator, stream, lent);
         scene_free(lender.allocator, lent);
-        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING);
+        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING_FREE);
         assert_int_equal(xseg_pool_restore(lender.pool, after, NULL, NULL), XSEG_OK);
         scene_expect_error(xseg_pool_restore(lender.pool, before, NULL, NULL), XSEG_ERR_BUSY,
                            "lent");
-        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING);
+        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING_FREE);
         assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
         assert_int_equal(xseg_pool_restore(lender.pool, before, NULL, NULL), XSEG_OK);
-        xseg_checkpoint_end(before);
-        xseg_checkpoint_end(after);
+        xseg_checkpoint_destroy(before);
+        xseg_checkpoint_destroy(after);
         scene_free(lender.allocator, lender.inside);
         scene_free(lender.allocator, lender.kept);
         scene_empty_cache(lender.allocator);
@@ -159,16 +159,16 @@ static void a_pool_does_not_hold_what_it_has_lent(void **state)
         void *lent = lend(&lender);
         void *both[] = {lender.kept, lent};
 
-        assert_int_equal(xseg_pool_holds(lender.pool, both, 2, &exactly), XSEG_OK);
+        assert_int_equal(xseg_pool_check_live(lender.pool, both, 2, &exactly), XSEG_OK);
         assert_false(exactly);
-        assert_int_equal(xseg_pool_holds(lender.pool, both, 1, &exactly), XSEG_OK);
+        assert_int_equal(xseg_pool_check_live(lender.pool, both, 1, &exactly), XSEG_OK);
         assert_true(exactly);
         /* A checkpoint without it can be restored once its memory is somebody else's. */
         assert_int_equal(xseg_pool_checkpoint(lender.pool, &checkpoint), XSEG_OK);
         scene_free(lender.allocator, lent);
         assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_OK);
-        assert_int_not_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_LIVE);
-        xseg_checkpoint_end(checkpoint);
+        assert_int_not_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+        xseg_checkpoint_destroy(checkpoint);
         scene_free(lender.allocator, lender.kept);
     }
 }
@@ -205,11 +205,11 @@ static void a_pool_that_lends_is_not_paused(void **state)
 
 static struct xseg_statistics pool_stats(const struct lender *lender)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.pool = lender->pool;
-    assert_int_equal(xseg_stats(lender->allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(xseg_stats_get(lender->allocator, &where, &stats), XSEG_OK);
     return stats;
 }
 
@@ -248,7 +248,7 @@ static void reserved_is_the_lenders_and_allocated_the_holders(void **state)
                             sizeof(stats.reserved_bytes));
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 2 * lender.bytes);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 3);
-        assert_int_equal(xseg_use(lender.allocator, lent, stream), XSEG_OK);
+        assert_int_equal(xseg_record_stream(lender.allocator, lent, stream), XSEG_OK);
         scene_work(lender.allocator, stream, lent);
         scene_free(lender.allocator, lent);
         expect_stats(&lender, 1, 1);
@@ -345,8 +345,8 @@ static void a_lenders_memory_is_explained_with_it(void **state)
     (void)state;
     FOR_ALL_LENDERS(lender)
     {
-        struct xseg_where where = XSEG_WHERE_ANY;
-        struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
 
         void *lent = lend(&lender);
         struct told told = {.lent = lent, .pool = lender.pool};
@@ -356,7 +356,7 @@ static void a_lenders_memory_is_explained_with_it(void **state)
             lender.kept = scene_alloc_in(lender.allocator, lender.pool, 512, NULL);
         }
         where.pool = lender.pool;
-        assert_int_equal(xseg_walk(lender.allocator, &where, see_block, &told), XSEG_OK);
+        assert_int_equal(xseg_for_each_block(lender.allocator, &where, see_block, &told), XSEG_OK);
         assert_int_equal(told.blocks, 1);
         assert_int_equal(xseg_explain(lender.allocator, &where, see_reason, &told, &sums), XSEG_OK);
         assert_int_equal(told.reasons, 1);
@@ -387,17 +387,17 @@ static void a_trace_follows_who_holds_a_block(void **state)
 
         observer.context = count;
         observer.trace = count_by_pool;
-        assert_int_equal(xseg_observe(lender.allocator, &observer, &id), XSEG_OK);
+        assert_int_equal(xseg_observer_add(lender.allocator, &observer, &id), XSEG_OK);
         void *lent = lend(&lender);
         scene_free(lender.allocator, lent);
         lent = scene_alloc(lender.allocator, lender.bytes, NULL);
-        assert_int_equal(xseg_use(lender.allocator, lent, stream), XSEG_OK);
+        assert_int_equal(xseg_record_stream(lender.allocator, lent, stream), XSEG_OK);
         scene_free(lender.allocator, lent);
         scene_empty_cache(lender.allocator);
         scene_free(lender.allocator, lender.kept);
         const unsigned wanted[3][2] = {{2, 0}, {2, 2}, {2, 2}};
         assert_memory_equal(count, wanted, sizeof(count));
-        assert_int_equal(xseg_unobserve(lender.allocator, id), XSEG_OK);
+        assert_int_equal(xseg_observer_remove(lender.allocator, id), XSEG_OK);
         scene_stream_destroy(stream);
     }
 }
@@ -417,7 +417,7 @@ static void a_lent_block_outlives_its_lender(void **state)
         assert_int_equal(xseg_pool_release(lender.pool), XSEG_OK);
         scene_empty_cache(lender.allocator);
         const struct xseg_block_info info = scene_block(lender.allocator, lent);
-        assert_int_equal(info.state, XSEG_BLOCK_LIVE);
+        assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
         assert_null(info.pool);
         assert_ptr_equal(info.lender, lender.pool);
         scene_free(lender.allocator, lent);
@@ -460,7 +460,7 @@ static void a_captured_pool_lends_nothing(void **state)
         void *lent = lend(&lender);
         scene_capture_begin(lender.pool, stream);
         scene_graph_destroy(scene_capture_end(lender.pool, stream));
-        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_LIVE);
+        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
         scene_free(lender.allocator, lent);
         request.bytes = lender.bytes;
         scene_expect_error(xseg_alloc_with(lender.allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
@@ -481,10 +481,10 @@ static void a_lent_block_is_deferred_in_a_capture(void **state)
 
         void *lent = lend(&lender);
         scene_capture_begin(graphs, stream);
-        assert_int_equal(xseg_use(lender.allocator, lent, other), XSEG_OK);
+        assert_int_equal(xseg_record_stream(lender.allocator, lent, other), XSEG_OK);
         scene_free(lender.allocator, lent);
         const struct xseg_block_info info = scene_block(lender.allocator, lent);
-        assert_int_equal(info.state, XSEG_BLOCK_PENDING);
+        assert_int_equal(info.state, XSEG_BLOCK_PENDING_FREE);
         assert_null(info.pool);
         assert_ptr_equal(info.lender, lender.pool);
         expect_stats(&lender, 1, 1);
@@ -510,7 +510,7 @@ static void helpers_know_a_lent_block(void **state)
 
         assert_int_not_equal(scene_block(lender.allocator, lent).age_ms, UINT64_MAX);
         scene_free(lender.allocator, lent);
-        scene_expect_error(xseg_free(lender.allocator, lent), XSEG_ERR_NOT_LIVE, "freed");
+        scene_expect_error(xseg_free(lender.allocator, lent), XSEG_ERR_NOT_ALLOCATED, "freed");
         request.bytes = lender.bytes;
         request.zeroed = true;
         assert_int_equal(xseg_alloc_with(lender.allocator, &request, &lent), XSEG_OK);
@@ -526,8 +526,8 @@ static void helpers_know_a_lent_block(void **state)
 static void a_lent_block_can_be_pinned(void **state)
 {
     struct lender lender = open_lender(sizes[0], configs[0]);
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     void *lent = lend(&lender);
 
     (void)state;

@@ -21,7 +21,7 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 /* The limits of a device, as they are. */
 static struct xseg_limit_values limits_of(struct xseg_allocator *allocator, int device)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limit_values limits = {sizeof(limits), 1, 1, 1, 0, false, 0, false};
 
     where.device = device;
@@ -43,7 +43,7 @@ static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint
                               uint64_t soft, uint64_t keep)
 {
     const struct xseg_limit_values set = {sizeof(set), hard, soft, keep, 1, false, 1, false};
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = device;
     return xseg_limits(allocator, &where, &set, NULL);
@@ -78,7 +78,7 @@ static void a_hard_limit_counts_pages(void **state)
         scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &c), XSEG_ERR_LIMIT, "limit");
         assert_int_equal(xseg_sim_used(0), 120 * MIB);
         /* Changed while it runs. */
-        assert_int_equal(xseg_configure(allocator, "hard_limit_mb:122"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:122"), XSEG_OK);
         c = scene_alloc(allocator, 1, NULL);
         assert_int_equal(xseg_sim_used(0), 122 * MIB);
         scene_free(allocator, a);
@@ -119,9 +119,9 @@ static void a_hard_limit_may_fall(void **state)
     scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
     assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)busy, 40 * MIB), XSEG_OK);
     scene_free(allocator, busy);
-    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:260"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:260"), XSEG_OK);
     assert_int_equal(reserved(allocator), 260 * MIB);
-    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:50"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:50"), XSEG_OK);
     /* The stream that works keeps its memory. */
     assert_int_equal(reserved(allocator), 140 * MIB);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize") + xseg_sim_calls("cuCtxSynchronize"), 0);
@@ -129,7 +129,7 @@ static void a_hard_limit_may_fall(void **state)
     assert_int_equal(reserved(allocator), 140 * MIB);
     scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT, "limit");
     scene_free(allocator, live);
-    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:0"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:0"), XSEG_OK);
     assert_int_equal(reserved(allocator), 0);
     scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT,
                        "hard_limit_mb (device 0, 0.00 MiB)");
@@ -148,12 +148,12 @@ static void a_capture_is_left_alone(void **state)
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
     scene_capture_begin(pool, stream);
-    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:60"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:60"), XSEG_OK);
     assert_int_equal(reserved(allocator), 100 * MIB);
     scene_expect_error(xseg_alloc(allocator, 0, 40 * MIB, stream, &ptr), XSEG_ERR_LIMIT,
                        "end the capture");
     scene_graph_destroy(scene_capture_end(pool, stream));
-    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:60"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:60"), XSEG_OK);
     assert_int_equal(reserved(allocator), 60 * MIB);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
@@ -169,7 +169,7 @@ static void a_fraction_stands_beside_it(void **state)
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 1, NULL));
     assert_int_equal(scene_stats(allocator).limit_bytes, GIB);
-    assert_int_equal(xseg_configure(allocator, "per_process_memory_fraction:0.125"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "per_process_memory_fraction:0.125"), XSEG_OK);
     assert_int_equal(scene_stats(allocator).limit_bytes, GIB / 2);
     scene_close(allocator);
 }
@@ -179,7 +179,7 @@ static void a_fraction_stands_beside_it(void **state)
 static void a_device_has_limits_of_its_own(void **state)
 {
     struct xseg_allocator *allocator = open_on(2, "hard_limit_mb:1000,keep_mb:10");
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     const struct xseg_limit_values set = {sizeof(set), 600 * MIB, UINT64_MAX, 0,
                                           1,           false,     1,          false};
     struct xseg_limit_values was = XSEG_LIMIT_VALUES_INIT;
@@ -196,9 +196,9 @@ static void a_device_has_limits_of_its_own(void **state)
     assert_int_equal(xseg_alloc(allocator, 1, 700 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
     scene_free(allocator, scene_alloc(allocator, 700 * MIB, NULL));
     /* A key that is named holds for all again, and the others do not move. */
-    assert_int_equal(xseg_configure(allocator, "keep_mb:20"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "keep_mb:20"), XSEG_OK);
     expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 20 * MIB);
-    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:500"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:500"), XSEG_OK);
     expect_limits(allocator, 0, 500 * MIB, UINT64_MAX, 20 * MIB);
     expect_limits(allocator, 1, 500 * MIB, UINT64_MAX, 20 * MIB);
     /* A limit that is lowered by hand gives back at once, too. */
@@ -210,7 +210,7 @@ static void a_device_has_limits_of_its_own(void **state)
 
 static xseg_status set_fraction(struct xseg_allocator *allocator, int device, double fraction)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limit_values set = limits_of(allocator, device);
 
     where.device = device;
@@ -244,7 +244,7 @@ static void a_device_has_a_fraction_of_its_own(void **state)
     scene_expect_error(set_fraction(allocator, 1, 1.5), XSEG_ERR_ARGUMENT, "fraction 1.5");
     scene_expect_error(set_fraction(allocator, 1, -1), XSEG_ERR_ARGUMENT, "from 0 to 1");
     assert_true(limits_of(allocator, 1).fraction == 0.25);
-    assert_int_equal(xseg_configure(allocator, "per_process_memory_fraction:0.125"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "per_process_memory_fraction:0.125"), XSEG_OK);
     assert_true(limits_of(allocator, 0).fraction == 0.125);
     assert_true(limits_of(allocator, 1).fraction == 0.125);
     scene_close(allocator);
@@ -276,7 +276,7 @@ static void garbage_counts_by_the_fraction_of_the_device(void **state)
     assert_int_equal(set_fraction(allocator, 0, 1), XSEG_OK);
     assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
     assert_int_equal(set_fraction(allocator, 0, 0.25), XSEG_OK);
-    assert_int_equal(xseg_configure(allocator, "garbage_collection_threshold:off"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "garbage_collection_threshold:off"), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
     scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
     assert_int_equal(reserved(allocator), 600 * MIB);
@@ -315,7 +315,7 @@ static void a_pool_has_a_hard_limit(void **state)
     struct xseg_allocator *allocator = open_on(1, NULL);
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
     struct xseg_request request = XSEG_REQUEST_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limit_values set = XSEG_LIMIT_VALUES_INIT, was = XSEG_LIMIT_VALUES_INIT;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL, *more = NULL, *third = NULL;
@@ -364,9 +364,9 @@ static void the_answer_says_what_was_achieved(void **state)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
     void *live = scene_alloc(allocator, 95 * MIB, NULL);
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
@@ -397,9 +397,9 @@ static void expect_refused(struct xseg_allocator *allocator, const char *config,
     char before[2048], after[2048];
     const struct xseg_limit_values limits = limits_of(allocator, 0);
 
-    assert_int_equal(xseg_configuration(allocator, before, sizeof(before), NULL), XSEG_OK);
-    scene_expect_error(xseg_configure(allocator, config), XSEG_ERR_CONFIG, word);
-    assert_int_equal(xseg_configuration(allocator, after, sizeof(after), NULL), XSEG_OK);
+    assert_int_equal(xseg_config_get(allocator, before, sizeof(before), NULL), XSEG_OK);
+    scene_expect_error(xseg_config_set(allocator, config), XSEG_ERR_CONFIG, word);
+    assert_int_equal(xseg_config_get(allocator, after, sizeof(after), NULL), XSEG_OK);
     assert_string_equal(before, after);
     expect_limits(allocator, 0, limits.hard_bytes, limits.soft_bytes, limits.keep_bytes);
 }
@@ -424,7 +424,7 @@ static void contradictory_keys_are_refused(void **state)
     assert_int_equal(set_limits(allocator, 0, 900 * MIB, 800 * MIB, 700 * MIB), XSEG_OK);
     expect_refused(allocator, "hard_limit_mb:600", "device 0 soft_bytes is above hard_bytes");
     expect_refused(allocator, "soft_limit_mb:250", "device 0 keep_bytes is above soft_bytes");
-    assert_int_equal(xseg_configure(allocator, "keep_mb:1,soft_limit_mb:2,hard_limit_mb:3"),
+    assert_int_equal(xseg_config_set(allocator, "keep_mb:1,soft_limit_mb:2,hard_limit_mb:3"),
                      XSEG_OK);
     expect_limits(allocator, 0, 3 * MIB, 2 * MIB, MIB);
     scene_close(allocator);
@@ -433,7 +433,7 @@ static void contradictory_keys_are_refused(void **state)
 static void contradictory_limits_are_refused(void **state)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limit_values odd = XSEG_LIMIT_VALUES_INIT;
 
     (void)state;
@@ -449,7 +449,7 @@ static void contradictory_limits_are_refused(void **state)
     scene_expect_error(xseg_limits(NULL, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_limits(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
     where.device = 0;
-    odd.struct_bytes = 3;
+    odd.struct_size = 3;
     scene_expect_error(xseg_limits(allocator, &where, &odd, NULL), XSEG_ERR_ARGUMENT, "is 3");
     scene_expect_error(xseg_limits(allocator, &where, NULL, &odd), XSEG_ERR_ARGUMENT, "is 3");
     where.one_stream = true;

@@ -41,7 +41,7 @@ static void after_a_sticky_error(void **state)
     side = scene_stream();
     a = scene_alloc(allocator, 5 * MIB, NULL);
     b = scene_alloc(allocator, 700, NULL);
-    assert_int_equal(xseg_use(allocator, a, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS), XSEG_OK);
     scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &c), XSEG_ERR_DEVICE_LOST,
                        "cuMemCreate failed with CUDA_ERROR_ILLEGAL_ADDRESS");
@@ -126,10 +126,10 @@ static void while_asking(void **state)
         if (is_known != 0)
             scene_free(allocator, scene_alloc(allocator, 6 * MIB, NULL));
         assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-        assert_int_equal(xseg_use(allocator, pending, side), XSEG_OK);
+        assert_int_equal(xseg_record_stream(allocator, pending, side), XSEG_OK);
         scene_free(allocator, pending);
         if (is_known == 0)
-            assert_int_equal(xseg_configure(allocator, "expandable_segments:True"), XSEG_OK);
+            assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);
         assert_int_equal(xseg_sim_fail("cuEventQuery", 1, ILLEGAL_ADDRESS), XSEG_OK);
         scene_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
                            "device 0 is lost");
@@ -172,7 +172,7 @@ static void pending_goes_with_the_device(size_t bytes)
         assert_int_equal(xseg_pool_create(allocator, device, &options, &pool[device]), XSEG_OK);
     gone = scene_alloc_in(allocator, pool[0], bytes, NULL);
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, gone, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, gone, side), XSEG_OK);
     scene_free(allocator, gone);
     assert_int_equal(xseg_sim_fail("cuMemAlloc", 1, ILLEGAL_ADDRESS), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &other), XSEG_ERR_DEVICE_LOST);
@@ -186,9 +186,9 @@ static void pending_goes_with_the_device(size_t bytes)
     scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuMemFree");
     assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
 
-    assert_int_equal(xseg_free(allocator, gone), XSEG_ERR_NOT_LIVE);
+    assert_int_equal(xseg_free(allocator, gone), XSEG_ERR_NOT_ALLOCATED);
     assert_ptr_equal(scene_alloc_in(allocator, pool[1], bytes, NULL), gone);
-    assert_int_equal(xseg_passed(allocator, 0, side), XSEG_OK);
+    assert_int_equal(xseg_stream_synchronized(allocator, 0, side), XSEG_OK);
     scene_free(allocator, gone);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }

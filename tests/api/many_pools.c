@@ -212,15 +212,15 @@ static void cached_memory_says_whose_it_was(void **state)
 {
     struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *one = pass(allocator, 1000), *two = pass(allocator, 5 * MIB);
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct found found = {.pool = two};
 
     (void)state;
     where.pool = two;
-    assert_int_equal(xseg_walk(allocator, &where, add_block, &found), XSEG_OK);
-    assert_int_equal(xseg_mappings(allocator, &where, add_mapping, &found), XSEG_OK);
+    assert_int_equal(xseg_for_each_block(allocator, &where, add_block, &found), XSEG_OK);
+    assert_int_equal(xseg_for_each_mapping(allocator, &where, add_mapping, &found), XSEG_OK);
     assert_int_equal(found.bytes, 20 * MIB);
     assert_int_equal(found.mapped, 20 * MIB);
     assert_int_equal(xseg_explain(allocator, &where, NULL, NULL, &sums), XSEG_OK);
@@ -230,7 +230,7 @@ static void cached_memory_says_whose_it_was(void **state)
     assert_int_equal(done.left, 0);
     assert_int_equal(reserved(allocator), 2 * MIB);
     where.pool = one;
-    done = (struct xseg_trimmed)XSEG_TRIMMED_INIT;
+    done = (struct xseg_trim_result)XSEG_TRIM_RESULT_INIT;
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
     assert_int_equal(done.returned, 2 * MIB);
     assert_int_equal(reserved(allocator), 0);
@@ -244,13 +244,13 @@ static void a_released_pool_serves_no_requests(void **state)
     struct xseg_pool *pool = pass(allocator, 1000);
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
     void *ptr = NULL;
 
     (void)state;
     where.pool = pool;
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
     assert_true(stats.physical_bytes > 0);
     assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
     scene_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "nobody holds");

@@ -2,9 +2,9 @@
 /* Which addresses have memory, and pins that keep it there. */
 #include "tests/support/scene.h"
 
-static struct xseg_trimmed trim(struct xseg_allocator *allocator)
+static struct xseg_trim_result trim(struct xseg_allocator *allocator)
 {
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     return done;
@@ -29,7 +29,7 @@ static bool keep(void *context, const struct xseg_mapping *mapping)
     struct list *list = context;
 
     assert_true(list->count < MAPPINGS_MAX);
-    assert_int_equal(mapping->struct_bytes, sizeof(*mapping));
+    assert_int_equal(mapping->struct_size, sizeof(*mapping));
     list->mapping[list->count++] = *mapping;
     return list->count < list->most;
 }
@@ -37,10 +37,10 @@ static bool keep(void *context, const struct xseg_mapping *mapping)
 static struct list mappings(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
     struct list list = {.most = MAPPINGS_MAX};
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.pool = pool;
-    assert_int_equal(xseg_mappings(allocator, &where, keep, &list), XSEG_OK);
+    assert_int_equal(xseg_for_each_mapping(allocator, &where, keep, &list), XSEG_OK);
     return list;
 }
 
@@ -83,9 +83,10 @@ static void every_mapped_byte_is_named_once(void **state)
     assert_int_equal(list.mapping[0].bytes, 40 * MIB);
     /* What the function answers ends the walk. */
     list = (struct list){.most = 1};
-    assert_int_equal(xseg_mappings(allocator, NULL, keep, &list), XSEG_OK);
+    assert_int_equal(xseg_for_each_mapping(allocator, NULL, keep, &list), XSEG_OK);
     assert_int_equal(list.count, 1);
-    scene_expect_error(xseg_mappings(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "visit");
+    scene_expect_error(xseg_for_each_mapping(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "visit");
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
         scene_free(allocator, ptr[i]);
     scene_close(allocator);
@@ -151,7 +152,7 @@ static void pinned_pages_stay_when_the_block_is_freed(void **state)
     assert_true(find(&pinned, small)->is_pinned);
     scene_free(allocator, ptr);
     scene_free(allocator, small);
-    struct xseg_trimmed done = trim(allocator);
+    struct xseg_trim_result done = trim(allocator);
     assert_int_equal(done.returned, 140 * MIB);
     assert_int_equal(done.kept_pinned, 62 * MIB);
     assert_int_equal(done.kept_partial + done.kept_refused + done.kept_asked, 0);
@@ -179,7 +180,7 @@ static void pinned_pages_are_not_stolen(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-    struct xseg_where device = XSEG_WHERE_ANY;
+    struct xseg_scope device = XSEG_SCOPE_ALL;
     void *ptr = NULL;
 
     (void)state;
@@ -209,7 +210,7 @@ static void decay_leaves_pinned_pages(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True,idle_ms:0");
     char *ptr = scene_alloc(allocator, 100 * MIB, NULL);
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
 
     (void)state;
     assert_int_equal(xseg_pin(allocator, ptr + 50 * MIB, 1), XSEG_OK);
@@ -232,7 +233,7 @@ static void a_classic_segment_is_pinned_as_a_whole(void **state)
     (void)state;
     assert_int_equal(xseg_pin(allocator, ptr + 10 * MIB, 100), XSEG_OK);
     scene_free(allocator, ptr);
-    struct xseg_trimmed done = trim(allocator);
+    struct xseg_trim_result done = trim(allocator);
     assert_int_equal(done.returned, 0);
     assert_int_equal(done.kept_pinned, 30 * MIB);
     assert_int_equal(xseg_unpin(allocator, ptr, 1), XSEG_OK);
@@ -270,12 +271,13 @@ static void pinning_outside_a_block_is_refused(void **state)
     scene_expect_error(xseg_pin(allocator, NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_pin(allocator, ptr, 0), XSEG_ERR_ARGUMENT, "0 bytes");
     scene_expect_error(xseg_pin(allocator, ptr, SIZE_MAX), XSEG_ERR_ARGUMENT, "beyond");
-    scene_expect_error(xseg_pin(allocator, &local, 1), XSEG_ERR_NOT_LIVE, "not memory");
+    scene_expect_error(xseg_pin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not memory");
     scene_expect_error(xseg_pin(allocator, ptr + 1, 30 * MIB), XSEG_ERR_ARGUMENT,
                        "outside the block");
-    scene_expect_error(xseg_pin(allocator, ptr + 31 * MIB, 1), XSEG_ERR_NOT_LIVE, "no live block");
+    scene_expect_error(xseg_pin(allocator, ptr + 31 * MIB, 1), XSEG_ERR_NOT_ALLOCATED,
+                       "no live block");
     scene_expect_error(xseg_unpin(allocator, ptr, 1), XSEG_ERR_ARGUMENT, "pinned");
-    scene_expect_error(xseg_unpin(allocator, &local, 1), XSEG_ERR_NOT_LIVE, "not memory");
+    scene_expect_error(xseg_unpin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not memory");
     scene_expect_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), XSEG_ERR_ARGUMENT, "segment");
     /* Part of it is pinned: nothing changes. */
     assert_int_equal(xseg_pin(allocator, ptr, MIB), XSEG_OK);

@@ -208,7 +208,7 @@ static void pools_add_up_to_the_statistics(void **state)
 
         expect_sums(allocator);
         scene_work(allocator, stream, waits);
-        assert_int_equal(xseg_use(allocator, waits, stream), XSEG_OK);
+        assert_int_equal(xseg_record_stream(allocator, waits, stream), XSEG_OK);
         scene_free(allocator, waits);
         scene_free(allocator, scene_alloc_in(allocator, over, 50 * MIB, NULL));
         assert_int_equal(xseg_pool_release(over), XSEG_OK);
@@ -219,7 +219,7 @@ static void pools_add_up_to_the_statistics(void **state)
             scene_free(allocator, kept[k]);
         expect_sums(allocator);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+        assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
         scene_stream_destroy(stream);
         scene_close(allocator);
     }
@@ -247,7 +247,7 @@ static void pools_have_numbers_names_and_limits(void **state)
     };
     void *block = scene_alloc_in(allocator, pool[1], 3 * MIB, NULL);
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"default\",name=\"\"}", 0);
@@ -398,7 +398,7 @@ static void expect_nanoseconds(struct xseg_allocator *allocator, const char *wha
 /* Half of a page is stranded beside a live block; a page that is idle is not. */
 static void stranded_memory_is_as_of_the_last_look(void **state)
 {
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
     struct xseg_allocator *allocator =
         scene_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000");
     struct xseg_pool *pool = scene_pool(allocator);
@@ -462,8 +462,8 @@ static void a_peak_lasts_until_it_is_reset(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator);
     void *block = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     where.pool = pool;

@@ -34,11 +34,11 @@ struct picture {
 
 static struct xseg_statistics pool_stats(const struct stage *stage)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.pool = stage->pool;
-    assert_int_equal(xseg_stats(stage->allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(xseg_stats_get(stage->allocator, &where, &stats), XSEG_OK);
     return stats;
 }
 
@@ -52,7 +52,7 @@ static void look(const struct stage *stage, struct picture *out)
     out->inside = scene_block(stage->allocator, stage->inside);
     out->pending = scene_block(stage->allocator, stage->pending);
     out->cached = scene_block(stage->allocator, stage->cached);
-    assert_int_equal(xseg_pool_holds(stage->pool, &stage->inside, 1, &out->holds), XSEG_OK);
+    assert_int_equal(xseg_pool_check_live(stage->pool, &stage->inside, 1, &out->holds), XSEG_OK);
 }
 
 static void expect_same(const struct stage *stage, const struct picture *before)
@@ -94,8 +94,8 @@ static void set_up(struct stage *stage)
     stage->pending = scene_alloc(stage->allocator, 6 * MIB, NULL);
     stage->cached = scene_alloc(stage->allocator, 1000, NULL);
     stage->inside = scene_alloc_in(stage->allocator, stage->pool, 7 * MIB, stage->stream);
-    assert_int_equal(xseg_use(stage->allocator, stage->live, stage->stream), XSEG_OK);
-    assert_int_equal(xseg_use(stage->allocator, stage->pending, stage->stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(stage->allocator, stage->live, stage->stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(stage->allocator, stage->pending, stage->stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stage->stream, UINT64_MAX), XSEG_OK);
     scene_free(stage->allocator, stage->pending);
     scene_free(stage->allocator, stage->cached);
@@ -128,15 +128,15 @@ static void an_error_names_the_function_that_was_called(void **state)
     NAMED(xseg_alloc_with, NULL, &request, &ptr);
     NAMED(xseg_free, NULL, &other);
     NAMED(xseg_free_after, NULL, &other, NULL, 0);
-    NAMED(xseg_use, NULL, &other, NULL);
-    NAMED(xseg_block, NULL, &other, &info);
-    NAMED(xseg_configure, NULL, "");
-    NAMED(xseg_configuration, NULL, NULL, 0, NULL);
+    NAMED(xseg_record_stream, NULL, &other, NULL);
+    NAMED(xseg_block_query, NULL, &other, &info);
+    NAMED(xseg_config_set, NULL, "");
+    NAMED(xseg_config_get, NULL, NULL, 0, NULL);
     NAMED(xseg_trim, NULL, NULL, NULL, NULL);
     NAMED(xseg_tick, NULL, 1);
-    NAMED(xseg_stats, NULL, NULL, &stats);
-    NAMED(xseg_passed, NULL, 0, NULL);
-    NAMED(xseg_stream_gone, NULL, 0, NULL);
+    NAMED(xseg_stats_get, NULL, NULL, &stats);
+    NAMED(xseg_stream_synchronized, NULL, 0, NULL);
+    NAMED(xseg_stream_retire, NULL, 0, NULL);
     NAMED(xseg_pin, NULL, &other, 1);
     NAMED(xseg_unpin, NULL, &other, 1);
     NAMED(xseg_pool_retain, NULL);
@@ -157,23 +157,28 @@ static void uses_need_a_live_block_and_a_stream(void **state)
 
     (void)state;
     set_up(&stage);
-    REFUSED(&stage, xseg_use(NULL, stage.live, NULL), XSEG_ERR_ARGUMENT, "allocator is NULL");
-    REFUSED(&stage, xseg_use(stage.allocator, stage.cached, stage.stream), XSEG_ERR_NOT_LIVE,
-            "cached memory");
-    REFUSED(&stage, xseg_use(stage.allocator, stage.pending, stage.stream), XSEG_ERR_NOT_LIVE,
-            "waits for another stream");
-    REFUSED(&stage, xseg_use(stage.allocator, (char *)stage.live + 512, stage.stream),
-            XSEG_ERR_NOT_LIVE, "512 bytes inside");
-    REFUSED(&stage, xseg_use(stage.allocator, &outside, stage.stream), XSEG_ERR_NOT_LIVE,
-            "not memory of this allocator");
-    REFUSED(&stage, xseg_use(stage.others, stage.live, stage.stream), XSEG_ERR_NOT_LIVE,
-            "not memory of this allocator");
-    REFUSED(&stage, xseg_use(stage.allocator, stage.live, nonsense), XSEG_ERR_DRIVER, "cuStream");
-    assert_int_equal(xseg_use(stage.allocator, NULL, nonsense), XSEG_OK);
-    REFUSED(&stage, xseg_passed(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "allocator is NULL");
-    REFUSED(&stage, xseg_passed(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT, "device 7");
-    REFUSED(&stage, xseg_passed(stage.allocator, -1, stage.stream), XSEG_ERR_ARGUMENT, "device -1");
-    assert_int_equal(xseg_passed(stage.allocator, 0, nonsense), XSEG_OK);
+    REFUSED(&stage, xseg_record_stream(NULL, stage.live, NULL), XSEG_ERR_ARGUMENT,
+            "allocator is NULL");
+    REFUSED(&stage, xseg_record_stream(stage.allocator, stage.cached, stage.stream),
+            XSEG_ERR_NOT_ALLOCATED, "cached memory");
+    REFUSED(&stage, xseg_record_stream(stage.allocator, stage.pending, stage.stream),
+            XSEG_ERR_NOT_ALLOCATED, "waits for another stream");
+    REFUSED(&stage, xseg_record_stream(stage.allocator, (char *)stage.live + 512, stage.stream),
+            XSEG_ERR_NOT_ALLOCATED, "512 bytes inside");
+    REFUSED(&stage, xseg_record_stream(stage.allocator, &outside, stage.stream),
+            XSEG_ERR_NOT_ALLOCATED, "not memory of this allocator");
+    REFUSED(&stage, xseg_record_stream(stage.others, stage.live, stage.stream),
+            XSEG_ERR_NOT_ALLOCATED, "not memory of this allocator");
+    REFUSED(&stage, xseg_record_stream(stage.allocator, stage.live, nonsense), XSEG_ERR_DRIVER,
+            "cuStream");
+    assert_int_equal(xseg_record_stream(stage.allocator, NULL, nonsense), XSEG_OK);
+    REFUSED(&stage, xseg_stream_synchronized(NULL, 0, NULL), XSEG_ERR_ARGUMENT,
+            "allocator is NULL");
+    REFUSED(&stage, xseg_stream_synchronized(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT,
+            "device 7");
+    REFUSED(&stage, xseg_stream_synchronized(stage.allocator, -1, stage.stream), XSEG_ERR_ARGUMENT,
+            "device -1");
+    assert_int_equal(xseg_stream_synchronized(stage.allocator, 0, nonsense), XSEG_OK);
     tear_down(&stage);
 }
 
@@ -192,9 +197,9 @@ static void frees_behind_events_are_checked(void **state)
             "events is NULL");
     REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 2), XSEG_ERR_ARGUMENT,
             "event 1 is NULL");
-    REFUSED(&stage, xseg_free_after(stage.allocator, stage.cached, events, 1), XSEG_ERR_NOT_LIVE,
-            "cached memory");
-    REFUSED(&stage, xseg_free_after(stage.allocator, stage.cached, NULL, 0), XSEG_ERR_NOT_LIVE,
+    REFUSED(&stage, xseg_free_after(stage.allocator, stage.cached, events, 1),
+            XSEG_ERR_NOT_ALLOCATED, "cached memory");
+    REFUSED(&stage, xseg_free_after(stage.allocator, stage.cached, NULL, 0), XSEG_ERR_NOT_ALLOCATED,
             "cached memory");
 
     /* An event that a capture recorded never passes. */
@@ -219,14 +224,14 @@ static void streams_that_stay_are_not_gone(void **state)
 
     (void)state;
     set_up(&stage);
-    REFUSED(&stage, xseg_stream_gone(NULL, 0, stage.stream), XSEG_ERR_ARGUMENT, "NULL");
-    REFUSED(&stage, xseg_stream_gone(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT,
+    REFUSED(&stage, xseg_stream_retire(NULL, 0, stage.stream), XSEG_ERR_ARGUMENT, "NULL");
+    REFUSED(&stage, xseg_stream_retire(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT,
             "device 7");
     for (uintptr_t handle = 0; handle <= 2; handle++)
-        REFUSED(&stage, xseg_stream_gone(stage.allocator, 0, (xseg_stream)handle),
+        REFUSED(&stage, xseg_stream_retire(stage.allocator, 0, (xseg_stream)handle),
                 XSEG_ERR_ARGUMENT, "default stream");
     capture_begin(stage.pool, stage.stream);
-    REFUSED(&stage, xseg_stream_gone(stage.allocator, 0, stage.stream), XSEG_ERR_BUSY,
+    REFUSED(&stage, xseg_stream_retire(stage.allocator, 0, stage.stream), XSEG_ERR_BUSY,
             "being captured");
     capture_end(stage.pool, stage.stream);
     tear_down(&stage);
@@ -289,7 +294,7 @@ static void captures_begin_and_end_once(void **state)
     /* What was refused has not kept the pool. */
     assert_int_equal(xseg_pool_release(stage.pool), XSEG_OK);
     REFUSED(&stage, xseg_pool_release(stage.pool), XSEG_ERR_ARGUMENT, "nobody holds");
-    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_destroy(checkpoint);
     tear_down(&stage);
 }
 
@@ -317,10 +322,10 @@ static void pools_are_made_of_what_is_known(void **state)
             "out is NULL");
     REFUSED(&stage, xseg_pool_create(stage.allocator, -1, NULL, &pool), XSEG_ERR_ARGUMENT,
             "device -1");
-    options.struct_bytes = 3;
+    options.struct_size = 3;
     REFUSED(&stage, xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-            "struct_bytes is 3");
-    options.struct_bytes = sizeof(options);
+            "struct_size is 3");
+    options.struct_size = sizeof(options);
     options.memory.alloc = no_alloc;
     REFUSED(&stage, xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
             "memory.free is NULL");
@@ -331,7 +336,7 @@ static void pools_are_made_of_what_is_known(void **state)
 /* Released once too often, or of somebody else: a pool serves nobody. */
 static void pools_without_a_holder_are_refused(void **state)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_checkpoint *checkpoint = NULL;
     struct stage stage;
@@ -355,11 +360,13 @@ static void pools_without_a_holder_are_refused(void **state)
     REFUSED(&stage, xseg_alloc_with(stage.allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "another");
     REFUSED(&stage, xseg_trim(stage.allocator, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "another");
     REFUSED(&stage, xseg_prewarm(stage.allocator, &where, 512), XSEG_ERR_ARGUMENT, "another");
-    REFUSED(&stage, xseg_pool_holds(NULL, &ptr, 1, &exactly), XSEG_ERR_ARGUMENT, "pool is NULL");
-    REFUSED(&stage, xseg_pool_holds(stage.pool, NULL, 1, &exactly), XSEG_ERR_ARGUMENT, "is NULL");
-    REFUSED(&stage, xseg_pool_holds(stage.pool, &ptr, 1, NULL), XSEG_ERR_ARGUMENT, "is NULL");
+    REFUSED(&stage, xseg_pool_check_live(NULL, &ptr, 1, &exactly), XSEG_ERR_ARGUMENT,
+            "pool is NULL");
+    REFUSED(&stage, xseg_pool_check_live(stage.pool, NULL, 1, &exactly), XSEG_ERR_ARGUMENT,
+            "is NULL");
+    REFUSED(&stage, xseg_pool_check_live(stage.pool, &ptr, 1, NULL), XSEG_ERR_ARGUMENT, "is NULL");
     /* A released pool can still be asked; it holds nothing. */
-    assert_int_equal(xseg_pool_holds(stage.retired, &stage.inside, 1, &exactly), XSEG_OK);
+    assert_int_equal(xseg_pool_check_live(stage.retired, &stage.inside, 1, &exactly), XSEG_OK);
     assert_false(exactly);
     assert_null(ptr);
     assert_null(checkpoint);
@@ -423,26 +430,26 @@ static void only_a_pools_own_checkpoint_is_restored(void **state)
 
     /* Blocks that somebody else works on cannot be taken away. */
     later = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, stage.stream);
-    assert_int_equal(xseg_use(stage.allocator, later, NULL), XSEG_OK);
+    assert_int_equal(xseg_record_stream(stage.allocator, later, NULL), XSEG_OK);
     capture_enter(0);
     assert_int_equal(xseg_sim_launch(NULL, UINT64_MAX), XSEG_OK);
     capture_leave(0);
     scene_expect_error(xseg_pool_restore(stage.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
                        "used by other streams");
-    assert_int_equal(scene_block(stage.allocator, later).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(stage.allocator, later).state, XSEG_BLOCK_ALLOCATED);
     scene_free(stage.allocator, later);
     REFUSED(&stage, xseg_pool_restore(stage.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
             "still wait for other streams");
 
-    xseg_checkpoint_end(checkpoint);
-    xseg_checkpoint_end(others);
-    xseg_checkpoint_end(NULL);
+    xseg_checkpoint_destroy(checkpoint);
+    xseg_checkpoint_destroy(others);
+    xseg_checkpoint_destroy(NULL);
     assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
     live = scene_alloc_in(stage.allocator, stage.second, 512, NULL);
     assert_int_equal(xseg_pool_release(stage.second), XSEG_OK);
     REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, never_called, NULL),
             XSEG_ERR_ARGUMENT, "nobody holds");
-    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_destroy(checkpoint);
     scene_free(stage.allocator, live);
     tear_down(&stage);
 }
@@ -457,10 +464,10 @@ static int allowed_in_child(const struct stage *stage, struct xseg_checkpoint *c
     xseg_event event = NULL;
     bool exactly = false;
     const xseg_status got[] = {
-        xseg_use(stage->allocator, stage->live, stage->stream),
+        xseg_record_stream(stage->allocator, stage->live, stage->stream),
         xseg_free_after(stage->allocator, stage->live, &event, 1),
-        xseg_passed(stage->allocator, 0, stage->stream),
-        xseg_stream_gone(stage->allocator, 0, stage->stream),
+        xseg_stream_synchronized(stage->allocator, 0, stage->stream),
+        xseg_stream_retire(stage->allocator, 0, stage->stream),
         xseg_capture_begin(stage->second, stage->stream),
         xseg_capture_end(stage->pool),
         xseg_pool_create(stage->allocator, 0, NULL, &pool),
@@ -470,7 +477,7 @@ static int allowed_in_child(const struct stage *stage, struct xseg_checkpoint *c
         xseg_route_end(stage->pool),
         xseg_pool_checkpoint(stage->second, &taken),
         xseg_pool_restore(stage->second, checkpoint, NULL, NULL),
-        xseg_pool_holds(stage->pool, &stage->inside, 1, &exactly),
+        xseg_pool_check_live(stage->pool, &stage->inside, 1, &exactly),
     };
     int allowed = taken != NULL || pool != NULL || exactly;
 
@@ -502,7 +509,7 @@ static void a_child_forked_in_a_capture_is_refused(void **state)
     assert_int_equal(WEXITSTATUS(result), 0);
     expect_same(&stage, &before);
     capture_end(stage.pool, stage.stream);
-    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_destroy(checkpoint);
     tear_down(&stage);
 }
 

@@ -66,7 +66,7 @@ static bool pass_second(struct xseg_allocator *allocator)
 static bool limit_to_share(struct neighbour *neighbour)
 {
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     limits.soft_bytes = SHARE;
@@ -78,7 +78,7 @@ static bool limit_to_share(struct neighbour *neighbour)
 static bool shrink_to_share(struct neighbour *neighbour)
 {
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     how.leave_bytes = SHARE;
     return xseg_trim(neighbour->allocator, NULL, &how, &done) == XSEG_OK && done.left <= SHARE &&
@@ -178,7 +178,7 @@ static void the_other_s_need_counts(void **state)
     close_scene(&idle, other);
 }
 
-static bool ask_neighbour(void *context, const struct xseg_shortage *shortage)
+static bool ask_neighbour(void *context, const struct xseg_oom_info *shortage)
 {
     return shortage->attempt == 0 && shrink_to_share(context);
 }
@@ -194,11 +194,11 @@ static void a_neighbour_shrinks_when_it_is_asked_to(void **state)
     set_scene(&idle, &other, NULL);
     observer.context = &idle;
     observer.short_of_memory = ask_neighbour;
-    assert_int_equal(xseg_observe(other, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(other, &observer, &id), XSEG_OK);
     try_burst(other, true);
     assert_int_equal(scene_stats(other).num_ooms, 0);
     assert_true(reserved(idle.allocator) <= SHARE);
-    assert_int_equal(xseg_unobserve(other, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(other, id), XSEG_OK);
     close_scene(&idle, other);
 }
 
@@ -266,7 +266,7 @@ static void a_process_makes_room_by_its_soft_limit(void **state)
     end_process(&process, own);
 }
 
-static bool ask_process(void *context, const struct xseg_shortage *shortage)
+static bool ask_process(void *context, const struct xseg_oom_info *shortage)
 {
     return shortage->attempt == 0 && tell(context, 's');
 }
@@ -284,7 +284,7 @@ static void a_process_shrinks_when_it_is_asked_to(void **state)
     try_burst(own, false);
     observer.context = &process;
     observer.short_of_memory = ask_process;
-    assert_int_equal(xseg_observe(own, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(own, &observer, &id), XSEG_OK);
     try_burst(own, true);
     assert_int_equal(scene_stats(own).num_ooms, 1);
     end_process(&process, own);

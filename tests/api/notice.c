@@ -104,7 +104,7 @@ static struct mirror *observe(struct xseg_allocator *allocator)
     observer.context = mirror;
     observer.leaving = leaving;
     observer.came = came;
-    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     return mirror;
 }
 
@@ -123,7 +123,7 @@ static bool compare(void *context, const struct xseg_mapping *mapping)
 /* What was told is what is there. */
 static void expect_true(struct mirror *mirror)
 {
-    assert_int_equal(xseg_mappings(mirror->allocator, NULL, compare, mirror), XSEG_OK);
+    assert_int_equal(xseg_for_each_mapping(mirror->allocator, NULL, compare, mirror), XSEG_OK);
     for (size_t i = 0; i < GRANULES; i++) {
         assert_true(mirror->generation[i] == 0 || mirror->generation[i] >> 63 != 0);
         mirror->generation[i] &= ~((uint64_t)1 << 63);
@@ -162,8 +162,8 @@ static void allocate_more(struct mirror *mirror)
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
     const struct xseg_mapping mapping = mirror->last;
 
-    assert_int_equal(xseg_block(mirror->allocator, mapping.base, &info), XSEG_OK);
-    assert_int_equal(info.state, XSEG_BLOCK_BUSY);
+    assert_int_equal(xseg_block_query(mirror->allocator, mapping.base, &info), XSEG_OK);
+    assert_int_equal(info.state, XSEG_BLOCK_CLAIMED);
     mirror->ptr = scene_alloc(mirror->allocator, 70 * MIB, NULL);
     scene_empty_cache(mirror->allocator);
     (void)scene_stats(mirror->allocator);
@@ -262,7 +262,7 @@ static void nothing_goes_in_a_capture_that_begins_meanwhile(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct mirror *mirror = observe(allocator);
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     (void)state;
     mirror->pool = scene_pool(allocator);
@@ -290,7 +290,7 @@ static void free_in_a_capture(void *context, const struct xseg_mapping *mapping)
         return;
     begin_capture(mirror);
     mirror->ptr = scene_alloc(mirror->allocator, 1000, mirror->stream);
-    assert_int_equal(xseg_use(mirror->allocator, mirror->ptr, NULL), XSEG_OK);
+    assert_int_equal(xseg_record_stream(mirror->allocator, mirror->ptr, NULL), XSEG_OK);
     scene_free(mirror->allocator, mirror->ptr);
 }
 
@@ -308,11 +308,11 @@ static void a_shortage_leaves_a_capture_alone_that_begins_meanwhile(void **state
     mirror.stream = scene_stream();
     observer.context = &mirror;
     observer.leaving = free_in_a_capture;
-    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
     assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, side, &ptr), XSEG_ERR_LIMIT);
     assert_true(mirror.left > 0);
-    assert_int_equal(scene_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING_FREE);
     scene_graph_destroy(scene_capture_end(mirror.pool, mirror.stream));
     scene_free(allocator, scene_alloc(allocator, 50 * MIB, side));
     assert_int_equal(xseg_close(allocator), XSEG_OK);

@@ -23,7 +23,7 @@ struct witness {
     size_t nested;     /* bytes that it asks for itself, in vain */
     uint64_t ends;     /* the observer that it tries to end */
     xseg_status ended; /* what came of that */
-    struct xseg_shortage last;
+    struct xseg_oom_info last;
     char text[1024];
     enum xseg_trace_action action[64];
     void *base[64];
@@ -34,20 +34,20 @@ struct witness {
 /* Whatever the library locks can be taken here. */
 static void use_the_library(struct witness *witness)
 {
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     assert_true(scene_stats(witness->allocator).device_bytes > 0);
     assert_int_equal(xseg_trim(witness->allocator, NULL, NULL, &done), XSEG_OK);
 }
 
-static void note(struct witness *witness, const struct xseg_shortage *shortage)
+static void note(struct witness *witness, const struct xseg_oom_info *shortage)
 {
     witness->last = *shortage;
     (void)strncpy(witness->text, shortage->text, sizeof(witness->text) - 1);
     use_the_library(witness);
 }
 
-static bool spare(void *context, const struct xseg_shortage *shortage)
+static bool spare(void *context, const struct xseg_oom_info *shortage)
 {
     struct witness *witness = context;
     void *ptr = NULL;
@@ -59,7 +59,7 @@ static bool spare(void *context, const struct xseg_shortage *shortage)
         assert_int_equal(xseg_alloc(witness->allocator, 0, witness->nested, NULL, &ptr),
                          XSEG_ERR_NO_MEMORY);
     if (witness->ends != 0)
-        witness->ended = xseg_unobserve(witness->allocator, witness->ends);
+        witness->ended = xseg_observer_remove(witness->allocator, witness->ends);
     for (unsigned i = 0; i < COUNT_OF(witness->spare); i++) {
         if (witness->spare[i] == NULL)
             continue;
@@ -70,7 +70,7 @@ static bool spare(void *context, const struct xseg_shortage *shortage)
     return witness->always;
 }
 
-static void tell(void *context, const struct xseg_shortage *shortage)
+static void tell(void *context, const struct xseg_oom_info *shortage)
 {
     struct witness *witness = context;
 
@@ -78,7 +78,7 @@ static void tell(void *context, const struct xseg_shortage *shortage)
     note(witness, shortage);
 }
 
-static void reject(void *context, const struct xseg_shortage *shortage)
+static void reject(void *context, const struct xseg_oom_info *shortage)
 {
     struct witness *witness = context;
 
@@ -107,7 +107,7 @@ static uint64_t observe(struct witness *witness, bool traces)
     observer.out_of_memory = traces ? NULL : tell;
     observer.rejected = traces ? NULL : reject;
     observer.trace = traces ? trace : NULL;
-    assert_int_equal(xseg_observe(witness->allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(witness->allocator, &observer, &id), XSEG_OK);
     assert_true(id != 0);
     return id;
 }
@@ -187,7 +187,7 @@ static void a_refusal_is_told_with_its_text(void **state)
     (void)state;
     (void)observe(&witness, false);
     assert_int_equal(xseg_alloc(witness.allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    assert_true(xseg_error_text(text, sizeof(text)) > 0);
+    assert_true(xseg_error_message(text, sizeof(text)) > 0);
     assert_int_equal(witness.asked, 1);
     assert_int_equal(witness.told, 1);
     assert_string_equal(witness.text, text);
@@ -275,11 +275,12 @@ static void one_that_has_ended_is_not_called(void **state)
 
     (void)state;
     (void)observe(&second, false);
-    assert_int_equal(xseg_unobserve(first.allocator, ended), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(first.allocator, ended), XSEG_OK);
     assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.asked + first.told, 0);
     assert_int_equal(second.told, 1);
-    scene_expect_error(xseg_unobserve(first.allocator, ended), XSEG_ERR_ARGUMENT, "no observer");
+    scene_expect_error(xseg_observer_remove(first.allocator, ended), XSEG_ERR_ARGUMENT,
+                       "no observer");
     scene_close(first.allocator);
 }
 
@@ -308,16 +309,18 @@ static void wrong_observers_are_refused(void **state)
     uint64_t id = 0;
 
     (void)state;
-    scene_expect_error(xseg_observe(allocator, &observer, &id), XSEG_ERR_ARGUMENT, "no function");
+    scene_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
+                       "no function");
     observer.trace = trace;
-    observer.struct_bytes = 3;
-    scene_expect_error(xseg_observe(allocator, &observer, &id), XSEG_ERR_ARGUMENT, "unknown size");
-    scene_expect_error(xseg_observe(allocator, NULL, &id), XSEG_ERR_ARGUMENT, "NULL");
-    observer.struct_bytes = sizeof(observer);
-    scene_expect_error(xseg_observe(allocator, &observer, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_observe(NULL, &observer, &id), XSEG_ERR_ARGUMENT);
-    assert_int_equal(xseg_unobserve(NULL, 1), XSEG_ERR_ARGUMENT);
-    assert_int_equal(xseg_unobserve(allocator, 0), XSEG_ERR_ARGUMENT);
+    observer.struct_size = 3;
+    scene_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
+                       "unknown size");
+    scene_expect_error(xseg_observer_add(allocator, NULL, &id), XSEG_ERR_ARGUMENT, "NULL");
+    observer.struct_size = sizeof(observer);
+    scene_expect_error(xseg_observer_add(allocator, &observer, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_int_equal(xseg_observer_add(NULL, &observer, &id), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_observer_remove(NULL, 1), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_observer_remove(allocator, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(id, 0);
     scene_close(allocator);
 }
@@ -354,12 +357,12 @@ static void everything_is_traced_in_order(void **state)
     assert_int_equal(witness.bytes[4], 20 * MIB);
     assert_int_equal(xseg_alloc(witness.allocator, 0, GIB, NULL, &none), XSEG_ERR_NO_MEMORY);
     expect_entries(&witness, 5, "o");
-    assert_int_equal(xseg_configure(witness.allocator, "expandable_segments:False"), XSEG_OK);
+    assert_int_equal(xseg_config_set(witness.allocator, "expandable_segments:False"), XSEG_OK);
     ptr = scene_alloc(witness.allocator, 5 * MIB, NULL);
     scene_free(witness.allocator, ptr);
     scene_empty_cache(witness.allocator);
     expect_entries(&witness, 6, "SafcF");
-    assert_int_equal(xseg_unobserve(witness.allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(witness.allocator, id), XSEG_OK);
     scene_free(witness.allocator, scene_alloc(witness.allocator, 5 * MIB, NULL));
     assert_int_equal(witness.entries, 11);
     scene_close(witness.allocator);
@@ -374,7 +377,7 @@ static void a_pending_free_is_completed_later(void **state)
 
     (void)state;
     (void)observe(&witness, true);
-    assert_int_equal(xseg_use(witness.allocator, ptr, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(witness.allocator, ptr, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
     scene_free(witness.allocator, ptr);
     expect_entries(&witness, 0, "f");
@@ -421,20 +424,20 @@ static void blocks_are_told_of_before_their_memory(void **state)
     observer.trace = trace;
     observer.came = come;
     observer.leaving = leave;
-    assert_int_equal(xseg_observe(witness.allocator, &observer, &id), XSEG_OK);
-    assert_int_equal(xseg_use(witness.allocator, first, stream), XSEG_OK);
+    assert_int_equal(xseg_observer_add(witness.allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_record_stream(witness.allocator, first, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
     scene_free(witness.allocator, first);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
     void *second = scene_alloc(witness.allocator, 40 * MIB, NULL);
     expect_entries(&witness, 0, "fcmSa");
-    assert_int_equal(xseg_use(witness.allocator, second, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(witness.allocator, second, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
     scene_free(witness.allocator, second);
     options.wait = true;
     assert_int_equal(xseg_trim(witness.allocator, NULL, &options, NULL), XSEG_OK);
     expect_entries(&witness, 5, "fcuuFF");
-    assert_int_equal(xseg_unobserve(witness.allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(witness.allocator, id), XSEG_OK);
     assert_int_equal(xseg_close(witness.allocator), XSEG_OK);
     scene_stream_destroy(stream);
 }
@@ -475,10 +478,10 @@ static void observers_that_come_and_go_leave_nothing(void **state)
     for (unsigned i = 0; i < 2000; i++) {
         uint64_t id = 0;
 
-        assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+        assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
         scene_free(allocator, scene_alloc(allocator, 100, NULL));
-        assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
-        assert_int_equal(xseg_configure(allocator, i % 2 == 0 ? "idle_ms:100" : "idle_ms:200"),
+        assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, i % 2 == 0 ? "idle_ms:100" : "idle_ms:200"),
                          XSEG_OK);
         if (i == 1000)
             before = mallinfo2().uordblks;

@@ -90,9 +90,9 @@ static void pages_are_kept_up_to_a_bound_and_used_first(void **state)
 static void emptying_the_cache_empties_it(void **state)
 {
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     const xseg_stream stream = scene_stream();
 
     (void)state;
@@ -124,7 +124,7 @@ static void emptying_the_cache_empties_it(void **state)
 static void a_trim_by_age_takes_old_pages_of_it(void **state)
 {
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:0,page_cache_mb:400");
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     void *ptr[2] = {scene_alloc(allocator, 100 * MIB, NULL),
                     scene_alloc(allocator, 60 * MIB, NULL)};
@@ -153,18 +153,18 @@ static void limits_count_what_is_kept(void **state)
     ptr = scene_alloc(allocator, 100 * MIB, NULL);
     let_go(allocator, 200 * MIB, NULL);
     expect(allocator, 100, 200);
-    assert_int_equal(xseg_configure(allocator, "soft_limit_mb:180"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "soft_limit_mb:180"), XSEG_OK);
     pass(allocator, 10);
     expect(allocator, 100, 80);
     /* A growth out of the cache takes nothing more of the device. */
-    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:180"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:180"), XSEG_OK);
     more = scene_alloc(allocator, 80 * MIB, NULL);
     expect(allocator, 180, 0);
     scene_free(allocator, more);
     scene_free(allocator, ptr);
     pass(allocator, 300);
     expect(allocator, 0, 180);
-    assert_int_equal(xseg_configure(allocator, "page_cache_mb:40"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "page_cache_mb:40"), XSEG_OK);
     expect(allocator, 0, 40);
     scene_close(allocator);
 }
@@ -189,7 +189,7 @@ static void kept_pages_are_in_nobodys_way(void **state)
         assert_true(xseg_sim_peak(0) <= 200 * MIB);
         for (unsigned at = 0; at < COUNT_OF(small); at++)
             scene_free(allocator, small[at]);
-        assert_int_equal(xseg_configure(allocator, "expandable_segments:False"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
         scene_free(allocator, scene_alloc(allocator, 150 * MIB, NULL));
         scene_close(allocator);
     }

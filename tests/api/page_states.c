@@ -123,7 +123,7 @@ static void make_call(struct world *world)
 {
     world->status = world->call->make(world);
     if (world->status != XSEG_OK)
-        (void)xseg_error_text(world->text, sizeof(world->text));
+        (void)xseg_error_message(world->text, sizeof(world->text));
     atomic_store(&world->thread.has_returned, true);
 }
 
@@ -176,7 +176,7 @@ static void on_leaving(void *context, const struct xseg_mapping *mapping)
     notify(context, LEAVING, mapping->base, mapping->bytes);
 }
 
-static bool on_short(void *context, const struct xseg_shortage *shortage)
+static bool on_short(void *context, const struct xseg_oom_info *shortage)
 {
     (void)shortage;
     notify(context, SHORT_OF_MEMORY, NULL, 0);
@@ -276,17 +276,17 @@ static xseg_status call_hold(struct world *world)
 
 static xseg_status call_let_go(struct world *world)
 {
-    return xseg_range_let_go(world->range, offset_of(world), COUNT * PAGE, world->second);
+    return xseg_range_unhold(world->range, offset_of(world), COUNT * PAGE, world->second);
 }
 
 static xseg_status call_share_onto(struct world *world)
 {
-    return xseg_range_share(world->range, offset_of(world), COUNT * PAGE, world->other, 0);
+    return xseg_range_alias(world->range, offset_of(world), COUNT * PAGE, world->other, 0);
 }
 
 static xseg_status call_share_from(struct world *world)
 {
-    return xseg_range_share(world->other, ELSEWHERE * PAGE, COUNT * PAGE, world->range,
+    return xseg_range_alias(world->other, ELSEWHERE * PAGE, COUNT * PAGE, world->range,
                             offset_of(world));
 }
 
@@ -555,7 +555,7 @@ static unsigned set_of(xseg_status status)
         return BUSY;
     case XSEG_ERR_ARGUMENT:
         return ARGUMENT;
-    case XSEG_ERR_NOT_LIVE:
+    case XSEG_ERR_NOT_ALLOCATED:
         return NOT_LIVE;
     case XSEG_ERR_PAUSED:
         return PAUSED;
@@ -616,7 +616,7 @@ static void pending_and_held(struct world *world)
 static void aliased(struct world *world)
 {
     assert_int_equal(
-        xseg_range_share(world->range, offset_of(world), COUNT * PAGE, world->range, SOURCE * PAGE),
+        xseg_range_alias(world->range, offset_of(world), COUNT * PAGE, world->range, SOURCE * PAGE),
         XSEG_OK);
 }
 
@@ -685,7 +685,7 @@ static xseg_status act_trim(struct world *world)
 
 static xseg_status act_share(struct world *world)
 {
-    return xseg_range_share(world->range, TARGET * PAGE, COUNT * PAGE, world->range, SOURCE * PAGE);
+    return xseg_range_alias(world->range, TARGET * PAGE, COUNT * PAGE, world->range, SOURCE * PAGE);
 }
 
 static xseg_status act_pause(struct world *world)
@@ -733,7 +733,7 @@ static void cached_and_registered(struct world *world)
 
 static xseg_status act_free(struct world *world)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     scene_free(world->allocator, world->block);
     world->block = NULL;
@@ -857,7 +857,7 @@ static void open_world(struct world *world)
     observer.came = on_came;
     observer.leaving = on_leaving;
     observer.short_of_memory = on_short;
-    assert_int_equal(xseg_observe(world->allocator, &observer, &world->observer), XSEG_OK);
+    assert_int_equal(xseg_observer_add(world->allocator, &observer, &world->observer), XSEG_OK);
 }
 
 /* Whether the granules have memory after the other call and this one: `after`, unless this one has changed that. */
@@ -912,7 +912,7 @@ static void close_world(struct world *world)
     if (world->first != SOURCE && world->state->act != act_release)
         decommit(world->range, SOURCE, COUNT, NULL);
     decommit(world->other, 0, COUNT, NULL);
-    assert_int_equal(xseg_unobserve(world->allocator, world->observer), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(world->allocator, world->observer), XSEG_OK);
     xseg_sim_finish_all();
     if (world->range != NULL)
         release(world->range);
@@ -948,7 +948,7 @@ static void run_case(const void *argument)
     const unsigned may = allowed(&world, world.was_during ? world.state->now : world.state->after);
     if ((set_of(world.status) & may) == 0)
         fail_msg("%s %s: %s: %s", world.call->name, world.was_during ? "meanwhile" : "afterwards",
-                 xseg_status_text(world.status), world.text);
+                 xseg_status_name(world.status), world.text);
     /* What was granted in time may be in the way of the other call. */
     if (set_of(world.acted) != (unsigned)world.state->expected)
         assert_true(world.state->now >= UNMAPPING && world.status == XSEG_OK && world.was_during);

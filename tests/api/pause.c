@@ -79,7 +79,7 @@ static void memory_goes_and_addresses_stay(void **state)
     assert_int_equal(away.reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
     assert_int_equal(away.paused_bytes, 62 * MIB);
     assert_int_equal(away.allocation[XSEG_STAT_ALL].current, 3);
-    assert_int_equal(scene_block(allocator, large).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, large).state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(scene_block(allocator, small).requested, 1000);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), used);
@@ -188,7 +188,7 @@ static void without_memory_it_stays_paused(void **state)
 {
     struct xseg_allocator *allocator = open_with_bytes(400 * MIB, NULL);
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-    struct xseg_where device = XSEG_WHERE_ANY;
+    struct xseg_scope device = XSEG_SCOPE_ALL;
     struct xseg_pool *pool = scene_pool(allocator);
     void *ptr = scene_alloc_in(allocator, pool, 150 * MIB, NULL);
     char *name = new_name();
@@ -222,8 +222,8 @@ static void a_paused_pool_works_on_the_host_side(void **state)
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_pool *pool = scene_pool(allocator);
     const xseg_stream stream = scene_stream();
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
     void *keep = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     void *gone = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
@@ -258,7 +258,7 @@ static void a_paused_pool_works_on_the_host_side(void **state)
     /* What was freed meanwhile is handed out again. */
     void *again = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ptr_equal(again, gone);
-    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_destroy(checkpoint);
     scene_free(allocator, again);
     scene_free(allocator, keep);
     scene_free(allocator, small[0]);
@@ -279,8 +279,8 @@ static void work_that_is_queued_stands_in_the_way(void **state)
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
                        "work is queued");
     assert_int_equal(xseg_sim_finish(own), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, ptr, other), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, ptr, third), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, other), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, third), XSEG_OK);
     for (unsigned i = 0; i < 2; i++) {
         scene_work(allocator, i == 0 ? third : other, ptr);
         scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
@@ -289,7 +289,7 @@ static void work_that_is_queued_stands_in_the_way(void **state)
             assert_int_equal(xseg_sim_finish(third), XSEG_OK);
     }
     void *freed = scene_alloc_in(allocator, pool, 5 * MIB, own);
-    assert_int_equal(xseg_use(allocator, freed, other), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, freed, other), XSEG_OK);
     scene_free(allocator, freed);
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
                        "freed bytes");
@@ -372,7 +372,7 @@ static void classic_segments_cannot_be_paused(void **state)
     void *old = scene_alloc_in(allocator, classic, 30 * MIB, NULL);
 
     (void)state;
-    assert_int_equal(xseg_configure(allocator, "expandable_segments:True"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);
     void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     void *mixed = scene_alloc_in(allocator, classic, 30 * MIB, NULL);
     scene_expect_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,

@@ -487,11 +487,11 @@ static void a_pool_that_moves_is_in_the_way(void **state)
     (void)state;
     observer.leaving = meddle;
     observer.context = &meddling;
-    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_true(meddling.count > 0);
     assert_int_equal(meddling.answers[0], XSEG_ERR_BUSY);
-    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
     assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(reaches_all(1, block, 30 * MIB));

@@ -16,11 +16,11 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator,
 
 static struct xseg_statistics pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.pool = pool;
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
     return stats;
 }
 
@@ -72,7 +72,7 @@ static void a_released_pool_is_not_prewarmed(void **state)
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = scene_open(configs[i]);
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
 
         where.pool = scene_watched_pool(allocator);
         assert_int_equal(xseg_prewarm(allocator, &where, MIB), XSEG_OK);
@@ -181,12 +181,12 @@ static struct xseg_pool *make_named(struct xseg_allocator *allocator, const char
 static void sentences_name_the_pool(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    char name[XSEG_POOL_NAME_MOST + 1] = "kv cache";
+    char name[XSEG_POOL_NAME_MAX + 1] = "kv cache";
     struct xseg_pool *named = make_named(allocator, name), *other = make_named(allocator, "");
     struct xseg_pool *third = make_pool(allocator, NULL);
     struct xseg_checkpoint *checkpoint = NULL;
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     void *ptr = NULL;
 
     (void)state;
@@ -201,7 +201,7 @@ static void sentences_name_the_pool(void **state)
     assert_int_equal(xseg_pool_checkpoint(named, &checkpoint), XSEG_OK);
     scene_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
                        "of pool \"kv cache\", not of pool 2");
-    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_destroy(checkpoint);
     scene_expect_error(xseg_pool_resume(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
     assert_int_equal(xseg_pool_pause(named, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     scene_expect_error(scene_try_alloc_in(allocator, named, 1, &ptr), XSEG_ERR_PAUSED,
@@ -218,7 +218,7 @@ static void a_name_has_an_end(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    char name[XSEG_POOL_NAME_MOST + 2];
+    char name[XSEG_POOL_NAME_MAX + 2];
     struct xseg_pool *pool = NULL;
 
     (void)state;
@@ -228,11 +228,11 @@ static void a_name_has_an_end(void **state)
     scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
                        "more than 63 bytes");
     assert_null(pool);
-    name[XSEG_POOL_NAME_MOST] = '\0';
+    name[XSEG_POOL_NAME_MAX] = '\0';
     pool = make_pool(allocator, &options);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "nnn\" is not paused");
     /* A caller that knows no names. */
-    options.struct_bytes = offsetof(struct xseg_pool_options, name);
+    options.struct_size = offsetof(struct xseg_pool_options, name);
     memset(name, 'n', sizeof(name));
     pool = make_pool(allocator, &options);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "pool 2 is not paused");
@@ -405,9 +405,9 @@ static void restore_and_compare(const char *config)
     scene_free(allocator, first[1]);
     scene_free(allocator, first[2]);
     void *const live[] = {first[5], first[0], first[3], first[4], first[0]};
-    assert_int_equal(xseg_pool_holds(pool, live, 5, &exactly), XSEG_OK);
+    assert_int_equal(xseg_pool_check_live(pool, live, 5, &exactly), XSEG_OK);
     assert_true(exactly);
-    assert_int_equal(xseg_pool_holds(pool, live, 3, &exactly), XSEG_OK);
+    assert_int_equal(xseg_pool_check_live(pool, live, 3, &exactly), XSEG_OK);
     assert_false(exactly);
     assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
     const struct xseg_statistics then = pool_stats(allocator, pool);
@@ -422,23 +422,23 @@ static void restore_and_compare(const char *config)
     assert_int_equal(xseg_pool_restore(pool, checkpoint, note_moved, &told), XSEG_OK);
     assert_int_equal(told.freed, 7);
     assert_int_equal(told.live, 4);
-    assert_int_equal(xseg_pool_holds(pool, live, 4, &exactly), XSEG_OK);
+    assert_int_equal(xseg_pool_check_live(pool, live, 4, &exactly), XSEG_OK);
     assert_true(exactly);
     const struct xseg_statistics now = pool_stats(allocator, pool);
     assert_int_equal(now.allocation[XSEG_STAT_ALL].current, then.allocation[XSEG_STAT_ALL].current);
     assert_int_equal(now.allocated_bytes[XSEG_STAT_ALL].current,
                      then.allocated_bytes[XSEG_STAT_ALL].current);
     expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
-    scene_expect_error(xseg_free(allocator, first[1]), XSEG_ERR_NOT_LIVE, "cached");
+    scene_expect_error(xseg_free(allocator, first[1]), XSEG_ERR_NOT_ALLOCATED, "cached");
     /* Of the restore, the blocks that are live again count as allocated, and no others. */
     assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6 + 6 + 4);
 
     /* Again, from a state that equals it. */
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_holds(pool, live, 4, &exactly), XSEG_OK);
+    assert_int_equal(xseg_pool_check_live(pool, live, 4, &exactly), XSEG_OK);
     assert_true(exactly);
     expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
-    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_destroy(checkpoint);
     for (unsigned i = 0; i < 6; i++)
         if (i != 1 && i != 2)
             scene_free(allocator, first[i]);
@@ -469,20 +469,20 @@ static void what_cannot_be_restored_changes_nothing(void **state)
                        "another pool");
     scene_expect_error(xseg_pool_restore(pool, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, a, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
     scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "used by");
     scene_free(allocator, a);
     scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "wait");
     struct xseg_checkpoint *second = NULL;
     scene_expect_error(xseg_pool_checkpoint(pool, &second), XSEG_ERR_BUSY, "wait");
-    assert_int_equal(xseg_pool_holds(pool, &b, 1, &exactly), XSEG_OK);
+    assert_int_equal(xseg_pool_check_live(pool, &b, 1, &exactly), XSEG_OK);
     assert_true(exactly);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
     scene_free(allocator, a);
     scene_free(allocator, b);
-    xseg_checkpoint_end(checkpoint);
-    xseg_checkpoint_end(NULL);
+    xseg_checkpoint_destroy(checkpoint);
+    xseg_checkpoint_destroy(NULL);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(side);
 }
@@ -492,8 +492,8 @@ static void memory_that_is_gone_in_part_is_not_restored(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, NULL);
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
     void *block = scene_alloc_in(allocator, pool, 60 * MIB, NULL);
 
@@ -511,7 +511,7 @@ static void memory_that_is_gone_in_part_is_not_restored(void **state)
     scene_free(allocator, scene_alloc_in(allocator, pool, 50 * MIB, NULL));
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
     assert_int_equal(scene_block(allocator, block).bytes, 60 * MIB);
-    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_destroy(checkpoint);
     scene_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);
@@ -531,7 +531,7 @@ static void pools_that_come_and_go_leave_nothing_behind(void **state)
         struct xseg_pool *pool = scene_pool(allocator);
         struct xseg_request request = XSEG_REQUEST_INIT;
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
         void *small = NULL, *large = NULL;
 
         request.pool = where.pool = pool;
@@ -540,7 +540,7 @@ static void pools_that_come_and_go_leave_nothing_behind(void **state)
         request.bytes = 5 * MIB;
         assert_int_equal(xseg_alloc_with(allocator, &request, &large), XSEG_OK);
         /* What a pool before it has counted is not counted again. */
-        assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+        assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 2);
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_SMALL].allocated, 1024);

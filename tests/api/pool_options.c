@@ -143,12 +143,12 @@ static void older_callers_have_no_name(void **state)
     struct xseg_pool *pool = NULL;
 
     (void)state;
-    options.struct_bytes = offsetof(struct xseg_pool_options, id);
+    options.struct_size = offsetof(struct xseg_pool_options, id);
     options.id[0] = 5;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    options.struct_bytes += 1;
+    options.struct_size += 1;
     scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "struct_bytes");
+                       "struct_size");
     scene_close(allocator);
 }
 
@@ -219,7 +219,7 @@ static void a_pool_without_memory_is_gone_with_its_release(void **state)
     assert_int_equal(told.times, 0);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(told.times, 1);
-    assert_int_equal(told.last.struct_bytes, sizeof(told.last));
+    assert_int_equal(told.last.struct_size, sizeof(told.last));
     assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].peak, 0);
     scene_close(allocator);
     assert_int_equal(told.times, 1);
@@ -231,8 +231,8 @@ static void a_released_pool_is_trimmed_by_name(void **state)
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = scene_open(configs[i]);
-        struct xseg_where where = XSEG_WHERE_ANY;
-        struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
         struct told told;
         const struct xseg_pool_options options = telling(&told);
         struct xseg_pool *pool = where.pool = make_pool(allocator, &options);
@@ -265,8 +265,8 @@ static void a_released_pool_is_trimmed_by_name(void **state)
 static void a_trim_that_destroys_its_pool_names_all_devices(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct told told;
     const struct xseg_pool_options options = telling(&told);
     void *other = NULL;
@@ -324,7 +324,7 @@ static void fail_elsewhere(void *context, const struct xseg_statistics *last)
     struct xseg_allocator *other = *(struct xseg_allocator **)context;
 
     (void)last;
-    assert_int_equal(xseg_free(other, &other), XSEG_ERR_NOT_LIVE);
+    assert_int_equal(xseg_free(other, &other), XSEG_ERR_NOT_ALLOCATED);
 }
 
 /* Who is told uses another allocator; the request that took the pool's memory has failed, and says why. */
@@ -406,17 +406,17 @@ static void every_pool_is_told_of_once(void **state)
 
 static struct xseg_statistics stats_of(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.pool = pool;
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
     return stats;
 }
 
 static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsigned what)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.pool = pool;
     assert_int_equal(xseg_stats_reset(allocator, &where, what), XSEG_OK);
@@ -481,7 +481,7 @@ static void a_peak_falls_to_what_is_reserved(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, NULL);
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     where.pool = pool;
@@ -512,7 +512,7 @@ static void memory_of_a_released_pool_can_be_read(void **state)
         const struct xseg_pool_options options = telling(&told);
         struct xseg_pool *pool = make_pool(allocator, &options),
                          *other = make_pool(allocator, NULL);
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
         where.pool = pool;

@@ -55,7 +55,7 @@ static struct xseg_allocator *open_on(size_t mib)
 
 static bool free_live(void *context, const struct xseg_block_info *info)
 {
-    if (info->state == XSEG_BLOCK_LIVE)
+    if (info->state == XSEG_BLOCK_ALLOCATED)
         scene_free(context, info->base);
     return true;
 }
@@ -63,7 +63,7 @@ static bool free_live(void *context, const struct xseg_block_info *info)
 /* Free all that lives, and close; then the stream goes, if there is one. */
 static void finish(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    assert_int_equal(xseg_walk(allocator, NULL, free_live, allocator), XSEG_OK);
+    assert_int_equal(xseg_for_each_block(allocator, NULL, free_live, allocator), XSEG_OK);
     if (stream == NULL) {
         scene_close(allocator);
         return;
@@ -129,7 +129,7 @@ static struct xseg_checkpoint *checkpoint_of(struct xseg_pool *pool)
 static void restore(struct xseg_pool *pool, struct xseg_checkpoint *checkpoint)
 {
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
-    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_destroy(checkpoint);
 }
 
 static void share_once(struct xseg_allocator *allocator, void *ptr)
@@ -233,7 +233,7 @@ static void lend_and_checkpoint(void **state)
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
     finish(allocator, NULL);
 }
 
@@ -281,7 +281,7 @@ static void lend_and_release(void **state)
     void *lent = lend(allocator, pool, 20 * MIB);
 
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
     /* The rest of the pool is not lent: as all idle memory, it goes to the request that needs it. */
     assert_null(scene_block(allocator, scene_alloc(allocator, 20 * MIB, NULL)).lender);
     finish(allocator, NULL);
@@ -435,7 +435,7 @@ static void limit_and_pause(void **state)
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)scene_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
@@ -459,7 +459,7 @@ static void limit_and_checkpoint(void **state)
 
     scene_free(allocator, ptr);
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
     finish(allocator, NULL);
 }
@@ -546,7 +546,7 @@ static void own_memory_and_checkpoint(void **state)
 
     scene_free(allocator, ptr);
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     finish(allocator, NULL);
 }
 
@@ -829,7 +829,7 @@ static void pause_and_checkpoint(void **state)
     scene_free(allocator, ptr);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     finish(allocator, NULL);
 }
 
@@ -897,7 +897,7 @@ static void checkpoint_and_capture(void **state)
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY);
     scene_graph_destroy(scene_capture_end(pool, stream));
     restore(pool, checkpoint);
-    assert_int_not_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    assert_int_not_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     (void)scene_alloc_in(allocator, pool, 20 * MIB, stream);
     finish(allocator, stream);
 }
@@ -913,7 +913,7 @@ static void checkpoint_and_route(void **state)
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
     scene_free(allocator, ptr);
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
     finish(allocator, NULL);
 }
@@ -929,7 +929,7 @@ static void checkpoint_and_release(void **state)
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_pool_checkpoint(pool, &other), XSEG_ERR_ARGUMENT);
-    xseg_checkpoint_end(checkpoint);
+    xseg_checkpoint_destroy(checkpoint);
     finish(allocator, NULL);
 }
 

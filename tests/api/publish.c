@@ -197,7 +197,7 @@ static void figures_are_those_of_the_statistics(void **state)
     assert_int_equal(of->number, 1);
     /* A block that waits for another stream is pending. */
     scene_work(allocator, stream, used);
-    assert_int_equal(xseg_use(allocator, used, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, used, stream), XSEG_OK);
     scene_free(allocator, used);
     await_frame(allocator);
     expect_as_statistics(allocator);
@@ -340,7 +340,7 @@ static void hits_uses_and_scrapes_change_nothing_and_a_tick_does(void **state)
     for (unsigned i = 0; i < 100; i++)
         scene_free(allocator, scene_alloc(allocator, 4096, NULL));
     /* A use may come with each hit, and a scrape changes nothing. */
-    assert_int_equal(xseg_use(allocator, ptr, NULL), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, NULL), XSEG_OK);
     assert_int_equal(xseg_metrics(allocator, NULL, 0, NULL), XSEG_OK);
     (void)read_frame();
     assert_int_equal(seen.sequence, sequence);
@@ -355,7 +355,7 @@ static void a_call_that_moves_memory_publishes_it(void **state)
 {
     struct xseg_allocator *allocator = scene_open("publish:True");
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_pool *pool = scene_pool(allocator);
     xseg_stream stream = scene_stream();
     void *ptr = NULL;
@@ -414,9 +414,9 @@ static void the_key_can_be_changed(void **state)
     (void)state;
     void *const ptr = scene_alloc(allocator, 30 * MIB, NULL);
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(xseg_configure(allocator, "publish:True"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "publish:True"), XSEG_OK);
         assert_int_equal(read_frame()->devices[0].live, 30 * MIB);
-        assert_int_equal(xseg_configure(allocator, "publish:False"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "publish:False"), XSEG_OK);
         assert_int_equal(find_files(&file), 0);
     }
     scene_free(allocator, ptr);
@@ -442,8 +442,8 @@ static void *work(void *self)
 static void *reconfigure(void *self)
 {
     while (!atomic_load(&ends)) {
-        assert_int_equal(xseg_configure(self, "publish:False"), XSEG_OK);
-        assert_int_equal(xseg_configure(self, "publish:True"), XSEG_OK);
+        assert_int_equal(xseg_config_set(self, "publish:False"), XSEG_OK);
+        assert_int_equal(xseg_config_set(self, "publish:True"), XSEG_OK);
     }
     return NULL;
 }
@@ -526,7 +526,7 @@ static void without_a_descriptor_the_allocator_works(void **state)
     none = before;
     none.rlim_cur = 0;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-    const xseg_status status = xseg_configure(allocator, "publish:True");
+    const xseg_status status = xseg_config_set(allocator, "publish:True");
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(status, XSEG_OK);
     assert_non_null(strstr(logged, "Too many open files"));
@@ -535,7 +535,7 @@ static void without_a_descriptor_the_allocator_works(void **state)
     assert_int_equal(xseg_tick(allocator, 0), XSEG_OK);
     assert_int_equal(xseg_free(allocator, ptr), XSEG_OK);
     /* The next configuration tries again. */
-    assert_int_equal(xseg_configure(allocator, "idle_ms:1000"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "idle_ms:1000"), XSEG_OK);
     assert_int_equal(find_files(&file), 1);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }

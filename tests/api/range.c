@@ -89,7 +89,7 @@ static void taking_back_costs_nothing(void **state)
     work(range, 2, 6, other);
     decommit(range, 2, 6, other);
     release(range);
-    assert_int_equal(xseg_stream_gone(allocator, 0, other), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
     scene_stream_destroy(other);
     scene_close(allocator);
 }
@@ -161,11 +161,11 @@ static void bad_input_changes_nothing(void **state)
                        "not committed");
     scene_expect_error(xseg_range_decommit(range, 6 * PAGE, 3 * PAGE, NULL), XSEG_ERR_ARGUMENT,
                        "offset 16777216 is not committed");
-    scene_expect_error(xseg_range_let_go(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT,
+    scene_expect_error(xseg_range_unhold(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT,
                        "not held");
     scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "8388608 bytes");
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "live");
-    scene_expect_error(xseg_free(allocator, info(range).base), XSEG_ERR_NOT_LIVE, "range");
+    scene_expect_error(xseg_free(allocator, info(range).base), XSEG_ERR_NOT_ALLOCATED, "range");
     assert_int_equal(calls(), before);
     assert_int_equal(xseg_range_commit(range, 0, 0, NULL), XSEG_OK);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
@@ -238,8 +238,8 @@ static void mappings_of_one_page_go_together(void **state)
     assert_int_equal(xseg_sim_used(0), 2 * PAGE);
     decommit(range, 20, 1, stream);
     release(range);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, other), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
     scene_stream_destroy(stream);
     scene_stream_destroy(other);
     scene_close(allocator);
@@ -259,7 +259,7 @@ static void a_full_range_on_a_full_device(void **state)
     assert_int_equal(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range), XSEG_OK);
     commit(range, 0, 4, stream);
     /* The page of the granule that leaves is held elsewhere, so it is of no use here. */
-    assert_int_equal(xseg_range_share(other, 0, PAGE, range, 0), XSEG_OK);
+    assert_int_equal(xseg_range_alias(other, 0, PAGE, range, 0), XSEG_OK);
     assert_int_equal(xseg_range_hold(other, 0, PAGE), XSEG_OK);
     decommit(other, 0, 1, stream);
     scene_free(allocator, scene_alloc(allocator, MIB, stream));
@@ -269,12 +269,12 @@ static void a_full_range_on_a_full_device(void **state)
     commit(range, 8, 1, stream);
     assert_int_equal(info(range).physical_bytes, 4 * PAGE);
     assert_int_equal(xseg_sim_used(0), 5 * PAGE);
-    assert_int_equal(xseg_range_let_go(other, 0, PAGE, stream), XSEG_OK);
+    assert_int_equal(xseg_range_unhold(other, 0, PAGE, stream), XSEG_OK);
     decommit(range, 1, 3, stream);
     decommit(range, 8, 1, stream);
     release(other);
     release(range);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
     scene_close(allocator);
 }
@@ -295,8 +295,8 @@ static void a_refusal_in_a_capture_keeps_no_pages(void **state)
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
     release(range);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, other), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
     scene_stream_destroy(stream);
     scene_stream_destroy(other);
     scene_close(allocator);
@@ -337,7 +337,7 @@ static void a_pool_pauses_its_ranges(void **state)
     decommit(range, 0, 3, NULL);
     decommit(range, 5, 1, NULL);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    assert_int_equal(xseg_range_let_go(range, 5 * PAGE, PAGE, NULL), XSEG_OK);
+    assert_int_equal(xseg_range_unhold(range, 5 * PAGE, PAGE, NULL), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
     scene_close(allocator);
@@ -412,15 +412,15 @@ static void what_is_let_go_of_waits_for_both_streams(void **state)
     assert_int_equal(xseg_range_hold(range, 0, PAGE), XSEG_OK);
     work(range, 0, 1, stream);
     decommit(range, 0, 1, stream);
-    assert_int_equal(xseg_range_let_go(range, 0, PAGE, other), XSEG_OK);
+    assert_int_equal(xseg_range_unhold(range, 0, PAGE, other), XSEG_OK);
     decommit(range, 0, 0, other);
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
     decommit(range, 0, 0, other);
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, other), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
     scene_stream_destroy(stream);
     scene_stream_destroy(other);
     scene_close(allocator);
@@ -435,9 +435,9 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 {
     struct seen *seen = context;
 
-    seen->live += block->state == XSEG_BLOCK_LIVE ? block->bytes : 0;
-    seen->pending += block->state == XSEG_BLOCK_PENDING ? block->bytes : 0;
-    seen->hole += block->state == XSEG_BLOCK_HOLE ? block->bytes : 0;
+    seen->live += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
+    seen->pending += block->state == XSEG_BLOCK_PENDING_FREE ? block->bytes : 0;
+    seen->hole += block->state == XSEG_BLOCK_UNMAPPED ? block->bytes : 0;
     return true;
 }
 
@@ -461,7 +461,7 @@ static void questions_know_ranges(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-    struct xseg_explained explained = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result explained = XSEG_EXPLAIN_RESULT_INIT;
     xseg_stream stream = scene_stream();
     struct seen seen = {0, 0, 0, NULL};
     uint64_t mapped = 0;
@@ -470,7 +470,7 @@ static void questions_know_ranges(void **state)
     commit(range, 2, 6, stream);
     work(range, 2, 6, stream);
     decommit(range, 4, 2, stream);
-    assert_int_equal(xseg_walk(allocator, NULL, see_block, &seen), XSEG_OK);
+    assert_int_equal(xseg_for_each_block(allocator, NULL, see_block, &seen), XSEG_OK);
     assert_int_equal(seen.live, 4 * PAGE);
     assert_int_equal(seen.pending, 2 * PAGE);
     assert_int_equal(seen.hole, (PAGES - 6) * PAGE);
@@ -479,7 +479,7 @@ static void questions_know_ranges(void **state)
     assert_int_equal(explained.live, 4 * PAGE);
     assert_int_equal(explained.pending, 2 * PAGE);
     assert_int_equal(explained.reserved, 6 * PAGE);
-    assert_int_equal(xseg_mappings(allocator, NULL, see_mapping, &mapped), XSEG_OK);
+    assert_int_equal(xseg_for_each_mapping(allocator, NULL, see_mapping, &mapped), XSEG_OK);
     assert_int_equal(mapped, 6 * PAGE);
     assert_int_equal(xseg_snapshot(allocator, "/dev/null", NULL), XSEG_OK);
     const struct xseg_block_info block =
@@ -490,7 +490,7 @@ static void questions_know_ranges(void **state)
     decommit(range, 2, 2, NULL);
     decommit(range, 6, 2, NULL);
     release(range);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
     scene_close(allocator);
 }
@@ -569,7 +569,7 @@ static void a_stuck_alias_is_no_page_of_a_commit(void **state)
     unmap.every = 1;
     assert_int_equal(xseg_sim_fault_set(0, &access), XSEG_OK);
     assert_int_equal(xseg_sim_fault_set(1, &unmap), XSEG_OK);
-    scene_expect_error(xseg_range_share(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    scene_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
     scene_expect_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
     assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
@@ -597,14 +597,14 @@ static void a_stuck_alias_blocks_no_other_granule(void **state)
     unmap.every = 1;
     assert_int_equal(xseg_sim_fault_set(0, &access), XSEG_OK);
     assert_int_equal(xseg_sim_fault_set(1, &unmap), XSEG_OK);
-    scene_expect_error(xseg_range_share(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    scene_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
     const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
-    assert_int_equal(xseg_range_share(range, 5 * PAGE, PAGE, range, 0), XSEG_OK);
+    assert_int_equal(xseg_range_alias(range, 5 * PAGE, PAGE, range, 0), XSEG_OK);
     commit(range, 6, 1, NULL);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), unmaps);
-    scene_expect_error(xseg_range_share(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    scene_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
     assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
-    assert_int_equal(xseg_range_share(range, 4 * PAGE, PAGE, range, 0), XSEG_OK);
+    assert_int_equal(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_OK);
     decommit(range, 0, 1, NULL);
     decommit(range, 4, 3, NULL);
     release(range);
@@ -634,7 +634,7 @@ static void captures_see_ranges(void **state)
     commit(range, 10, 1, stream);
     commit(range, 11, 1, stream);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE + PAGE + 2 * PAGE);
-    assert_int_equal(xseg_range_let_go(range, 4 * PAGE, PAGE, stream), XSEG_OK);
+    assert_int_equal(xseg_range_unhold(range, 4 * PAGE, PAGE, stream), XSEG_OK);
     decommit(range, 10, 2, stream);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     scene_graph_destroy(graph);
@@ -642,7 +642,7 @@ static void captures_see_ranges(void **state)
     decommit(range, 2, 2, stream);
     release(range);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
     scene_close(allocator);
 }
@@ -671,7 +671,7 @@ static void a_lost_device_keeps_its_host_side(void **state)
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 700), XSEG_OK);
     scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
     scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
-    scene_expect_error(xseg_range_share(other, 0, PAGE, range, PAGE), XSEG_ERR_DEVICE_LOST, "");
+    scene_expect_error(xseg_range_alias(other, 0, PAGE, range, PAGE), XSEG_ERR_DEVICE_LOST, "");
     scene_expect_error(xseg_range_prepare(range, PAGE), XSEG_ERR_DEVICE_LOST, "");
     decommit(range, 1, 3, NULL);
     release(range);

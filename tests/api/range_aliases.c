@@ -95,7 +95,7 @@ static void work_is_in_the_way(void **state)
     resume(range);
     decommit(range, 0, 1, stream);
     release(range);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
     scene_close(allocator);
 }
@@ -118,7 +118,7 @@ static void any_of_many_streams_is_in_the_way(void **state)
                            XSEG_ERR_BUSY, "work is queued");
         assert_int_equal(xseg_sim_finish(stream[i]), XSEG_OK);
         decommit(range, i, 1, stream[i]);
-        assert_int_equal(xseg_stream_gone(allocator, 0, stream[i]), XSEG_OK);
+        assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
         scene_stream_destroy(stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
@@ -131,7 +131,7 @@ static void any_of_many_streams_is_in_the_way(void **state)
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         decommit(range, i, 1, stream[i]);
-        assert_int_equal(xseg_stream_gone(allocator, 0, stream[i]), XSEG_OK);
+        assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
         scene_stream_destroy(stream[i]);
     }
     release(range);
@@ -203,9 +203,9 @@ static void what_has_left_is_not_in_the_way(void **state)
     decommit(range, 1, 1, stream);
     scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
                        "let go");
-    assert_int_equal(xseg_range_let_go(range, PAGE, PAGE, stream), XSEG_OK);
+    assert_int_equal(xseg_range_unhold(range, PAGE, PAGE, stream), XSEG_OK);
     release(range);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
     scene_close(allocator);
 }
@@ -218,22 +218,22 @@ static void a_pool_is_charged_until_the_last_mapping(void **state)
     struct xseg_range *range = reserve(allocator), *other = reserve_beside(allocator, range);
     struct xseg_range *third = reserve(allocator);
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     where.pool = info(range).pool;
     commit(range, 0, 1, NULL);
-    scene_expect_error(xseg_range_share(third, 0, PAGE, range, 0), XSEG_ERR_ARGUMENT, "pools");
+    scene_expect_error(xseg_range_alias(third, 0, PAGE, range, 0), XSEG_ERR_ARGUMENT, "pools");
     share(other, 4, range, 0);
     *word(range, 0) = 7;
     decommit(range, 0, 1, NULL);
     release(range);
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, PAGE);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, PAGE);
     assert_int_equal(*word(other, 4), 7);
     decommit(other, 4, 1, NULL);
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     release(other);
     release(third);
@@ -300,14 +300,14 @@ static void a_commit_gives_a_page_of_its_own(void **state)
     share(range, 10, range, 0);
     decommit(range, 10, 1, stream);
     scene_expect_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), XSEG_ERR_BUSY, "held");
-    assert_int_equal(xseg_range_let_go(range, 10 * PAGE, PAGE, stream), XSEG_OK);
+    assert_int_equal(xseg_range_unhold(range, 10 * PAGE, PAGE, stream), XSEG_OK);
     decommit(range, 8, 1, stream);
     decommit(range, 0, 1, stream);
     decommit(range, 2, 1, stream);
     decommit(reader, 0, 1, stream);
     release(range);
     release(reader);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
     scene_close(allocator);
 }
@@ -332,7 +332,7 @@ static void a_commit_waits_for_all_streams(void **state)
     decommit(range, 8, 2, stream[0]);
     release(range);
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(xseg_stream_gone(allocator, 0, stream[i]), XSEG_OK);
+        assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
         scene_stream_destroy(stream[i]);
     }
     scene_close(allocator);
@@ -361,7 +361,7 @@ static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_ra
     decommit(other, 0, 1, stream);
     observer.context = ended;
     observer.leaving = end_range;
-    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     return id;
 }
 
@@ -387,12 +387,12 @@ static void a_range_ends_beneath_a_call(void **state)
                                   : xseg_range_release(range),
                            XSEG_ERR_ARGUMENT, "released");
         assert_null(ended);
-        assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+        assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
         assert_int_equal(xseg_sim_used(0), 0);
     }
     release(other);
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, first), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, first), XSEG_OK);
     scene_stream_destroy(stream);
     scene_stream_destroy(first);
     scene_close(allocator);
@@ -411,7 +411,7 @@ static void a_range_ends_beneath_a_quota(void **state)
     xseg_sim_finish_all();
     scene_expect_error(xseg_range_quota(range, 16 * PAGE), XSEG_ERR_ARGUMENT, "released");
     assert_null(ended);
-    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
     decommit(other, 4, 4, NULL);
     release(other);
     scene_close(allocator);

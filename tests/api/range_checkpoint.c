@@ -63,12 +63,12 @@ static void close_stage(struct stage *stage)
 {
     void *context = NULL;
 
-    xseg_checkpoint_end(stage->checkpoint);
+    xseg_checkpoint_destroy(stage->checkpoint);
     xseg_sim_finish_all();
     if (stage->range != NULL)
         assert_int_equal(xseg_range_release(stage->range), XSEG_OK);
     assert_int_equal(xseg_pool_release(stage->pool), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(stage->allocator, 0, stage->stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(stage->allocator, 0, stage->stream), XSEG_OK);
     scene_stream_destroy(stage->stream);
     assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
@@ -82,7 +82,7 @@ static void hold(struct xseg_range *range, unsigned first, unsigned count)
 
 static void let_go(struct xseg_range *range, unsigned first, unsigned count)
 {
-    assert_int_equal(xseg_range_let_go(range, first * PAGE, count * PAGE, NULL), XSEG_OK);
+    assert_int_equal(xseg_range_unhold(range, first * PAGE, count * PAGE, NULL), XSEG_OK);
 }
 
 static uint32_t *word_of(struct xseg_range *range, unsigned at)
@@ -99,7 +99,7 @@ static void work(const struct stage *stage, unsigned at, xseg_stream stream)
 
 static void take(struct stage *stage)
 {
-    xseg_checkpoint_end(stage->checkpoint);
+    xseg_checkpoint_destroy(stage->checkpoint);
     assert_int_equal(xseg_pool_checkpoint(stage->pool, &stage->checkpoint), XSEG_OK);
 }
 
@@ -111,7 +111,7 @@ static void restore(const struct stage *stage)
 /* The bytes of each state that a walk finds in the pool, and what else a refused restore leaves as it is. */
 struct seen {
     const struct xseg_pool *pool;
-    uint64_t bytes[XSEG_BLOCK_HOLE + 1], bases;
+    uint64_t bytes[XSEG_BLOCK_UNMAPPED + 1], bases;
 };
 
 static bool see_block(void *context, const struct xseg_block_info *block)
@@ -129,7 +129,7 @@ static struct seen look(const struct stage *stage)
 {
     struct seen seen = {.pool = stage->pool};
 
-    assert_int_equal(xseg_walk(stage->allocator, NULL, see_block, &seen), XSEG_OK);
+    assert_int_equal(xseg_for_each_block(stage->allocator, NULL, see_block, &seen), XSEG_OK);
     return seen;
 }
 
@@ -204,7 +204,7 @@ static void what_leaves_is_not_taken(void **state)
     restore(&stage);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
     assert_int_equal(info(range).leaving_bytes, 4 * PAGE);
-    assert_int_equal(look(&stage).bytes[XSEG_BLOCK_LIVE], 2 * PAGE);
+    assert_int_equal(look(&stage).bytes[XSEG_BLOCK_ALLOCATED], 2 * PAGE);
     xseg_sim_advance(2 * SECOND);
     decommit(range, 0, 1, NULL);
     decommit(range, 3, 1, NULL);
@@ -241,7 +241,7 @@ static void the_stream_has_to_pass(void **state)
     assert_int_equal(xseg_sim_calls("cuEventSynchronize"), 0);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     assert_int_equal(*word_of(range, 2), 5);
-    assert_int_equal(scene_block(stage.allocator, block).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(stage.allocator, block).state, XSEG_BLOCK_ALLOCATED);
     scene_free(stage.allocator, block);
     decommit(range, 0, 4, NULL);
     close_stage(&stage);
@@ -288,7 +288,7 @@ static void a_pool_of_blocks_and_ranges(void **state)
     assert_int_equal(xseg_pool_restore(stage.pool, stage.checkpoint, note_moved, moved), XSEG_OK);
     assert_int_equal(moved[true], 1);
     assert_int_equal(moved[false], 1);
-    assert_int_equal(xseg_pool_holds(stage.pool, &kept, 1, &exactly), XSEG_OK);
+    assert_int_equal(xseg_pool_check_live(stage.pool, &kept, 1, &exactly), XSEG_OK);
     assert_true(exactly);
     (void)added;
     assert_int_equal(info(late).committed_bytes, 0);
@@ -301,7 +301,7 @@ static void a_pool_of_blocks_and_ranges(void **state)
     const struct xseg_statistics now = scene_stats(stage.allocator);
     assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current - PAGE);
     assert_int_equal(now.allocation[0].current, then.allocation[0].current);
-    assert_int_equal(look(&stage).bytes[XSEG_BLOCK_LIVE], before.bytes[XSEG_BLOCK_LIVE]);
+    assert_int_equal(look(&stage).bytes[XSEG_BLOCK_ALLOCATED], before.bytes[XSEG_BLOCK_ALLOCATED]);
     let_go(early, 0, PAGES);
     decommit(early, 0, 2, NULL);
     decommit(early, 10, 3, NULL);
@@ -432,7 +432,7 @@ static void a_range_that_is_gone(void **state)
     /* Nothing of the range was in the first checkpoint, so none of it is missed. */
     assert_int_equal(xseg_pool_restore(stage.pool, empty, NULL, NULL), XSEG_OK);
     assert_int_equal(info(stage.range).mapped_bytes, 0);
-    xseg_checkpoint_end(empty);
+    xseg_checkpoint_destroy(empty);
     give_addresses(&rest);
     close_stage(&stage);
 }
@@ -441,8 +441,8 @@ static void a_range_that_is_gone(void **state)
 static void a_range_in_the_place_of_a_block(void **state)
 {
     struct stage stage = open_stage(false, "expandable_segments:False");
-    struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct rest rest;
 
     (void)state;
@@ -472,8 +472,8 @@ static void an_aliased_page_is_not_taken_back(void **state)
     commit(range, 0, 2, NULL);
     take(&stage);
     hold(range, 0, 1);
-    assert_int_equal(xseg_range_share(range, 8 * PAGE, PAGE, range, 0), XSEG_OK);
-    assert_int_equal(xseg_range_share(range, 9 * PAGE, PAGE, range, PAGE), XSEG_OK);
+    assert_int_equal(xseg_range_alias(range, 8 * PAGE, PAGE, range, 0), XSEG_OK);
+    assert_int_equal(xseg_range_alias(range, 9 * PAGE, PAGE, range, PAGE), XSEG_OK);
     decommit(range, 0, 1, NULL);
     expect_refused(&stage, "other granules");
     decommit(range, 8, 1, NULL);
@@ -496,8 +496,8 @@ static void all_mappings_of_a_page_are_decommitted(void **state)
     commit(range, 0, 1, NULL);
     take(&stage);
     commit(range, 4, 1, NULL);
-    assert_int_equal(xseg_range_share(range, 8 * PAGE, PAGE, range, 4 * PAGE), XSEG_OK);
-    assert_int_equal(xseg_range_share(other, 8 * PAGE, PAGE, range, 4 * PAGE), XSEG_OK);
+    assert_int_equal(xseg_range_alias(range, 8 * PAGE, PAGE, range, 4 * PAGE), XSEG_OK);
+    assert_int_equal(xseg_range_alias(other, 8 * PAGE, PAGE, range, 4 * PAGE), XSEG_OK);
     work(&stage, 8, NULL);
     restore(&stage);
     assert_int_equal(info(other).leaving_bytes, PAGE);
@@ -541,10 +541,10 @@ static void a_granule_that_a_call_works_on(void **state)
     take(&stage);
     observer.context = &within;
     observer.came = came;
-    assert_int_equal(xseg_observe(stage.allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(stage.allocator, &observer, &id), XSEG_OK);
     commit(stage.range, 3, 1, NULL);
     assert_int_equal(within.refused, 1);
-    assert_int_equal(xseg_unobserve(stage.allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(stage.allocator, id), XSEG_OK);
     decommit(stage.range, 3, 1, NULL);
     close_stage(&stage);
 }

@@ -59,7 +59,7 @@ static void idle_pages_are_everybodys(void **state)
     scene_close(allocator);
 }
 
-static bool count_shortage(void *context, const struct xseg_shortage *shortage)
+static bool count_shortage(void *context, const struct xseg_oom_info *shortage)
 {
     (void)shortage;
     ++*(unsigned *)context;
@@ -78,7 +78,7 @@ static void pages_made_ahead_at_a_limit(void **state)
     (void)state;
     observer.context = &shortages;
     observer.short_of_memory = count_shortage;
-    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     assert_int_equal(xseg_range_quota(range, 8 * PAGE), XSEG_OK);
     commit(other, 0, 8, NULL);
     assert_int_equal(xseg_range_prepare(range, 8 * PAGE), XSEG_OK);
@@ -89,7 +89,7 @@ static void pages_made_ahead_at_a_limit(void **state)
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(shortages, 0);
-    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
     decommit(range, 0, 8, NULL);
     decommit(other, 0, 8, NULL);
     release(range);
@@ -137,13 +137,13 @@ static void limits_hold_while_observers_are_told(void **state)
                          XSEG_OK);
         observer.context = &greedy;
         observer.came = want_more;
-        assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+        assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
         commit(greedy.range, 0, 3, NULL);
         assert_int_equal(greedy.committed, 3 * PAGE);
         assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
         assert_int_equal(greedy.status[1], XSEG_OK);
         assert_int_equal(xseg_sim_used(0), 4 * PAGE);
-        assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+        assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
         decommit(greedy.range, 0, 3, NULL);
         decommit(greedy.range, 8, 1, NULL);
         release(greedy.range);
@@ -230,7 +230,7 @@ static void release_when_short(void *context, enum xseg_log_level level, const c
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-static void count_refusal(void *context, const struct xseg_shortage *shortage)
+static void count_refusal(void *context, const struct xseg_oom_info *shortage)
 {
     unsigned *count = context;
 
@@ -258,7 +258,7 @@ static void a_range_is_released_while_a_refusal_is_reported(void **state)
     assert_int_equal(xseg_open("oom_snapshot:/dev/null", &options, &allocator), XSEG_OK);
     observer.context = &count;
     observer.out_of_memory = count_refusal;
-    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     range = to_release = reserve(allocator);
     assert_int_equal(xseg_range_commit(range, 0, GRANULES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
     assert_null(to_release);

@@ -26,7 +26,7 @@ static bool enter(void *context, struct xseg_registered *run)
     struct seen *seen = context;
     uint64_t id = 0;
 
-    assert_int_equal(run->struct_bytes, sizeof(*run));
+    assert_int_equal(run->struct_size, sizeof(*run));
     assert_int_equal(run->device, 0);
     assert_null(run->handle);
     if (seen->refuse_from != 0 && seen->entered + 1 >= seen->refuse_from)
@@ -241,7 +241,7 @@ static void a_classic_segment_that_stays_enters_again(void **state)
     struct capturing capturing = {scene_pool(allocator), scene_stream()};
     struct xseg_pool *pool = capturing.pool;
     struct xseg_observer observer = XSEG_OBSERVER_INIT;
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     char *block = scene_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
     uint64_t observed = 0;
@@ -249,7 +249,7 @@ static void a_classic_segment_that_stays_enters_again(void **state)
     (void)state;
     observer.context = &capturing;
     observer.leaving = capture_once;
-    assert_int_equal(xseg_observe(allocator, &observer, &observed), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &observed), XSEG_OK);
     scene_free(allocator, block);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     assert_int_equal(done.kept_capture, 40 * MIB);
@@ -282,7 +282,7 @@ static void with_a_pin_memory_stays(void **state)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
     struct xseg_pool *pool = NULL;
     uint64_t registered = 0;
 
@@ -430,7 +430,7 @@ static void a_registration_holds_its_addresses(void **state)
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     options.single_page = true;
@@ -493,16 +493,16 @@ static void bad_input_is_refused_in_words(void **state)
     expect_error(&seen, block, 0, XSEG_ERR_ARGUMENT, "0 bytes");
     expect_error(&seen, block, SIZE_MAX, XSEG_ERR_ARGUMENT, "beyond all addresses");
     expect_error(&seen, block, 1000000 * GIB, XSEG_ERR_ARGUMENT, "do not end in one segment");
-    expect_error(&seen, host, sizeof(host), XSEG_ERR_NOT_LIVE, "not memory of this allocator");
-    expect_error(&seen, block + GIB, 40 * MIB, XSEG_ERR_NOT_LIVE, "no memory lies");
+    expect_error(&seen, host, sizeof(host), XSEG_ERR_NOT_ALLOCATED, "not memory of this allocator");
+    expect_error(&seen, block + GIB, 40 * MIB, XSEG_ERR_NOT_ALLOCATED, "no memory lies");
     scene_expect_error(xseg_register(allocator, block, 10, NULL, &id), XSEG_ERR_ARGUMENT,
                        "registrar is NULL");
     registrar.leave = NULL;
     scene_expect_error(xseg_register(allocator, block, 10, &registrar, &id), XSEG_ERR_ARGUMENT,
                        "leave is NULL");
-    registrar.struct_bytes = 3;
+    registrar.struct_size = 3;
     scene_expect_error(xseg_register(allocator, block, 10, &registrar, &id), XSEG_ERR_ARGUMENT,
-                       "struct_bytes is 3");
+                       "struct_size is 3");
     id = add(&seen, block, 40 * MIB, false);
     scene_free(allocator, block);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "1 range is registered");

@@ -18,9 +18,9 @@ static uint64_t active(struct xseg_allocator *allocator)
     return scene_stats(allocator).active[XSEG_STAT_ALL].current;
 }
 
-static struct xseg_trimmed trim(struct xseg_allocator *allocator)
+static struct xseg_trim_result trim(struct xseg_allocator *allocator)
 {
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     return done;
@@ -111,12 +111,12 @@ static void vllm_45615_a_kernel_in_flight(void **state)
     const xseg_stream stream = scene_stream(), side = scene_stream();
     void *own = scene_alloc(allocator, 60 * MIB, stream);
     void *shared = scene_alloc(allocator, 40 * MIB, NULL);
-    struct xseg_trimmed done;
+    struct xseg_trim_result done;
 
     (void)state;
     capture_launch_on(stream, own, 60 * MIB);
     capture_launch_on(side, shared, 40 * MIB);
-    assert_int_equal(xseg_use(allocator, shared, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, shared, side), XSEG_OK);
     scene_free(allocator, own);
     scene_free(allocator, shared);
     done = trim(allocator);
@@ -188,7 +188,7 @@ static void expect_clean_shortage(const char *config)
     pool = scene_pool(allocator);
     cached = scene_alloc(allocator, 80 * MIB, NULL);
     waiting = scene_alloc(allocator, 20 * MIB, NULL);
-    assert_int_equal(xseg_use(allocator, waiting, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, waiting, stream), XSEG_OK);
     scene_free(allocator, cached);
     scene_free(allocator, waiting);
     capture_begin(pool, stream);
@@ -227,7 +227,7 @@ static void pytorch_175015_a_route_is_no_capture(void **state)
 
     (void)state;
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     scene_free(allocator, ptr);
     assert_int_equal(active(allocator), 1);
     scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));

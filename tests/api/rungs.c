@@ -68,7 +68,7 @@ static void finished_events_are_looked_at_again(void **state)
     void *ptr = scene_alloc(allocator, 100 * MIB, NULL), *again;
 
     (void)state;
-    assert_int_equal(xseg_use(allocator, ptr, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, 5000), XSEG_OK);
     assert_int_equal(xseg_sim_hold_memory(0, 40 * MIB), XSEG_OK);
     scene_free(allocator, ptr);
@@ -86,7 +86,7 @@ static void finished_events_are_looked_at_again(void **state)
     scene_stream_destroy(stream);
 }
 
-static bool spare(void *context, const struct xseg_shortage *shortage)
+static bool spare(void *context, const struct xseg_oom_info *shortage)
 {
     void **block = context;
 
@@ -106,7 +106,7 @@ static void what_an_observer_spares_is_used(void **state)
     (void)state;
     observer.context = block;
     observer.short_of_memory = spare;
-    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     const struct traces before = look(allocator);
     ptr = scene_alloc(allocator, 60 * MIB, NULL);
     assert_ptr_equal(ptr, block[1]);
@@ -137,7 +137,7 @@ static void pages_of_another_segment_move(void **state)
     /* Of the four pages one was free; the other three moved. */
     assert_int_equal(xseg_sim_calls("cuMemCreate") - before.creates, 1);
     assert_int_equal(reserved(allocator), 200 * MIB);
-    assert_int_equal(scene_block(allocator, live).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, live).state, XSEG_BLOCK_ALLOCATED);
     scene_free(allocator, ptr);
     scene_free(allocator, live);
     scene_close(allocator);
@@ -285,7 +285,7 @@ static void pending_frees_are_waited_for(void **state)
     void *ptr = scene_alloc(allocator, 200 * MIB, NULL), *again;
 
     (void)state;
-    assert_int_equal(xseg_use(allocator, ptr, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)ptr, 200 * MIB), XSEG_OK);
     scene_free(allocator, ptr);
     const struct traces before = look(allocator);
@@ -409,7 +409,7 @@ static void a_capture_waits_for_room(void **state)
 
     (void)state;
     assert_int_equal(xseg_alloc(allocator, 0, 70 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(xseg_use(allocator, pending, busy), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, pending, busy), XSEG_OK);
     assert_int_equal(xseg_sim_launch_on(busy, 1000000, (uintptr_t)cached, 40 * MIB), XSEG_OK);
     assert_int_equal(xseg_sim_launch_on(busy, 1000000, (uintptr_t)pending, 40 * MIB), XSEG_OK);
     scene_free(allocator, cached);
@@ -439,7 +439,7 @@ static void a_limit_counts_the_pages(void **state)
     scene_empty_cache(allocator);
     /* 130 MiB allowed, 100 mapped, no tail: PyTorch grants 30 and maps 40.  Two pages are refused
      * here; small ones do for 30 MiB, and for no more. */
-    assert_int_equal(xseg_configure(allocator, "per_process_memory_fraction:0.13"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "per_process_memory_fraction:0.13"), XSEG_OK);
     first = scene_alloc(allocator, 100 * MIB, NULL);
     scene_expect_error(xseg_alloc(allocator, 0, 31 * MIB, NULL, &none), XSEG_ERR_LIMIT,
                        "per_process_memory_fraction");

@@ -21,7 +21,7 @@ static const char *refusal(xseg_status got, xseg_status want)
     static char text[2048];
 
     assert_int_equal(got, want);
-    assert_in_range(xseg_error_text(text, sizeof(text)), 1, 1000);
+    assert_in_range(xseg_error_message(text, sizeof(text)), 1, 1000);
     return text;
 }
 
@@ -128,7 +128,7 @@ static void figures_add_up(void **state)
     scene_free(allocator, scene_alloc_in(allocator, pool, 70 * MIB, NULL));
     pending = scene_alloc(allocator, 30 * MIB, NULL);
     scene_work(allocator, other, pending);
-    assert_int_equal(xseg_use(allocator, pending, other), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, pending, other), XSEG_OK);
     pinned = scene_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(xseg_pin(allocator, pinned, 40 * MIB), XSEG_OK);
     scene_free(allocator, pinned);
@@ -143,7 +143,7 @@ static void figures_add_up(void **state)
     struct xseg_pool *graph = scene_pool(allocator);
     const xseg_stream stream = scene_stream();
     pending = scene_alloc(allocator, 30 * MIB, NULL);
-    assert_int_equal(xseg_use(allocator, pending, other), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, pending, other), XSEG_OK);
     scene_capture_begin(graph, stream);
     scene_free(allocator, pending);
     text = refusal(xseg_alloc(allocator, 0, 300 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
@@ -236,7 +236,7 @@ static void the_first_words_name_what_refuses(void **state)
         struct xseg_allocator *allocator = open_on(200, row[i].config);
         struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
         struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_pool *pool = NULL;
         void *ptr = NULL;
 
@@ -273,9 +273,9 @@ static void a_resume_names_what_refuses(void **state)
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
                        "pool 1 is still paused: device 0 has no room for 100.00 MiB more: "
                        "120.00 MiB of 200.00 MiB are taken: free memory, and resume it again");
-    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:180"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:180"), XSEG_OK);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "device 0 has no room");
-    assert_int_equal(xseg_configure(allocator, "hard_limit_mb:199"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:199"), XSEG_OK);
     scene_free(allocator, ptr);
     ptr = scene_alloc(allocator, 100 * MIB, NULL);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT,
@@ -378,7 +378,7 @@ static void raising_the_limits_that_are_named_helps(void **state)
                   sizeof(advised));
         assert_int_equal(strstr(text, "hard_limit_mb to ") != NULL, row[i].hard);
         assert_int_equal(strstr(text, "per_process_memory_fraction to ") != NULL, row[i].fraction);
-        assert_int_equal(xseg_configure(play.allocator, advised), XSEG_OK);
+        assert_int_equal(xseg_config_set(play.allocator, advised), XSEG_OK);
         assert_int_equal(ask(&play, NULL, 30 * MIB), XSEG_OK);
         assert_int_equal(ask(&play, NULL, 2 * MIB), XSEG_ERR_LIMIT);
         end_play(&play);
@@ -420,7 +420,7 @@ static void raising_what_xseg_limits_has_set_helps(void **state)
 {
     struct play play = {0};
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     play.allocator = open_on(1000, NULL);
@@ -445,7 +445,7 @@ static void raising_the_limit_of_a_pool_helps(void **state)
         struct play play = {0};
         struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
         struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
         char advised[64] = "";
 
         play.allocator = open_on(200, config[i]);
@@ -462,7 +462,7 @@ static void raising_the_limit_of_a_pool_helps(void **state)
         assert_int_equal(xseg_limits(play.allocator, &where, &limits, NULL), XSEG_OK);
         if (i == 1) {
             assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
-            assert_int_equal(xseg_configure(play.allocator, advised), XSEG_OK);
+            assert_int_equal(xseg_config_set(play.allocator, advised), XSEG_OK);
         }
         assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_OK);
         end_play(&play);
@@ -483,7 +483,7 @@ static void ending_a_capture_helps(void **state)
         play.pool = scene_pool(play.allocator);
         idle = scene_alloc(play.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
         pending = scene_alloc(play.allocator, 80 * MIB, NULL);
-        assert_int_equal(xseg_use(play.allocator, pending, play.stream), XSEG_OK);
+        assert_int_equal(xseg_record_stream(play.allocator, pending, play.stream), XSEG_OK);
         scene_capture_begin(play.pool, play.stream);
         play.is_capturing = true;
         if (i != 1)
@@ -595,7 +595,7 @@ static void a_limit_does_not_hide_expandable_segments(void **state)
             text, "; expandable_segments:True would make one of the cached pieces, or raise "));
         (void)snprintf(form, sizeof(form), "or raise %s to ", raised[i]);
         apply(text, form, raised[i], advised, sizeof(advised));
-        assert_int_equal(xseg_configure(classic.allocator, advised), XSEG_OK);
+        assert_int_equal(xseg_config_set(classic.allocator, advised), XSEG_OK);
         assert_int_equal(ask(&classic, NULL, 100 * MIB), XSEG_OK);
         end_play(&classic);
         (void)snprintf(config, sizeof(config), "expandable_segments:True,%s", limit[i]);

@@ -87,7 +87,7 @@ static void what_it_costs_is_explained(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
     uint64_t rest = 0, single = 0;
 
     (void)state;
@@ -99,7 +99,7 @@ static void what_it_costs_is_explained(void **state)
     assert_int_equal(xseg_explain(allocator, NULL, add_rest, &rest, &sums), XSEG_OK);
     assert_int_equal(sums.single_page_rest, MIB - 100);
     assert_int_equal(rest, MIB - 100);
-    assert_int_equal(xseg_mappings(allocator, NULL, add_single, &single), XSEG_OK);
+    assert_int_equal(xseg_for_each_mapping(allocator, NULL, add_single, &single), XSEG_OK);
     assert_int_equal(single, (6 + 32) * MIB);
     scene_free(allocator, other);
     scene_free(allocator, small);
@@ -245,7 +245,7 @@ static void addresses_do_not_gather(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     uint64_t most = 0;
     void *block;
 

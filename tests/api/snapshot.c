@@ -119,7 +119,7 @@ static void arguments_are_checked(void **state)
     scene_expect_error(xseg_snapshot(allocator, NULL, NULL), XSEG_ERR_ARGUMENT, "name a file");
     scene_expect_error(xseg_snapshot(allocator, "", NULL), XSEG_ERR_ARGUMENT, "name a file");
     scene_expect_error(xseg_snapshot(NULL, "file", NULL), XSEG_ERR_ARGUMENT, "allocator");
-    options.struct_bytes = 3;
+    options.struct_size = 3;
     scene_expect_error(xseg_snapshot(allocator, "file", &options), XSEG_ERR_ARGUMENT,
                        "XSEG_SNAPSHOT_OPTIONS_INIT");
     scene_close(allocator);
@@ -180,7 +180,7 @@ static void a_file_that_is_there_stays_until_the_new_one_is_complete(void **stat
         bool fine = xseg_snapshot(allocator, path, NULL) == XSEG_OK && stat(path, &before) == 0 &&
                     before.st_size > 4096 && setrlimit(RLIMIT_FSIZE, &low) == 0;
         fine = fine && xseg_snapshot(allocator, path, NULL) == XSEG_ERR_FILE;
-        (void)xseg_error_text(text, sizeof(text));
+        (void)xseg_error_message(text, sizeof(text));
         fine = fine && strstr(text, strerror(EFBIG)) != NULL && stat(path, &after) == 0 &&
                after.st_ino == before.st_ino && after.st_size == before.st_size;
         _exit(fine ? 0 : 1);
@@ -263,7 +263,7 @@ static struct refusal refuse(struct xseg_allocator *allocator)
     errno = ENOTTY;
     refusal.status = xseg_alloc(allocator, 0, 4 * GIB, NULL, &ptr);
     refusal.error = errno;
-    (void)xseg_error_text(refusal.text, sizeof(refusal.text));
+    (void)xseg_error_message(refusal.text, sizeof(refusal.text));
     refusal.calls = count_calls(allocator) - refusal.calls;
     assert_null(ptr);
     return refusal;

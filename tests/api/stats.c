@@ -7,9 +7,9 @@
 
 #include "tests/support/scene.h"
 
-static struct xseg_where device(int ordinal)
+static struct xseg_scope device(int ordinal)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = ordinal;
     return where;
@@ -17,7 +17,7 @@ static struct xseg_where device(int ordinal)
 
 static void reset(struct xseg_allocator *allocator, unsigned what)
 {
-    const struct xseg_where where = device(0);
+    const struct xseg_scope where = device(0);
 
     assert_int_equal(xseg_stats_reset(allocator, &where, what), XSEG_OK);
 }
@@ -65,7 +65,7 @@ static void what_cannot_be_read_is_refused(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = device(0);
+    struct xseg_scope where = device(0);
 
     (void)state;
     scene_expect_error(xseg_stats_reset(allocator, &where, 0), XSEG_ERR_ARGUMENT, "XSEG_RESET_");
@@ -73,13 +73,13 @@ static void what_cannot_be_read_is_refused(void **state)
                        "0x100000");
     scene_expect_error(xseg_stats_reset(NULL, &where, XSEG_RESET_PEAK), XSEG_ERR_ARGUMENT, "NULL");
     where.one_stream = true;
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED);
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED);
     assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
     where = device(99);
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
     where = device(0);
-    stats.struct_bytes = sizeof(stats) + 1;
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
+    stats.struct_size = sizeof(stats) + 1;
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
     scene_close(allocator);
 }
 
@@ -87,14 +87,14 @@ static void what_cannot_be_read_is_refused(void **state)
 static void an_older_structure_is_filled_as_far_as_it_goes(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const struct xseg_where where = device(0);
+    const struct xseg_scope where = device(0);
     struct xseg_statistics stats;
     void *block = scene_alloc(allocator, 512, NULL);
 
     (void)state;
     memset(&stats, 0xa5, sizeof(stats));
-    stats.struct_bytes = offsetof(struct xseg_statistics, segment);
-    assert_int_equal(xseg_stats(allocator, &where, &stats), XSEG_OK);
+    stats.struct_size = offsetof(struct xseg_statistics, segment);
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
     for (size_t i = offsetof(struct xseg_statistics, segment); i < sizeof(stats); i++)
         assert_int_equal(((const unsigned char *)&stats)[i], 0xa5);

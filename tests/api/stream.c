@@ -53,12 +53,12 @@ static void a_foreign_use_delays_the_return(void **state)
 
     (void)state;
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, x, side), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, x, side), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, x, NULL), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, x, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, x, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, x, NULL), XSEG_OK);
     scene_free(allocator, x);
-    assert_int_equal(scene_block(allocator, x).state, XSEG_BLOCK_PENDING);
-    scene_expect_error(xseg_free(allocator, x), XSEG_ERR_NOT_LIVE, "waits for another stream");
+    assert_int_equal(scene_block(allocator, x).state, XSEG_BLOCK_PENDING_FREE);
+    scene_expect_error(xseg_free(allocator, x), XSEG_ERR_NOT_ALLOCATED, "waits for another stream");
 
     t = scene_alloc(allocator, 1, NULL);
     stats = scene_stats(allocator);
@@ -87,7 +87,7 @@ static void *use_on_own_default_stream(void *self)
     struct worker *worker = self;
 
     scene_work(worker->allocator, own, worker->ptr);
-    worker->status = xseg_use(worker->allocator, worker->ptr, own);
+    worker->status = xseg_record_stream(worker->allocator, worker->ptr, own);
     return NULL;
 }
 
@@ -107,7 +107,7 @@ static void another_threads_default_stream_is_waited_for(void **state)
     scene_free(worker.allocator, worker.ptr);
     other = scene_alloc(worker.allocator, 5 * MIB, NULL);
     assert_ptr_not_equal(other, worker.ptr);
-    assert_int_equal(scene_block(worker.allocator, worker.ptr).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(worker.allocator, worker.ptr).state, XSEG_BLOCK_PENDING_FREE);
     xseg_sim_finish_all();
     assert_ptr_equal(scene_alloc(worker.allocator, 5 * MIB, NULL), worker.ptr);
     scene_free(worker.allocator, worker.ptr);
@@ -123,12 +123,12 @@ static void another_threads_default_stream_is_waited_for(void **state)
 static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_stream own,
                                       xseg_stream of_first, xseg_stream of_second)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     void *first = scene_alloc(allocator, 3 * MIB, own),
          *second = scene_alloc(allocator, 3 * MIB, own);
 
-    assert_int_equal(xseg_use(allocator, first, of_first), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, second, of_second), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, first, of_first), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, second, of_second), XSEG_OK);
     scene_free(allocator, first);
     scene_free(allocator, second);
     where.device = 0;
@@ -175,7 +175,7 @@ static void a_full_device_waits_for_pending_blocks(void **state)
     x = scene_alloc(allocator, 30 * MIB, NULL);
     kept = scene_alloc(allocator, 25 * MIB, NULL);
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, x, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, x, side), XSEG_OK);
     scene_free(allocator, x);
     assert_ptr_equal(scene_alloc(allocator, 30 * MIB, NULL), x);
     assert_int_equal(scene_stats(allocator).num_ooms, 0);
@@ -190,7 +190,7 @@ static void a_full_device_waits_for_pending_blocks(void **state)
 static void pools_are_walls(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_pool *pool = NULL;
     void *inside = NULL, *outside;
 
@@ -229,7 +229,7 @@ static void blocks_outlive_their_pool(void **state)
     ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_empty_cache(allocator);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_LIVE);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     scene_free(allocator, ptr);
     scene_empty_cache(allocator);
     assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
@@ -268,7 +268,7 @@ static void pools_of_others_are_refused(void **state)
 {
     struct xseg_allocator *first = scene_open(NULL), *second = NULL;
     struct xseg_request request = XSEG_REQUEST_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL;
 
@@ -296,9 +296,9 @@ static void a_stream_stays_while_a_capture_is_begun_on_it(void **state)
     scene_free(allocator, scene_alloc(allocator, 1, origin));
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
     assert_int_equal(xseg_capture_begin(pool, origin), XSEG_OK);
-    scene_expect_error(xseg_stream_gone(allocator, 0, origin), XSEG_ERR_BUSY, "being captured");
+    scene_expect_error(xseg_stream_retire(allocator, 0, origin), XSEG_ERR_BUSY, "being captured");
     assert_int_equal(xseg_capture_end(pool), XSEG_OK);
-    assert_int_equal(xseg_stream_gone(allocator, 0, origin), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, origin), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(origin);
 }

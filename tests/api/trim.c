@@ -7,9 +7,9 @@ static uint64_t reserved(struct xseg_allocator *allocator)
     return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
-static struct xseg_trimmed trim(struct xseg_allocator *allocator, bool wait)
+static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
 {
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.wait = wait;
@@ -62,7 +62,7 @@ static void busy_streams_keep_their_memory(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     const xseg_stream stream = scene_stream();
-    struct xseg_trimmed done;
+    struct xseg_trim_result done;
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 50 * MIB, stream));
@@ -83,8 +83,8 @@ static void one_stream_alone(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     const xseg_stream stream = scene_stream();
-    struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 50 * MIB, stream));
@@ -104,8 +104,8 @@ static void one_pool_alone(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator), *graphs = scene_pool(allocator);
-    struct xseg_where where = XSEG_WHERE_ANY;
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_trim_options by_age = XSEG_TRIM_OPTIONS_INIT;
     const xseg_stream stream = scene_stream();
     void *ptr = NULL;
@@ -143,7 +143,7 @@ static void one_pool_alone(void **state)
 static void prewarmed_memory_is_ready(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats;
     void *ptr;
     uint64_t calls;
@@ -223,7 +223,7 @@ static void the_limit_counts_pages(void **state)
 static void refused_pages_are_not_lost(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_trimmed done;
+    struct xseg_trim_result done;
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
@@ -246,7 +246,7 @@ static void a_page_is_idle_since_its_last_block_went(void **state)
     struct xseg_allocator *allocator = scene_open_with_clock(NULL, "expandable_segments:True");
     void *early = scene_alloc(allocator, 8 * MIB, NULL),
          *late = scene_alloc(allocator, 12 * MIB, NULL);
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     (void)state;
@@ -270,7 +270,7 @@ static void a_wait_that_fails_keeps_one_stream_only(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     const struct xseg_trim_options options = {sizeof(options), true, 0, 0};
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     const xseg_stream side = scene_stream();
     void *used = scene_alloc(allocator, 30 * MIB, NULL);
@@ -278,7 +278,7 @@ static void a_wait_that_fails_keeps_one_stream_only(void **state)
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 50 * MIB, side));
     assert_int_equal(xseg_sim_launch(side, 1000000), XSEG_OK);
-    assert_int_equal(xseg_use(allocator, used, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, used, side), XSEG_OK);
     scene_free(allocator, used);
     fault.call = "cuEventSynchronize";
     fault.every = 1;
@@ -287,7 +287,7 @@ static void a_wait_that_fails_keeps_one_stream_only(void **state)
     assert_int_equal(xseg_trim(allocator, NULL, &options, &done), XSEG_ERR_DRIVER);
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
     assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    assert_int_equal(scene_block(allocator, used).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, used).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(side);
 }

@@ -62,8 +62,8 @@ static bool find_words(void *context, const struct xseg_block_info *block)
     unsigned *found = context;
 
     *found += block->user != NULL;
-    assert_true(block->user == NULL || block->state == XSEG_BLOCK_LIVE ||
-                block->state == XSEG_BLOCK_PENDING);
+    assert_true(block->user == NULL || block->state == XSEG_BLOCK_ALLOCATED ||
+                block->state == XSEG_BLOCK_PENDING_FREE);
     return true;
 }
 
@@ -78,7 +78,7 @@ static void expect_word(struct xseg_allocator *allocator, struct xseg_pool *pool
 
         assert_ptr_equal(user_of(allocator, ptr), &word[i]);
         assert_ptr_equal(user_of(allocator, ptr + bytes - 1), &word[i]);
-        assert_int_equal(xseg_walk(allocator, NULL, find_words, &found), XSEG_OK);
+        assert_int_equal(xseg_for_each_block(allocator, NULL, find_words, &found), XSEG_OK);
         assert_int_equal(found, i + 1);
         scene_free(allocator, ptr);
         expect_life(allocator, ptr, &word[i]);
@@ -103,7 +103,7 @@ static void a_word_comes_back_with_block_and_events(void **state)
         struct xseg_allocator *allocator = scene_open(configs[i]);
         struct xseg_pool *pool = scene_pool(allocator);
 
-        assert_int_equal(xseg_configure(allocator, "history:all,block_user:True"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "history:all,block_user:True"), XSEG_OK);
         for (size_t k = 0; k < COUNT_OF(sizes); k++) {
             expect_word(allocator, NULL, sizes[k]);
             expect_word(allocator, pool, sizes[k]);
@@ -155,11 +155,11 @@ static void a_pending_block_keeps_its_word(void **state)
         void *ptr = take(allocator, NULL, bytes, &word), *beside;
 
         assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-        assert_int_equal(xseg_use(allocator, ptr, side), XSEG_OK);
+        assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
         scene_free(allocator, ptr);
         beside = take(allocator, NULL, bytes, &other);
         assert_ptr_not_equal(beside, ptr);
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         assert_ptr_equal(user_of(allocator, ptr), &word);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, ptr, NULL), 0);
         assert_int_equal(xseg_sim_finish(side), XSEG_OK);
@@ -195,7 +195,7 @@ struct sparer {
     int word;
 };
 
-static bool spare(void *context, const struct xseg_shortage *shortage)
+static bool spare(void *context, const struct xseg_oom_info *shortage)
 {
     struct sparer *sparer = context;
 
@@ -220,7 +220,7 @@ static void each_request_has_its_own_word(void **state)
     (void)state;
     observer.context = &sparer;
     observer.short_of_memory = spare;
-    assert_int_equal(xseg_observe(sparer.allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(sparer.allocator, &observer, &id), XSEG_OK);
     void *first = take(sparer.allocator, NULL, 1000, NULL);
     sparer.spare = scene_alloc(sparer.allocator, 60 * MIB, NULL);
     assert_int_equal(xseg_history_clear(sparer.allocator, -1), XSEG_OK);
@@ -229,7 +229,7 @@ static void each_request_has_its_own_word(void **state)
     assert_ptr_equal(user_of(sparer.allocator, ptr), &word);
     assert_ptr_equal(user_of(sparer.allocator, sparer.mine), &sparer.word);
     assert_int_equal(expect_events(sparer.allocator, XSEG_HISTORY_ALLOC, ptr, &word), 1);
-    assert_int_equal(xseg_unobserve(sparer.allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(sparer.allocator, id), XSEG_OK);
     scene_free(sparer.allocator, first);
     scene_free(sparer.allocator, ptr);
     scene_free(sparer.allocator, sparer.mine);
@@ -266,7 +266,7 @@ static void a_restored_block_has_its_word_again(void **state)
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, goes, &word[2]), 1);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, goes, &word[1]), 1);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, plain, NULL), 1);
-        xseg_checkpoint_end(checkpoint);
+        xseg_checkpoint_destroy(checkpoint);
         scene_free(allocator, stays);
         scene_free(allocator, goes);
         scene_free(allocator, plain);
@@ -286,7 +286,7 @@ static void events_with_words_are_as_many_as_configured(void **state)
         char key[32];
 
         (void)snprintf(key, sizeof(key), "history_events:%u", most);
-        assert_int_equal(xseg_configure(allocator, key), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, key), XSEG_OK);
         for (unsigned i = 0; i < 30; i++)
             scene_free(allocator, take(allocator, NULL, 1000, &word));
         struct recorded recorded = recorded_walk(allocator, -1);
@@ -306,17 +306,17 @@ static void a_checkpoint_knows_the_words_of_its_time(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(xseg_configure(allocator, i == 0 ? "block_user:False" : "block_user:True"),
-                         XSEG_OK);
+        assert_int_equal(
+            xseg_config_set(allocator, i == 0 ? "block_user:False" : "block_user:True"), XSEG_OK);
         void *ptr = take(allocator, pool, 1000, &word);
         assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
         scene_free(allocator, ptr);
-        assert_int_equal(xseg_configure(allocator, i == 0 ? "block_user:True" : "block_user:False"),
-                         XSEG_OK);
+        assert_int_equal(
+            xseg_config_set(allocator, i == 0 ? "block_user:True" : "block_user:False"), XSEG_OK);
         assert_ptr_equal(take(allocator, pool, 1000, &other), ptr);
         assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
         assert_null(user_of(allocator, ptr));
-        xseg_checkpoint_end(checkpoint);
+        xseg_checkpoint_destroy(checkpoint);
         scene_free(allocator, ptr);
     }
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
@@ -388,28 +388,28 @@ static void a_word_is_of_the_time_of_its_request(void **state)
     for (size_t bytes = 1000; bytes <= 30 * MIB; bytes *= 30 * MIB / 1000) {
         void *before = take(allocator, NULL, bytes, &word);
 
-        assert_int_equal(xseg_configure(allocator, "block_user:True"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "block_user:True"), XSEG_OK);
         assert_null(user_of(allocator, before));
         void *with = take(allocator, NULL, bytes, &word);
         assert_ptr_equal(user_of(allocator, with), &word);
         /* In the same ring some events have words and some not. */
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, before, NULL), 1);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, with, &word), 1);
-        assert_int_equal(xseg_configure(allocator, "history_events:100"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "history_events:100"), XSEG_OK);
         scene_free(allocator, before);
         expect_life(allocator, before, NULL);
-        assert_int_equal(xseg_configure(allocator, "block_user:False"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "block_user:False"), XSEG_OK);
         assert_null(user_of(allocator, with));
         scene_free(allocator, with);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, with, NULL), 1);
         /* In the place of a block with a word comes one whose request nobody asks about. */
         assert_ptr_equal(take(allocator, NULL, bytes, &word), before);
         assert_ptr_equal(take(allocator, NULL, bytes, &word), with);
-        assert_int_equal(xseg_configure(allocator, "block_user:True,history_events:16"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "block_user:True,history_events:16"), XSEG_OK);
         assert_null(user_of(allocator, with));
         scene_free(allocator, before);
         scene_free(allocator, with);
-        assert_int_equal(xseg_configure(allocator, "block_user:False"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "block_user:False"), XSEG_OK);
         assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
     }
     scene_close(allocator);
@@ -427,10 +427,10 @@ static void other_keys_leave_words_alone(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        assert_int_equal(xseg_configure(allocator, configs[i]), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, configs[i]), XSEG_OK);
         assert_ptr_equal(user_of(allocator, ptr), &word);
     }
-    assert_int_equal(xseg_configure(allocator, "history:nothing"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
     /* A word alone tells no age. */
     void *young = take(allocator, NULL, 2000, &word);
     assert_true(scene_block(allocator, young).age_ms == UINT64_MAX);
@@ -451,20 +451,20 @@ static void an_older_caller_has_no_word(void **state)
     int word;
 
     (void)state;
-    request.struct_bytes = offsetof(struct xseg_request, user);
+    request.struct_size = offsetof(struct xseg_request, user);
     request.bytes = 1000;
     request.zeroed = true;
     memset(&request.user, 0xA5, sizeof(request.user));
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
     assert_null(user_of(allocator, ptr));
     scene_free(allocator, ptr);
-    request.struct_bytes = offsetof(struct xseg_request, user) + 1;
+    request.struct_size = offsetof(struct xseg_request, user) + 1;
     scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
                        "unknown size");
     ptr = take(allocator, NULL, 1000, &word);
-    info.struct_bytes = offsetof(struct xseg_block_info, user);
+    info.struct_size = offsetof(struct xseg_block_info, user);
     info.user = &info;
-    assert_int_equal(xseg_block(allocator, ptr, &info), XSEG_OK);
+    assert_int_equal(xseg_block_query(allocator, ptr, &info), XSEG_OK);
     assert_ptr_equal(info.base, ptr);
     assert_ptr_equal(info.user, &info);
     scene_free(allocator, ptr);

@@ -159,7 +159,7 @@ static void e9_a_use_delays_the_return(void **state)
     char *first = scene_alloc(allocator, 5 * MIB, NULL), *second, *third;
 
     (void)state;
-    assert_int_equal(xseg_use(allocator, first, side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, first, side), XSEG_OK);
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
     expect(allocator, "5242880 5242880 0 20971520 5242880 1 1 0 0");
     scene_free(allocator, first);

@@ -47,7 +47,7 @@ static void expect_xseg(xseg_status status)
 
     if (status == XSEG_OK)
         return;
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     fail("xseg: %s", text);
 }
 

@@ -14,10 +14,10 @@
 static uint64_t imported(struct stage *stage)
 {
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
-    while (stage_again(stage, xseg_stats(stage->allocator, &where, &stats)))
+    while (stage_again(stage, xseg_stats_get(stage->allocator, &where, &stats)))
         ;
     return stats.imported_bytes;
 }
@@ -43,7 +43,7 @@ static struct exported export_block(struct stage *stage, void *block, enum xseg_
         status = exported_try(stage->allocator, block, type, &exported);
         if (status != XSEG_OK) {
             assert_int_equal(scene_open_files(), files);
-            assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_ERR_NOT_LIVE);
+            assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_ERR_NOT_ALLOCATED);
         }
     } while (stage_again(stage, status));
     return exported;
@@ -165,7 +165,7 @@ static void by_token(struct stage *stage)
     do {
         status = xseg_export(stage->allocator, block, &token, NULL);
         if (status != XSEG_OK)
-            assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_ERR_NOT_LIVE);
+            assert_int_equal(xseg_export_close(stage->allocator, block), XSEG_ERR_NOT_ALLOCATED);
     } while (stage_again(stage, status));
     do {
         status = xseg_import(stage->allocator, 0, &token, &base);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A stage whose history is followed: played from the start, it gives the state of xseg_walk(). */
+/* A stage whose history is followed: played from the start, it gives the state of xseg_for_each_block(). */
 #ifndef XSEG_TESTS_FOLLOWED_H
 #define XSEG_TESTS_FOLLOWED_H
 

@@ -3,7 +3,7 @@
  * The sweep over histories: whatever the driver refuses, the events that there are say what has happened; and what
  * the host refuses leaves events out at most.
  *
- * After each call the history is played from the start, and must give the state of xseg_walk().
+ * After each call the history is played from the start, and must give the state of xseg_for_each_block().
  */
 #include "tests/fault/followed.h"
 
@@ -145,7 +145,7 @@ static void ask(struct stage *stage)
 {
     uint32_t stack = 0;
 
-    while (stage_again(stage, xseg_history_walk(stage->allocator, -1, go_on, &stack, NULL)))
+    while (stage_again(stage, xseg_for_each_event(stage->allocator, -1, go_on, &stack, NULL)))
         ;
     if (stack != 0)
         while (stage_again(stage, xseg_history_stack(stage->allocator, stack, go_on_frames, NULL)))

@@ -23,18 +23,18 @@ static bool is_stranded(void)
 {
     char text[1024];
 
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     return strstr(text, "did not let this be undone") != NULL;
 }
 
 /* Expect that the device has none of a pool's memory left, unless the driver refused to take it. */
 static void expect_gone(struct stage *stage, uint64_t others)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.device = 0;
-    while (stage_again(stage, xseg_stats(stage->allocator, &where, &stats)))
+    while (stage_again(stage, xseg_stats_get(stage->allocator, &where, &stats)))
         ;
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, others);
     assert_int_equal(xseg_sim_used(0), others + stats.stuck_bytes);

@@ -12,7 +12,7 @@ static bool is_stranded(void)
 {
     char text[1024];
 
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     return strstr(text, "did not let this be undone") != NULL;
 }
 

@@ -67,7 +67,7 @@ static void allow(struct stage *stage, const void *ptr, size_t bytes)
     do {
         status = xseg_peer_allow(stage->allocator, 0, 1);
         if (status != XSEG_OK) {
-            (void)xseg_error_text(text, sizeof(text));
+            (void)xseg_error_message(text, sizeof(text));
             if (strstr(text, "keeps rights") == NULL)
                 assert_false(reaches_any(ptr, bytes));
         }

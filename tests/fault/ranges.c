@@ -222,7 +222,7 @@ static void share(struct stage *stage, unsigned range, unsigned first, unsigned 
 
     do {
         before = look_before(stage);
-        status = xseg_range_share(wanted.range[range], first * PAGE, count * PAGE,
+        status = xseg_range_alias(wanted.range[range], first * PAGE, count * PAGE,
                                   wanted.range[from], at * PAGE);
         if (status == XSEG_OK) {
             memcpy(&wanted.tag[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
@@ -250,7 +250,7 @@ static void let_go(struct stage *stage, unsigned range, unsigned first, unsigned
 
     do {
         before = look_before(stage);
-        status = xseg_range_let_go(wanted.range[range], first * PAGE, count * PAGE, stream);
+        status = xseg_range_unhold(wanted.range[range], first * PAGE, count * PAGE, stream);
     } while (again(stage, &before, status));
 }
 
@@ -560,7 +560,7 @@ static void restored(struct stage *stage)
     commit(stage, 0, 4, 2, NULL);
     restore(stage);
     assert_int_equal(info_of(0).committed_bytes, 4 * PAGE);
-    xseg_checkpoint_end(wanted.checkpoint);
+    xseg_checkpoint_destroy(wanted.checkpoint);
     stage_give(stage, block);
     let_go(stage, 0, 0, 3, NULL);
     decommit(stage, 0, 0, 4, NULL);

@@ -111,7 +111,7 @@ static void some_of_all(struct stage *stage, struct xseg_pool **pool)
     *pool = make_pool(stage);
     void *own = take(stage, *pool, 30 * MIB, NULL);
     (void)take(stage, *pool, 3 * MIB, NULL);
-    assert_int_equal(xseg_use(stage->allocator, pending, stage->side), XSEG_OK);
+    assert_int_equal(xseg_record_stream(stage->allocator, pending, stage->side), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stage->side, UINT64_MAX), XSEG_OK);
     give(stage, cached);
     give(stage, pending);
@@ -135,7 +135,7 @@ static void come_and_go(struct stage *stage, struct xseg_pool *pool)
         void *c = take(stage, NULL, 700, stage->side);
 
         if (a != NULL)
-            (void)went_well(stage, xseg_use(stage->allocator, a, stage->side));
+            (void)went_well(stage, xseg_record_stream(stage->allocator, a, stage->side));
         give(stage, a);
         give(stage, b);
         (void)trim(stage);
@@ -231,7 +231,7 @@ static void two_ranges(struct stage *stage, struct xseg_pool **pool)
         assert_int_equal(
             xseg_range_commit(ranges[i], 0, 4 * RANGE_PAGE, i == 0 ? NULL : stage->side), XSEG_OK);
     }
-    assert_int_equal(xseg_range_share(ranges[1], 8 * RANGE_PAGE, RANGE_PAGE, ranges[0], 0),
+    assert_int_equal(xseg_range_alias(ranges[1], 8 * RANGE_PAGE, RANGE_PAGE, ranges[0], 0),
                      XSEG_OK);
     assert_int_equal(xseg_sim_launch(stage->side, UINT64_MAX), XSEG_OK);
 }
@@ -256,7 +256,7 @@ static void ranges_come_and_go(struct stage *stage, struct xseg_pool *pool)
             xseg_range_commit(ranges[0], 0, 10 * RANGE_PAGE, i == 0 ? stage->side : NULL);
         /* What could not be given up is committed still. */
         (void)went_well(stage, status == XSEG_ERR_ARGUMENT ? XSEG_OK : status);
-        const xseg_status shared = xseg_range_share(ranges[1], (9 + i) * RANGE_PAGE, RANGE_PAGE,
+        const xseg_status shared = xseg_range_alias(ranges[1], (9 + i) * RANGE_PAGE, RANGE_PAGE,
                                                     ranges[0], 3 * RANGE_PAGE);
         (void)went_well(stage, shared == XSEG_ERR_ARGUMENT ? XSEG_OK : shared);
         give(stage, take(stage, pool, 25 * MIB, NULL));
@@ -326,12 +326,12 @@ static void refuse_nothing(void)
 static void expect_accounted(struct stage *stage)
 {
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     if (xseg_allocator_open_device(stage->allocator, 0) == NULL)
         return;
     where.device = 0;
-    assert_int_equal(xseg_stats(stage->allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(xseg_stats_get(stage->allocator, &where, &stats), XSEG_OK);
     assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
 }
 
@@ -341,7 +341,7 @@ static void expect_ok(xseg_status status)
 
     if (status == XSEG_OK)
         return;
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     fail_msg("after the refusals: %s", text);
 }
 

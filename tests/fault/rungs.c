@@ -12,7 +12,7 @@ struct spare {
     void *block;
 };
 
-static bool free_spare(void *context, const struct xseg_shortage *shortage)
+static bool free_spare(void *context, const struct xseg_oom_info *shortage)
 {
     struct spare *spare = context;
     void *block = spare->block;
@@ -33,13 +33,13 @@ static void ask(struct stage *stage)
 
     observer.context = &spare;
     observer.short_of_memory = free_spare;
-    while (stage_again(stage, xseg_observe(stage->allocator, &observer, &id)))
+    while (stage_again(stage, xseg_observer_add(stage->allocator, &observer, &id)))
         ;
     a = stage_take(stage, 90 * MIB, NULL);
     stage_give(stage, a);
     if (spare.block != NULL)
         stage_give(stage, spare.block);
-    while (stage_again(stage, xseg_unobserve(stage->allocator, id)))
+    while (stage_again(stage, xseg_observer_remove(stage->allocator, id)))
         ;
     stage_trim(stage, true);
 }

@@ -25,13 +25,13 @@ static bool go_on_listing(void *context, const struct xseg_mapping *mapping)
 
 static void ask(struct stage *stage)
 {
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
 
-    while (stage_again(stage, xseg_walk(stage->allocator, NULL, go_on_walking, NULL)))
+    while (stage_again(stage, xseg_for_each_block(stage->allocator, NULL, go_on_walking, NULL)))
         ;
     while (stage_again(stage, xseg_explain(stage->allocator, NULL, go_on_explaining, NULL, &sums)))
         ;
-    while (stage_again(stage, xseg_mappings(stage->allocator, NULL, go_on_listing, NULL)))
+    while (stage_again(stage, xseg_for_each_mapping(stage->allocator, NULL, go_on_listing, NULL)))
         ;
 }
 
@@ -52,7 +52,7 @@ static void is_asked(struct stage *stage)
 
     observer.context = &entries;
     observer.trace = hear;
-    while (stage_again(stage, xseg_observe(stage->allocator, &observer, &id)))
+    while (stage_again(stage, xseg_observer_add(stage->allocator, &observer, &id)))
         ;
     a = stage_take(stage, 30 * MIB, NULL);
     b = stage_take(stage, 700, stage->side);
@@ -75,7 +75,7 @@ static void is_asked(struct stage *stage)
     stage_give(stage, b);
     stage_configure(stage, "history:all,history_stacks:all");
     stage_give(stage, a);
-    while (stage_again(stage, xseg_unobserve(stage->allocator, id)))
+    while (stage_again(stage, xseg_observer_remove(stage->allocator, id)))
         ;
     stage_trim(stage, true);
 }

@@ -174,7 +174,7 @@ static bool write_one(struct world *world, uint64_t of_host, bool onward, uint64
     if (status != XSEG_OK) {
         assert_int_equal(status, of_host != 0 ? XSEG_ERR_HOST_MEMORY : XSEG_ERR_FILE);
         assert_true(host_struck() + struck > 0);
-        assert_true(xseg_error_text(NULL, 0) > 10);
+        assert_true(xseg_error_message(NULL, 0) > 10);
     }
     const unsigned written = take_files();
     assert_int_equal(written, status == XSEG_OK ? 1 : 0);
@@ -220,7 +220,7 @@ static void a_refusal_stays_what_it_is(void **state)
     (void)state;
     const uint64_t most = UINT64_C(1) << 45;
     assert_int_equal(xseg_alloc(world.allocator, 0, most, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    (void)xseg_error_text(wanted, sizeof(wanted));
+    (void)xseg_error_message(wanted, sizeof(wanted));
     assert_int_equal(take_files(), 1);
     for (uint64_t nth = 1; nth < 60; nth++) {
         if (nth % 3 == 0) { /* an allocator writes at most three */
@@ -233,7 +233,7 @@ static void a_refusal_stays_what_it_is(void **state)
         assert_int_equal(xseg_alloc(world.allocator, 0, most, NULL, &ptr), XSEG_ERR_NO_MEMORY);
         until = 0;
         host_recover();
-        (void)xseg_error_text(text, sizeof(text));
+        (void)xseg_error_message(text, sizeof(text));
         assert_string_equal(text, wanted);
         missing += take_files() == 0;
     }

@@ -100,7 +100,7 @@ static void expect_intact(struct stage *stage)
     for (unsigned i = 0; i < stage->count; i++) {
         const struct xseg_block_info info = scene_block(stage->allocator, stage->held[i].ptr);
 
-        assert_int_equal(info.state, XSEG_BLOCK_LIVE);
+        assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
         assert_ptr_equal(info.base, stage->held[i].ptr);
         assert_int_equal(info.requested, stage->held[i].bytes);
         requested += stage->held[i].bytes;
@@ -131,9 +131,9 @@ bool stage_again(struct stage *stage, xseg_status status)
     if (status == XSEG_OK)
         return false;
     if (host_struck() != 0 && status != XSEG_ERR_HOST_MEMORY)
-        fail_msg("an error of host memory is told as %s", xseg_status_text(status));
+        fail_msg("an error of host memory is told as %s", xseg_status_name(status));
     host_recover();
-    assert_true(xseg_error_text(text, sizeof(text)) > 0);
+    assert_true(xseg_error_message(text, sizeof(text)) > 0);
     if (faults_struck() <= stage->failures++)
         fail_msg("failed without a fault: %s", text);
     return true;
@@ -146,7 +146,7 @@ bool stage_tried(struct stage *stage, xseg_status status)
     expect_intact(stage);
     if (status == XSEG_OK)
         return false;
-    assert_true(xseg_error_text(text, sizeof(text)) > 0);
+    assert_true(xseg_error_message(text, sizeof(text)) > 0);
     if (faults_struck() == 0)
         fail_msg("failed without a fault: %s", text);
     return true;
@@ -231,7 +231,7 @@ void stage_give(struct stage *stage, void *ptr)
 
 void stage_use(struct stage *stage, void *ptr, xseg_stream stream)
 {
-    while (stage_again(stage, xseg_use(stage->allocator, ptr, stream)))
+    while (stage_again(stage, xseg_record_stream(stage->allocator, ptr, stream)))
         ;
 }
 
@@ -246,7 +246,7 @@ void stage_trim(struct stage *stage, bool wait)
 
 void stage_configure(struct stage *stage, const char *config)
 {
-    while (stage_again(stage, xseg_configure(stage->allocator, config)))
+    while (stage_again(stage, xseg_config_set(stage->allocator, config)))
         ;
 }
 

@@ -127,7 +127,7 @@ static void capture(struct stage *stage)
     stage_give(stage, a);
     stage_give(stage, b);
     stage_give(stage, d);
-    while (stage_again(stage, xseg_stream_gone(stage->allocator, 0, joined)))
+    while (stage_again(stage, xseg_stream_retire(stage->allocator, 0, joined)))
         ;
     OWN(stage, cuStreamDestroy_v2(joined));
     stage_trim(stage, true);
@@ -250,7 +250,7 @@ static void checkpoint(struct stage *stage)
     while (stage_again(stage, xseg_pool_restore(pool, saved, hear, stage)))
         ;
     assert_int_equal(stage->count, 2);
-    xseg_checkpoint_end(saved);
+    xseg_checkpoint_destroy(saved);
     stage_give(stage, b);
     while (stage_again(stage, xseg_pool_release(pool)))
         ;
@@ -273,7 +273,7 @@ static void departure(struct stage *stage)
     c = stage_take(stage, 2048, leaving);
     work(stage, a, 5 * MIB, leaving);
     work(stage, b, 25 * MIB, leaving);
-    while (stage_again(stage, xseg_stream_gone(stage->allocator, 0, leaving)))
+    while (stage_again(stage, xseg_stream_retire(stage->allocator, 0, leaving)))
         ;
     OWN(stage, cuStreamDestroy_v2(leaving));
     stage_give(stage, a);
@@ -285,7 +285,7 @@ static void departure(struct stage *stage)
     b = stage_take(stage, 25 * MIB, heir);
     stage_trim(stage, false);
     stage_give(stage, c);
-    while (stage_again(stage, xseg_stream_gone(stage->allocator, 0, heir)))
+    while (stage_again(stage, xseg_stream_retire(stage->allocator, 0, heir)))
         ;
     OWN(stage, cuStreamDestroy_v2(heir));
     OWN(stage, cuStreamCreate(&heir, 1));
@@ -293,7 +293,7 @@ static void departure(struct stage *stage)
     stage_give(stage, a);
     stage_give(stage, b);
     stage_give(stage, c);
-    while (stage_again(stage, xseg_stream_gone(stage->allocator, 0, heir)))
+    while (stage_again(stage, xseg_stream_retire(stage->allocator, 0, heir)))
         ;
     OWN(stage, cuStreamDestroy_v2(heir));
     stage_trim(stage, true);

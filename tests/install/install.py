@@ -229,7 +229,7 @@ def examples_work(tree, root, cuda):
                                output=f"example-{number}")
         said = tree.start(program)
         expect(prints in (None, said), f"{path.name}: prints\n{said}")
-        if "xseg_error_text" in text:
+        if "xseg_error_message" in text:
             failed = subprocess.run([program], capture_output=True, text=True, check=False,
                                     env={**os.environ, "XSEG_DRIVER": "libno-such-driver.so"})
             expect(failed.returncode == 1 and "libno-such-driver.so" in failed.stderr,

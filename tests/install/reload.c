@@ -55,7 +55,7 @@ static void load(const char *path)
     find("xseg_alloc", &xseg.alloc);
     find("xseg_free", &xseg.free);
     find("xseg_close", &xseg.close);
-    find("xseg_error_text", &xseg.error_text);
+    find("xseg_error_message", &xseg.error_text);
 }
 
 /* What the process holds. */

@@ -9,7 +9,7 @@ static int complain(const char *what)
 {
     char text[512] = "";
 
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     (void)fprintf(stderr, "%s: %s\n", what, text);
     return 1;
 }
@@ -24,8 +24,8 @@ int main(void)
         return complain("xseg_open");
     if (xseg_alloc(allocator, 0, (size_t)3 << 20, NULL, &block) != XSEG_OK)
         return complain("xseg_alloc");
-    if (xseg_block(allocator, block, &info) != XSEG_OK || info.bytes != (size_t)3 << 20)
-        return complain("xseg_block");
+    if (xseg_block_query(allocator, block, &info) != XSEG_OK || info.bytes != (size_t)3 << 20)
+        return complain("xseg_block_query");
     if (!info.is_expandable)
         return complain("not expandable");
     if (xseg_close(allocator) != XSEG_ERR_BUSY)
@@ -34,7 +34,7 @@ int main(void)
         return complain("xseg_free");
     if (xseg_close(allocator) != XSEG_OK)
         return complain("xseg_close");
-    if (strcmp(xseg_status_text(XSEG_OK), "success") != 0)
-        return complain("xseg_status_text");
+    if (strcmp(xseg_status_name(XSEG_OK), "success") != 0)
+        return complain("xseg_status_name");
     return puts(XSEG_VERSION_TEXT) < 0;
 }

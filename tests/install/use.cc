@@ -14,8 +14,8 @@ static void expect(xseg_status status)
 {
     if (status == XSEG_OK)
         return;
-    std::string text(xseg_error_text(nullptr, 0) + 1, '\0');
-    xseg_error_text(&text[0], text.size());
+    std::string text(xseg_error_message(nullptr, 0) + 1, '\0');
+    xseg_error_message(&text[0], text.size());
     throw std::runtime_error(text);
 }
 
@@ -50,11 +50,11 @@ class block
 static std::uint64_t live_blocks(xseg_allocator *allocator)
 {
     struct xseg_statistics stats = {};
-    xseg_where where = XSEG_WHERE_ANY;
+    xseg_scope where = XSEG_SCOPE_ALL;
 
-    stats.struct_bytes = sizeof(stats);
+    stats.struct_size = sizeof(stats);
     where.device = 0;
-    expect(xseg_stats(allocator, &where, &stats));
+    expect(xseg_stats_get(allocator, &where, &stats));
     return stats.allocation[XSEG_STAT_ALL].current;
 }
 

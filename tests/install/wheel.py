@@ -47,7 +47,7 @@ PROGRAM = r"""
 #include <xseg/xseg.h>
 int main(void)
 {
-    return xseg_keys(NULL, NULL, NULL, NULL) == XSEG_OK ? puts(XSEG_VERSION_TEXT) < 0 : 1;
+    return xseg_config_keys(NULL, NULL, NULL, NULL) == XSEG_OK ? puts(XSEG_VERSION_TEXT) < 0 : 1;
 }
 """
 

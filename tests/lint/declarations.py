@@ -35,7 +35,7 @@ class Reader:
     def read(self, text):
         """Take in a header."""
         self.version = "".join(re.findall(r'#define XSEG_VERSION_TEXT +"(.*)"', text)) or self.version
-        standard = dict(re.findall(r"#define (XSEG_\w+?)_(?:INIT|ANY)\b(.*(?:\\\n.*)*)", text))
+        standard = dict(re.findall(r"#define (XSEG_\w+?)_(?:INIT|ALL)\b(.*(?:\\\n.*)*)", text))
         for name, number in re.findall(r"#define (XSEG_(?!VERSION_)[A-Z_]+) +(\d+)u?$", text, re.MULTILINE):
             self.numbers[name] = int(number)
         for name, number in re.findall(r"X\((\w+), (-?\d+), ", text):
@@ -73,7 +73,7 @@ class Reader:
         values = standard.get("XSEG_" + name.removeprefix("xseg_").upper(), "")
         values = split(re.sub(r"\\\n", " ", values).strip()[1:-1], ",") if values else []
         nonzero = {member: value for (member, _), value in zip(members, values)
-                   if not re.fullmatch(r"0|NULL|false|sizeof.*|[{}0NUL, ]*|XSEG_BLOCK_HOLE", value)}
+                   if not re.fullmatch(r"0|NULL|false|sizeof.*|[{}0NUL, ]*|XSEG_BLOCK_UNMAPPED", value)}
         self.structs[name] = members, {member: value.replace("UINT64_MAX", "2**64 - 1") for member, value in nonzero.items()}
 
     def typed(self, text):
@@ -170,7 +170,7 @@ def statistics_of(reader, text):
         ("Groups", "A quantity of all, of the small and of the large pools.", [(group, "Stat") for group in groups]),
         ("Statistics", "Statistics of a device or a pool, see xseg/stats.h.",
          [(member, kinds.get(kind, "Optional[int]" if member in unlimited else "int"))
-          for member, kind in reader.structs["xseg_statistics"][0] if member != "struct_bytes"]))
+          for member, kind in reader.structs["xseg_statistics"][0] if member != "struct_size"]))
     lines = ["from typing import NamedTuple, Optional"]
     for name, sentence, members in records:
         lines += ["", "", f"class {name}(NamedTuple):", f'    """{sentence}"""', ""]

@@ -22,6 +22,8 @@ def check(root):
     """All complaints about a tree."""
     documents, words = [], set(FOREIGN)
     for name, text in tree.text_files(root):
+        if name == "docs/migrating.md":  # its old names are gone: lint/migrating
+            continue
         if name.endswith(".md"):
             documents.append((name, text))
         else:

@@ -197,7 +197,7 @@ static uint64_t effective_bytes(struct arena *arena, unsigned at)
     const struct part *next = behind(arena, &arena->part[at]);
 
     return arena->part[at].bytes +
-           (next != NULL && next->state == XSEG_BLOCK_HOLE ? next->bytes : 0);
+           (next != NULL && next->state == XSEG_BLOCK_UNMAPPED ? next->bytes : 0);
 }
 
 static unsigned find(struct arena *arena, const struct wish *wish)
@@ -234,7 +234,7 @@ static uint64_t reach(struct arena *arena, unsigned at)
     uint64_t bytes = 0;
 
     for (struct part *part = &arena->part[at];
-         part != NULL && (part->state == XSEG_BLOCK_CACHED || part->state == XSEG_BLOCK_HOLE);
+         part != NULL && (part->state == XSEG_BLOCK_CACHED || part->state == XSEG_BLOCK_UNMAPPED);
          part = behind(arena, part))
         bytes += part->bytes;
     return bytes;
@@ -242,7 +242,7 @@ static uint64_t reach(struct arena *arena, unsigned at)
 
 static bool is_empty_segment(const struct part *part)
 {
-    return part->state == XSEG_BLOCK_HOLE && part->bytes == part->segment_bytes;
+    return part->state == XSEG_BLOCK_UNMAPPED && part->bytes == part->segment_bytes;
 }
 
 /* The first hole after a part, where segments without memory come last; NULL: the first of all. */
@@ -255,7 +255,7 @@ static unsigned next_hole(const struct arena *arena, const struct part *after)
                           *found = &arena->part[best == NOWHERE ? 0 : best];
         const int empty = is_empty_segment(part);
 
-        if (part->state != XSEG_BLOCK_HOLE ||
+        if (part->state != XSEG_BLOCK_UNMAPPED ||
             (after != NULL && (empty < is_empty_segment(after) ||
                                (empty == is_empty_segment(after) && !comes_after(part, after)))))
             continue;
@@ -281,7 +281,7 @@ static unsigned grow(struct world *world, struct arena *arena, const struct wish
             arena->part[at].registered = ++world->registered;
             arena->part[at].requested = 0;
         }
-        if (arena->part[at].state == XSEG_BLOCK_HOLE)
+        if (arena->part[at].state == XSEG_BLOCK_UNMAPPED)
             at = map(world, arena, at, xseg_min(wish->span, arena->part[at].bytes));
         while (arena->part[at].bytes < wish->span)
             at = map(world, arena, at + 1,
@@ -305,7 +305,7 @@ static uint64_t hand_out(struct world *world, struct arena *arena, unsigned at,
     const uint64_t rest = arena->part[at].bytes - wish->bytes;
     if (arena->splits && (arena->is_small || wish->expandable ? rest >= 512 : rest > MIB))
         cut(arena, at, base + wish->bytes);
-    arena->part[at].state = XSEG_BLOCK_LIVE;
+    arena->part[at].state = XSEG_BLOCK_ALLOCATED;
     arena->part[at].requested = wish->requested;
     assert_true(world->count < HELD);
     world->held[world->count].arena = arena;
@@ -324,7 +324,7 @@ static unsigned learn(struct world *world, struct arena *arena, const struct wis
 
     part.base = part.segment = (uint64_t)(uintptr_t)info.segment_base;
     part.bytes = part.segment_bytes = info.segment_bytes;
-    part.state = wish->expandable ? XSEG_BLOCK_HOLE : XSEG_BLOCK_CACHED;
+    part.state = wish->expandable ? XSEG_BLOCK_UNMAPPED : XSEG_BLOCK_CACHED;
     part.registered = ++world->registered;
     assert_int_equal(info.is_expandable, wish->expandable);
     while (at < arena->count && arena->part[at].base < part.base)
@@ -354,7 +354,7 @@ static unsigned first_passed(struct world *world, unsigned user, struct arena **
         for (unsigned at = 0; at < arena->count; at++) {
             const struct part *part = &arena->part[at];
 
-            if (part->state != XSEG_BLOCK_PENDING || !part->used[user] ||
+            if (part->state != XSEG_BLOCK_PENDING_FREE || !part->used[user] ||
                 part->event[user] > world->passed[user] ||
                 (first != NOWHERE && (*out)->part[first].freed < part->freed))
                 continue;
@@ -444,7 +444,7 @@ static void step_free(struct world *world)
     }
     part->freed = world->freed++;
     if (is_used)
-        part->state = XSEG_BLOCK_PENDING;
+        part->state = XSEG_BLOCK_PENDING_FREE;
     else
         (void)become(arena, at, XSEG_BLOCK_CACHED);
 }
@@ -459,8 +459,9 @@ static void step_use(struct world *world)
     struct arena *arena = world->held[i].arena;
     struct part *part = &arena->part[part_at(arena, world->held[i].base)];
     world->touched = arena;
-    assert_int_equal(xseg_use(world->allocator, (void *)(uintptr_t)part->base, world->user[user]),
-                     XSEG_OK);
+    assert_int_equal(
+        xseg_record_stream(world->allocator, (void *)(uintptr_t)part->base, world->user[user]),
+        XSEG_OK);
     part->used[user] = true;
     if (below(2) == 0) {
         assert_int_equal(xseg_sim_launch(world->user[user], UINT64_MAX), XSEG_OK);
@@ -497,7 +498,7 @@ static void trim_part(struct world *world, struct arena *arena, unsigned at)
         cut_off(arena, at, begin, at);
         at++;
     }
-    (void)become(arena, at, XSEG_BLOCK_HOLE);
+    (void)become(arena, at, XSEG_BLOCK_UNMAPPED);
 }
 
 /* By size; what stays of a part is smaller than all that follow. */
@@ -535,9 +536,9 @@ static void step_trim(struct world *world)
 static void step_configure(struct world *world)
 {
     world->expandable = !world->expandable;
-    assert_int_equal(xseg_configure(world->allocator, world->expandable
-                                                          ? "expandable_segments:True"
-                                                          : "expandable_segments:False"),
+    assert_int_equal(xseg_config_set(world->allocator, world->expandable
+                                                           ? "expandable_segments:True"
+                                                           : "expandable_segments:False"),
                      XSEG_OK);
 }
 
@@ -563,7 +564,7 @@ static void expect_parts(struct world *world, struct arena *arena)
         assert_int_equal(part.base, want->base);
         assert_int_equal(part.bytes, want->bytes);
         assert_int_equal(part.state, want->state);
-        assert_int_equal(part.requested, want->state != XSEG_BLOCK_HOLE ? want->requested : 0);
+        assert_int_equal(part.requested, want->state != XSEG_BLOCK_UNMAPPED ? want->requested : 0);
         part = xseg_walk_next(&part);
     }
     assert_null(part.extent);
@@ -581,8 +582,8 @@ static void add_arena(struct arena *arena, struct sums *sums)
 {
     for (unsigned i = 0; i < arena->count; i++) {
         const struct part *part = &arena->part[i];
-        const bool live = part->state == XSEG_BLOCK_LIVE;
-        const bool active = live || part->state == XSEG_BLOCK_PENDING;
+        const bool live = part->state == XSEG_BLOCK_ALLOCATED;
+        const bool active = live || part->state == XSEG_BLOCK_PENDING_FREE;
         const bool fragment = part->state == XSEG_BLOCK_CACHED && !part->expandable &&
                               part->bytes != part->segment_bytes;
 
@@ -592,7 +593,7 @@ static void add_arena(struct arena *arena, struct sums *sums)
         sums->fragments += fragment;
         sums->live_bytes += live ? part->bytes : 0;
         sums->active_bytes += active ? part->bytes : 0;
-        sums->mapped += part->state != XSEG_BLOCK_HOLE ? part->bytes : 0;
+        sums->mapped += part->state != XSEG_BLOCK_UNMAPPED ? part->bytes : 0;
         sums->fragment_bytes += fragment ? part->bytes : 0;
         sums->requested += active ? part->requested : 0;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Random programmes whose history is played: from the start, and back from the end, it must give exactly the state
- * of xseg_walk() at each checkpoint.
+ * of xseg_for_each_block() at each checkpoint.
  *
  * Between checkpoints several threads allocate, free, use, trim and let memory decay, on streams and pools that they
  * share, while memory is short or not.  At checkpoints, when threads rest, one thread does what concerns a pool as a
@@ -96,9 +96,9 @@ static void expect(struct player *player, bool is_good, const char *what, xseg_s
 
     if (is_good || player->failure[0] != '\0')
         return;
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     (void)snprintf(player->failure, sizeof(player->failure), "%s: %s: %s", what,
-                   xseg_status_text(status), text);
+                   xseg_status_name(status), text);
 }
 
 static size_t any_bytes(struct player *player)
@@ -181,13 +181,13 @@ static void step_use(struct player *player)
         return;
     const unsigned at = (unsigned)below(player, player->count);
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
-    xseg_status status = xseg_block(world->allocator, player->held[at], &info);
+    xseg_status status = xseg_block_query(world->allocator, player->held[at], &info);
     expect(player, status == XSEG_OK, "block", status);
     if (info.device != 0)
         return;
     if (below(player, 2) == 0 && world->captured == 0)
         (void)xseg_sim_launch(stream, below(player, 2) == 0 ? UINT64_MAX : 1000);
-    status = xseg_use(world->allocator, player->held[at], stream);
+    status = xseg_record_stream(world->allocator, player->held[at], stream);
     expect(player, status == XSEG_OK, "use", status);
     if (below(player, 2) == 0)
         return;
@@ -199,7 +199,7 @@ static void step_use(struct player *player)
 static void step_trim(struct player *player)
 {
     struct world *world = player->world;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     const unsigned pool = below(player, 3) == 0 ? any_pool(player) : 0;
 
@@ -226,7 +226,7 @@ static void step_decay(struct player *player)
 
 static void step_prewarm(struct player *player)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     where.one_stream = true;
@@ -261,7 +261,7 @@ static void step_configure(struct player *player)
     /* The hook numbers steps only where stacks are taken. */
     const unsigned count = COUNT_OF(configs) - (player->world->kind.players == 1 ? 2 : 0);
     const xseg_status status =
-        xseg_configure(player->world->allocator, configs[below(player, count)]);
+        xseg_config_set(player->world->allocator, configs[below(player, count)]);
 
     expect(player, status == XSEG_OK, "configure", status);
 }
@@ -375,7 +375,7 @@ static void resume(struct player *player)
             while (world->player[i].count > 0)
                 scene_free(world->allocator, world->player[i].held[--world->player[i].count]);
         xseg_sim_finish_all();
-        assert_int_equal(xseg_configure(world->allocator, "hard_limit_mb:100000"), XSEG_OK);
+        assert_int_equal(xseg_config_set(world->allocator, "hard_limit_mb:100000"), XSEG_OK);
         status = xseg_pool_resume(world->pool[world->paused - 1]);
     }
     assert_true(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
@@ -430,7 +430,7 @@ static void step_save(struct player *player)
 
     if (pool == 0 || xseg_pool_checkpoint(world->pool[pool - 1], &checkpoint) != XSEG_OK)
         return;
-    xseg_checkpoint_end(world->saved);
+    xseg_checkpoint_destroy(world->saved);
     world->saved = checkpoint;
     world->saved_pool = pool;
 }
@@ -477,7 +477,7 @@ static void step_gone(struct player *player)
 
     if (world->captured != 0)
         return;
-    assert_int_equal(xseg_stream_gone(world->allocator, 0, world->stream[at]), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(world->allocator, 0, world->stream[at]), XSEG_OK);
     machine_stream_destroy(world->stream[at]);
     world->stream[at] = machine_stream(false);
 }
@@ -592,7 +592,7 @@ static void wind_up(struct world *world)
     write_text(world, "step");
     if (world->captured != 0)
         scene_graph_destroy(end_capture(world));
-    xseg_checkpoint_end(world->saved);
+    xseg_checkpoint_destroy(world->saved);
     xseg_sim_finish_all();
     if (world->paused != 0)
         resume(&world->player[0]);
@@ -782,18 +782,18 @@ static void open_world(struct world *world, const struct kind *kind, uint64_t se
     hook.gather = gather;
     assert_int_equal(xseg_history_set_hook(world->allocator, &hook), XSEG_OK);
     if (seed % 2 == 0)
-        assert_int_equal(xseg_configure(world->allocator, "block_user:True"), XSEG_OK);
+        assert_int_equal(xseg_config_set(world->allocator, "block_user:True"), XSEG_OK);
     world->has_words = kind->players == 1 && (seed % 2 == 0 || seed % 3 != 0);
     /* What there is before history is switched on is in the first state. */
     if (seed % 3 == 0)
         for (unsigned i = 0; i < 100; i++)
             take_step(&world->player[0]);
     assert_int_equal(
-        xseg_configure(world->allocator,
-                       loses_events(seed)
-                           ? "history:all,history_stacks:all,history_skip:[],history_events:40"
-                           : "history:all,history_stacks:all,history_skip:[],"
-                             "history_events:1000000,block_user:True"),
+        xseg_config_set(world->allocator,
+                        loses_events(seed)
+                            ? "history:all,history_stacks:all,history_skip:[],history_events:40"
+                            : "history:all,history_stacks:all,history_skip:[],"
+                              "history_events:1000000,block_user:True"),
         XSEG_OK);
 }
 

@@ -334,10 +334,10 @@ static bool read_block(void *context, const struct xseg_block_info *info)
     struct reading *reading = context;
     const uint64_t base = (uint64_t)(uintptr_t)info->base;
 
-    assert_int_not_equal(info->state, XSEG_BLOCK_BUSY);
-    if (info->state != XSEG_BLOCK_HOLE && !info->is_paused)
+    assert_int_not_equal(info->state, XSEG_BLOCK_CLAIMED);
+    if (info->state != XSEG_BLOCK_UNMAPPED && !info->is_paused)
         assert_true(add_memory(&reading->played, base, info->bytes));
-    if (info->state == XSEG_BLOCK_LIVE || info->state == XSEG_BLOCK_PENDING) {
+    if (info->state == XSEG_BLOCK_ALLOCATED || info->state == XSEG_BLOCK_PENDING_FREE) {
         const struct played_block block = {
             .base = base,
             .bytes = info->bytes,
@@ -345,7 +345,7 @@ static bool read_block(void *context, const struct xseg_block_info *info)
             .device = info->device,
             .pool = number_of(reading, info->lender != NULL ? info->lender : info->pool),
             .is_lent = info->lender != NULL,
-            .is_pending = info->state == XSEG_BLOCK_PENDING,
+            .is_pending = info->state == XSEG_BLOCK_PENDING_FREE,
             .user = info->user,
         };
 
@@ -359,7 +359,7 @@ struct played played_read(struct xseg_allocator *allocator, struct xseg_pool *co
 {
     struct reading reading = {.pools = pools, .count = count};
 
-    assert_int_equal(xseg_walk(allocator, NULL, read_block, &reading), XSEG_OK);
+    assert_int_equal(xseg_for_each_block(allocator, NULL, read_block, &reading), XSEG_OK);
     return reading.played;
 }
 

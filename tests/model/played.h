@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A state of an allocator, as far as its history tells: which blocks are live or pending, and which addresses have
- * memory.  It is read from xseg_walk(), or played from events, onwards or backwards.
+ * memory.  It is read from xseg_for_each_block(), or played from events, onwards or backwards.
  *
  * Each event must fit the state that it meets: a block comes where there is memory and no block, memory goes where
  * there is no block, what is freed was live and says what the block was.

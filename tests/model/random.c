@@ -115,7 +115,7 @@ static void expect_block(struct world *world)
     assert_ptr_equal(info.base, held->ptr);
     assert_int_equal(info.requested, held->bytes);
     assert_true(info.bytes >= held->bytes);
-    assert_int_equal(info.state, XSEG_BLOCK_LIVE);
+    assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(info.device, held->device);
     if (world->has_ages)
         assert_in_range(info.age_ms + 20, (xseg_sim_clock() - held->born) / 1000000,
@@ -157,7 +157,7 @@ static void do_free(struct world *world)
 
     scene_free(world->allocator, ptr);
     world->held[i] = world->held[--world->count];
-    assert_int_equal(xseg_free(world->allocator, ptr), XSEG_ERR_NOT_LIVE);
+    assert_int_equal(xseg_free(world->allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
 }
 
 static void do_use(struct world *world)
@@ -172,13 +172,13 @@ static void do_use(struct world *world)
     /* The default stream is that of the current context, and none is current: it stays idle. */
     if (stream != NULL)
         assert_int_equal(xseg_sim_launch(stream, below(2) == 0 ? UINT64_MAX : 1000), XSEG_OK);
-    assert_int_equal(xseg_use(world->allocator, held->ptr, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(world->allocator, held->ptr, stream), XSEG_OK);
 }
 
 static void do_trim(struct world *world)
 {
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.wait = below(2) == 0;
@@ -195,7 +195,7 @@ static void do_trim(struct world *world)
 
 static void do_prewarm(struct world *world)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = (int)below(2);
     const xseg_status status = xseg_prewarm(world->allocator, &where, random_bytes());
@@ -213,7 +213,7 @@ static void do_configure(struct world *world)
         "expandable_segments:True,large_segment_size_mb:20,roundup_power2_divisions:4",
     };
 
-    assert_int_equal(xseg_configure(world->allocator, config[below(COUNT_OF(config))]), XSEG_OK);
+    assert_int_equal(xseg_config_set(world->allocator, config[below(COUNT_OF(config))]), XSEG_OK);
 }
 
 /* Limits move, time passes, idle memory goes and comes again. */
@@ -232,7 +232,7 @@ static void do_service(struct world *world)
 
     xseg_sim_advance(below(200) * 1000000);
     if (below(8) == 0)
-        assert_int_equal(xseg_configure(world->allocator, config[below(COUNT_OF(config))]),
+        assert_int_equal(xseg_config_set(world->allocator, config[below(COUNT_OF(config))]),
                          XSEG_OK);
     if (below(2) == 0)
         assert_int_equal(xseg_tick(world->allocator, below(1000)), XSEG_OK);

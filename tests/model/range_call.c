@@ -249,9 +249,9 @@ xseg_status call_make(struct call *call)
     case HOLD:
         return xseg_range_hold(range, offset, bytes);
     case UNHOLD:
-        return xseg_range_let_go(range, offset, bytes, world.stream[call->stream]);
+        return xseg_range_unhold(range, offset, bytes, world.stream[call->stream]);
     case ALIAS:
-        return xseg_range_share(range, offset, bytes, world.range[call->from], call->at * PAGE);
+        return xseg_range_alias(range, offset, bytes, world.range[call->from], call->at * PAGE);
     case PIN:
         return xseg_pin(world.allocator, address, PAGE);
     case UNPIN:
@@ -387,7 +387,7 @@ void call_settle(struct call *call, unsigned allowed)
     char text[512] = "";
 
     if (call->status != XSEG_OK)
-        (void)xseg_error_text(text, sizeof(text));
+        (void)xseg_error_message(text, sizeof(text));
     if (world.was_armed)
         allowed |= FAULT;
     (void)pthread_mutex_lock(&lock);

@@ -162,7 +162,7 @@ static void on_unmap(void *context, const struct xseg_mapping *mapping)
     note(world.is_notified, mapping->base, mapping->bytes, false, "on unmap");
 }
 
-static bool on_short(void *context, const struct xseg_shortage *shortage)
+static bool on_short(void *context, const struct xseg_oom_info *shortage)
 {
     (void)context;
     (void)shortage;
@@ -275,7 +275,7 @@ static void check(void)
 {
     struct xseg_finding finding = {0};
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     xseg_lock_take(&world.device->growth_lock);
@@ -294,7 +294,7 @@ static void check(void)
             check_granule(place);
     xseg_lock_give(&world.device->growth_lock);
     PROMISE(xseg_device_audit(world.device, &finding), "%s: %s", finding.tag, finding.text);
-    PROMISE(xseg_stats(world.allocator, &where, &stats) == XSEG_OK, "no statistics");
+    PROMISE(xseg_stats_get(world.allocator, &where, &stats) == XSEG_OK, "no statistics");
     PROMISE(stats.physical_bytes == xseg_sim_used(0), "%llu bytes in use, %llu of the driver",
             (unsigned long long)stats.physical_bytes, (unsigned long long)xseg_sim_used(0));
 }
@@ -401,7 +401,8 @@ static void open_world(uint64_t seed, bool has_faults)
     observer.came = on_map;
     observer.leaving = on_unmap;
     observer.short_of_memory = on_short;
-    PROMISE(xseg_observe(world.allocator, &observer, &world.observer) == XSEG_OK, "no observer");
+    PROMISE(xseg_observer_add(world.allocator, &observer, &world.observer) == XSEG_OK,
+            "no observer");
 }
 
 /* Make a call that has to succeed. */
@@ -465,9 +466,9 @@ static void close_world(void)
             must(RELEASE, place_of(range, 0), 0, 0);
     for (unsigned i = 0; i < POOLS; i++)
         PROMISE(xseg_pool_release(world.pool[i]) == XSEG_OK, "pool");
-    PROMISE(xseg_unobserve(world.allocator, world.observer) == XSEG_OK, "observer");
+    PROMISE(xseg_observer_remove(world.allocator, world.observer) == XSEG_OK, "observer");
     for (unsigned i = 1; i < STREAMS; i++) {
-        PROMISE(xseg_stream_gone(world.allocator, 0, world.stream[i]) == XSEG_OK, "stream");
+        PROMISE(xseg_stream_retire(world.allocator, 0, world.stream[i]) == XSEG_OK, "stream");
         scene_stream_destroy(world.stream[i]);
     }
     scene_close(world.allocator);

@@ -390,11 +390,11 @@ static struct xseg_range_info info_of(unsigned range)
 static struct xseg_statistics stats_of(struct xseg_pool *pool)
 {
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     where.pool = pool;
-    assert_int_equal(xseg_stats(world.allocator, &where, &stats), XSEG_OK);
+    assert_int_equal(xseg_stats_get(world.allocator, &where, &stats), XSEG_OK);
     return stats;
 }
 
@@ -475,7 +475,8 @@ static void check_block(unsigned place)
     const struct xseg_block_info info = scene_block(world.allocator, word_of(place, 1));
     assert_int_equal((uintptr_t)info.base, base);
     assert_int_equal(info.bytes, (end - first) * segment->granule_bytes);
-    assert_int_equal(info.state, use == XSEG_ELASTIC_LIVE ? XSEG_BLOCK_LIVE : XSEG_BLOCK_PENDING);
+    assert_int_equal(info.state,
+                     use == XSEG_ELASTIC_LIVE ? XSEG_BLOCK_ALLOCATED : XSEG_BLOCK_PENDING_FREE);
 }
 
 static void check_device(bool audits)
@@ -831,7 +832,7 @@ static void step_let_go(void)
             return;
     order(stream, range, first, count);
     const xseg_status status =
-        xseg_range_let_go(world.range[range], offset_of(range, first),
+        xseg_range_unhold(world.range[range], offset_of(range, first),
                           count * kinds[range].page_bytes, world.stream[stream]);
     assert_int_equal(status, is_held ? XSEG_OK : XSEG_ERR_ARGUMENT);
     world.is_known[stream] = true;
@@ -885,7 +886,7 @@ static void step_share(void)
         count = empty;
     const uint64_t used = xseg_sim_used(0), creates = xseg_sim_calls("cuMemCreate");
     const xseg_status status =
-        xseg_range_share(world.range[range], offset_of(range, first),
+        xseg_range_alias(world.range[range], offset_of(range, first),
                          count * kinds[from].page_bytes, world.range[from], offset_of(from, at));
     assert_int_equal(status, !fits || empty == 0 ? XSEG_ERR_ARGUMENT : XSEG_OK);
     assert_int_equal(xseg_sim_used(0), used);
@@ -924,7 +925,7 @@ static void step_checkpoint(void)
     assert_int_equal(status, world.marks > 0 ? XSEG_ERR_BUSY : XSEG_OK);
     if (status != XSEG_OK)
         return;
-    xseg_checkpoint_end(world.checkpoint);
+    xseg_checkpoint_destroy(world.checkpoint);
     world.checkpoint = checkpoint;
     memcpy(world.was_reserved, world.reserved, sizeof(world.reserved));
     for (unsigned place = 0; place < PLACES; place++)
@@ -1115,7 +1116,7 @@ static void step_free(void)
 static void step_trim(void)
 {
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     how.wait = below(2) == 0;
     assert_int_equal(xseg_trim(world.allocator, NULL, &how, &done), XSEG_OK);
@@ -1465,7 +1466,7 @@ static void let_go_of_all(unsigned place)
     const unsigned range = place / GRANULES;
 
     for (; world.granule[place].holds != 0; world.granule[place].holds--)
-        assert_int_equal(xseg_range_let_go(world.range[range], offset_of(range, place % GRANULES),
+        assert_int_equal(xseg_range_unhold(world.range[range], offset_of(range, place % GRANULES),
                                            kinds[range].page_bytes, world.stream[0]),
                          XSEG_OK);
 }
@@ -1515,7 +1516,7 @@ static void close_world(void)
     empty_all();
     for (unsigned range = 0; range < RANGES; range++)
         assert_int_equal(xseg_range_release(world.range[range]), XSEG_OK);
-    xseg_checkpoint_end(world.checkpoint);
+    xseg_checkpoint_destroy(world.checkpoint);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(xseg_pool_release(world.pool[i]), XSEG_OK);
     assert_int_equal(xseg_close(world.allocator), XSEG_OK);

@@ -175,7 +175,7 @@ void step_alloc(struct world *world)
 
 void step_prewarm(struct world *world)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     const unsigned slot = any_slot(world), named = any_pool(world);
 
     where.device = 0;
@@ -208,7 +208,7 @@ void step_free(struct world *world)
 
         scene_free(world->allocator, ptr);
         ledger_free(&world->ledger, block);
-        assert_int_equal(xseg_free(world->allocator, ptr), XSEG_ERR_NOT_LIVE);
+        assert_int_equal(xseg_free(world->allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
     }
     world_leave(world, device);
 }
@@ -262,7 +262,7 @@ static void use(struct world *world, struct ledger_block *block, unsigned slot)
     const int device = world_enter(world);
     char *ptr = block->ptr;
 
-    assert_int_equal(xseg_use(world->allocator, ptr, world_handle(world, slot)), XSEG_OK);
+    assert_int_equal(xseg_record_stream(world->allocator, ptr, world_handle(world, slot)), XSEG_OK);
     world_leave(world, device);
     world_meet(world, slot);
     ledger_name(&world->ledger, world->slot[slot].entry);
@@ -363,7 +363,8 @@ void step_passed(struct world *world)
     if (queue_of(world, slot)->passed < queue_of(world, slot)->queued)
         return;
     const int device = world_enter(world);
-    assert_int_equal(xseg_passed(world->allocator, 0, world_handle(world, slot)), XSEG_OK);
+    assert_int_equal(xseg_stream_synchronized(world->allocator, 0, world_handle(world, slot)),
+                     XSEG_OK);
     world_leave(world, device);
     ledger_passed(&world->ledger, world->slot[slot].entry);
     world->may_come_back = world->has_passed = world->may_have_looked;
@@ -380,7 +381,7 @@ void step_gone(struct world *world)
     if (ledger->queues == LEDGER_QUEUES || ledger->entries == LEDGER_ENTRIES)
         return;
     const int device = world_enter(world);
-    const xseg_status status = xseg_stream_gone(world->allocator, 0, world->queue[at].handle);
+    const xseg_status status = xseg_stream_retire(world->allocator, 0, world->queue[at].handle);
     world_leave(world, device);
     const bool captured = ledger->queue[at].capture != 0 && ledger_captures(ledger) > 0;
     const bool is_busy =
@@ -406,7 +407,7 @@ static uint64_t reserved_bytes(struct world *world)
 }
 
 /* What a trim of everything kept is all that is cached. */
-static void check_kept(struct world *world, const struct xseg_trimmed *done)
+static void check_kept(struct world *world, const struct xseg_trim_result *done)
 {
     const struct xseg_statistics stats = scene_stats(world->allocator);
 
@@ -419,8 +420,8 @@ static void check_kept(struct world *world, const struct xseg_trimmed *done)
 
 void step_trim(struct world *world)
 {
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     const unsigned slot = any_slot(world), named = any_pool(world);
     const uint64_t before = reserved_bytes(world);
@@ -468,7 +469,7 @@ void step_far(struct world *world)
     } else if (world->fars > 0) {
         scene_free(world->allocator, world->far[--world->fars]);
     } else {
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
 
         where.device = 1;
         world_expect_ok(xseg_trim(world->allocator, &where, NULL, NULL));
@@ -489,17 +490,18 @@ void step_bad_input(struct world *world)
         const xseg_event none = NULL;
         const int device = world_enter(world);
 
-        assert_int_equal(xseg_free(world->allocator, block->ptr + 256), XSEG_ERR_NOT_LIVE);
+        assert_int_equal(xseg_free(world->allocator, block->ptr + 256), XSEG_ERR_NOT_ALLOCATED);
         assert_int_equal(xseg_free_after(world->allocator, block->ptr, &none, 1),
                          ledger_captures(ledger) > 0 ? XSEG_ERR_BUSY : XSEG_ERR_ARGUMENT);
-        assert_int_equal(xseg_use(world->allocator, block->ptr + (block->bytes > 512 ? 512 : 0),
-                                  (xseg_stream)(uintptr_t)0x1234560),
-                         block->bytes > 512 ? XSEG_ERR_NOT_LIVE : XSEG_ERR_DRIVER);
+        assert_int_equal(xseg_record_stream(world->allocator,
+                                            block->ptr + (block->bytes > 512 ? 512 : 0),
+                                            (xseg_stream)(uintptr_t)0x1234560),
+                         block->bytes > 512 ? XSEG_ERR_NOT_ALLOCATED : XSEG_ERR_DRIVER);
         world_leave(world, device);
         if (block->bytes <= 512)
             world_look_at_leaving(world);
     }
-    assert_int_equal(xseg_stream_gone(world->allocator, 0, world_handle(world, slot % 2)),
+    assert_int_equal(xseg_stream_retire(world->allocator, 0, world_handle(world, slot % 2)),
                      XSEG_ERR_ARGUMENT);
     request.bytes = 1;
     request.pool = ledger->pool[pool].pool;

@@ -175,7 +175,7 @@ void step_checkpoint(struct world *world)
     assert_int_equal(status, is_quiet(ledger, pool, false) ? XSEG_OK : XSEG_ERR_BUSY);
     if (status != XSEG_OK)
         return;
-    xseg_checkpoint_end(world->checkpoint);
+    xseg_checkpoint_destroy(world->checkpoint);
     world->checkpoint = checkpoint;
     world->saved_pool = pool;
     world->saved_count = 0;
@@ -273,18 +273,19 @@ void step_holds(struct world *world)
         return;
     }
     ptr[count] = count > 0 ? ptr[world_below(world, count)] : NULL;
-    assert_int_equal(xseg_pool_holds(ledger->pool[pool].pool, ptr, count, &exactly), XSEG_OK);
+    assert_int_equal(xseg_pool_check_live(ledger->pool[pool].pool, ptr, count, &exactly), XSEG_OK);
     assert_true(exactly);
     if (count > 0) {
-        assert_int_equal(xseg_pool_holds(ledger->pool[pool].pool, ptr, count + 1, &exactly),
+        assert_int_equal(xseg_pool_check_live(ledger->pool[pool].pool, ptr, count + 1, &exactly),
                          XSEG_OK);
         assert_true(exactly);
-        assert_int_equal(xseg_pool_holds(ledger->pool[pool].pool, ptr + 1, count - 1, &exactly),
-                         XSEG_OK);
+        assert_int_equal(
+            xseg_pool_check_live(ledger->pool[pool].pool, ptr + 1, count - 1, &exactly), XSEG_OK);
         assert_false(exactly);
     }
     ptr[count] = &exactly;
-    assert_int_equal(xseg_pool_holds(ledger->pool[pool].pool, ptr, count + 1, &exactly), XSEG_OK);
+    assert_int_equal(xseg_pool_check_live(ledger->pool[pool].pool, ptr, count + 1, &exactly),
+                     XSEG_OK);
     assert_false(exactly);
 }
 

@@ -125,7 +125,7 @@ static void wind_up(struct world *world)
         step_unmark(world);
     while (ledger->routes > 0)
         step_end_route_at(world, (unsigned)world_below(world, ledger->routes));
-    xseg_checkpoint_end(world->checkpoint);
+    xseg_checkpoint_destroy(world->checkpoint);
     while (world->fars > 0)
         scene_free(world->allocator, world->far[--world->fars]);
     for (unsigned i = ledger->blocks; i > 0; i--)
@@ -225,8 +225,8 @@ void world_expect_ok(xseg_status status)
 
     if (status == XSEG_OK)
         return;
-    (void)xseg_error_text(text, sizeof(text));
-    fail_msg("%s: %s\n", xseg_status_text(status), text);
+    (void)xseg_error_message(text, sizeof(text));
+    fail_msg("%s: %s\n", xseg_status_name(status), text);
 }
 
 /* --- Agreement. --- */
@@ -303,8 +303,8 @@ static void look_for_returns(struct world *world)
 
         if (block->state == LEDGER_LIVE)
             continue;
-        const xseg_status status = xseg_block(world->allocator, block->ptr, &info);
-        if (status == XSEG_OK && info.state == XSEG_BLOCK_PENDING && info.base == block->ptr)
+        const xseg_status status = xseg_block_query(world->allocator, block->ptr, &info);
+        if (status == XSEG_OK && info.state == XSEG_BLOCK_PENDING_FREE && info.base == block->ptr)
             continue;
         if (!world->may_come_back)
             fail_msg("%p came back in a step that looks at nothing", (void *)block->ptr);
@@ -384,7 +384,7 @@ static void check_block(struct world *world, const struct ledger_block *block)
     assert_int_equal(info.bytes, block->bytes);
     assert_int_equal(info.requested, block->requested);
     assert_int_equal(info.state,
-                     block->state == LEDGER_LIVE ? XSEG_BLOCK_LIVE : XSEG_BLOCK_PENDING);
+                     block->state == LEDGER_LIVE ? XSEG_BLOCK_ALLOCATED : XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(info.device, 0);
     const struct xseg_pool *pool = world->ledger.pool[block->pool].pool;
     assert_ptr_equal(info.pool, block->lent ? NULL : pool);
@@ -441,12 +441,12 @@ void world_check(struct world *world, bool audit)
         return;
     check_device(world, audit);
     for (unsigned i = 1; i < ledger->pools; i++) {
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
         where.pool = ledger->pool[i].pool;
         if (where.pool != NULL)
-            assert_int_equal(xseg_stats(world->allocator, &where, &stats), XSEG_OK);
+            assert_int_equal(xseg_stats_get(world->allocator, &where, &stats), XSEG_OK);
         else
             assert_int_equal(ledger->pool[i].holders, 0);
         check_stats(&stats, ledger, i);

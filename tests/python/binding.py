@@ -43,7 +43,7 @@ class Allocators(Case):
             block = allocator.allocate(100 * MIB)
             self.assertEqual(block.pointer % 512, 0)
             self.assertEqual((block.size, block.device, block.stream), (100 * MIB, 0, 0))
-            self.assertEqual(block.info().state, xseg.BlockState.LIVE)
+            self.assertEqual(block.info().state, xseg.BlockState.ALLOCATED)
             self.assertEqual(block.info().requested, 100 * MIB)
             self.assertEqual(allocator.statistics().allocated_bytes.large.current, 100 * MIB)
             block.free()
@@ -122,7 +122,7 @@ class Allocators(Case):
         with self.assertRaisesRegex(xseg.NoMemoryError, "hold 81920.00|81920.00 MiB") as refusal:
             allocator.allocate(1 << 50)
         self.assertIsInstance(refusal.exception, MemoryError)
-        with self.assertRaises(xseg.NotLiveError):
+        with self.assertRaises(xseg.NotAllocatedError):
             allocator.block_at(4096)
         allocator.configure("expandable_segments:False")
         machine.simulator.xseg_sim_fail(b"cuMemAlloc", 1, 1)
@@ -210,7 +210,7 @@ class Allocators(Case):
         self.assertEqual(explained.reserved, allocator.statistics().reserved_bytes.all.current)
         self.assertEqual(sum(one.bytes for one in explained.reasons), explained.reserved)
         self.assertEqual({one.kind for one in explained.reasons}, {xseg.ReasonKind.LIVE, xseg.ReasonKind.POLICY})
-        walked = [one for one in allocator.walk() if one.state == xseg.BlockState.LIVE]
+        walked = [one for one in allocator.walk() if one.state == xseg.BlockState.ALLOCATED]
         self.assertEqual([one.base for one in walked], sorted(block.pointer for block in blocks))
 
     def test_statistics_start_again(self):
@@ -335,7 +335,7 @@ class Streams(StreamCase):
         block.use(other)
         other.launch()
         block.free()
-        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING)
+        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING_FREE)
         other.finish()
         self.allocator.passed(other)
         self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.CACHED)
@@ -349,7 +349,7 @@ class Streams(StreamCase):
         block = self.allocator.allocate(30 * MIB, stream=own)
         address = block.pointer
         block.free(after=[event])
-        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING)
+        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING_FREE)
         other.finish()
         machine.checked("cuEventDestroy_v2", event)
         with self.allocator.allocate(30 * MIB, stream=own) as again:
@@ -362,7 +362,7 @@ class Streams(StreamCase):
         machine.simulator.xseg_sim_fail(b"cuEventRecord", 1, 1)
         with self.assertRaises(xseg.DriverError):
             block.free()
-        self.assertEqual(block.info().state, xseg.BlockState.LIVE)
+        self.assertEqual(block.info().state, xseg.BlockState.ALLOCATED)
         block.free()
 
     def test_streams_of_many_libraries_are_understood(self):
@@ -579,7 +579,7 @@ class Arguments(Case):
 
     def test_the_greatest_integers_reach_the_library(self):
         self.assertRaises(xseg.NoMemoryError, self.allocator.allocate, (1 << 64) - 1)
-        self.assertRaises(xseg.NotLiveError, self.allocator.block_at, (1 << 64) - 1)
+        self.assertRaises(xseg.NotAllocatedError, self.allocator.block_at, (1 << 64) - 1)
         self.assertRaisesRegex(xseg.ArgumentError, "device", self.allocator.statistics, (1 << 31) - 1)
 
     def test_strings_with_a_nul_are_rejected(self):
@@ -614,7 +614,7 @@ class Copies(Case):
                     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: copy.deepcopy([one])):
                         with self.subTest(type(owner)), self.assertRaisesRegex(TypeError, "cannot be copied or pickled"):
                             duplicate(owner)
-            self.assertEqual(block.info().state, xseg.BlockState.LIVE)
+            self.assertEqual(block.info().state, xseg.BlockState.ALLOCATED)
 
 
 class Callbacks(Case):

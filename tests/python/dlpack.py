@@ -156,7 +156,7 @@ class Arrays(unittest.TestCase):
         other.launch()
         address = block.pointer
         block.free()
-        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING)
+        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING_FREE)
         other.finish()
         for stream in (own, other):
             self.allocator.stream_gone(stream)
@@ -208,7 +208,7 @@ class Arrays(unittest.TestCase):
         block.free()
         for use in (lambda: block.__cuda_array_interface__, block.__dlpack__, lambda: block.__dlpack__(stream=-1), block.info, block.pin,
                     block.unpin, lambda: block.use(None)):
-            with self.assertRaisesRegex(xseg.NotLiveError, "the block was freed"):
+            with self.assertRaisesRegex(xseg.NotAllocatedError, "the block was freed"):
                 use()
         block.free()
         empty = self.allocator.allocate(0)

@@ -51,7 +51,7 @@ class Layout(unittest.TestCase):
 
     def test_what_is_not_zero_to_start_from_is_what_the_headers_say(self):
         for name, kind in structures().items():
-            macro = {"xseg_where": "XSEG_WHERE_ANY"}.get(name, name.upper() + "_INIT")
+            macro = {"xseg_scope": "XSEG_SCOPE_ALL"}.get(name, name.upper() + "_INIT")
             if not re.search(rf"#define {macro}\b", "".join(
                     path.read_text() for path in (cases.ROOT / "include/xseg").glob("*.h"))):
                 continue
@@ -78,17 +78,17 @@ class Layout(unittest.TestCase):
 
     def test_records_have_every_member_of_their_structure(self):
         for record, kind, others in (
-                (_records.Stat, _structs.xseg_stat, set()), (_records.Trimmed, _structs.xseg_trimmed, set()),
+                (_records.Stat, _structs.xseg_stat, set()), (_records.Trimmed, _structs.xseg_trim_result, set()),
                 (_records.Limits, _structs.xseg_limit_values, {"has_fraction", "has_rejection_fraction"}),
                 (_records.Key, _structs.xseg_key, set()),
                 (_records.Statistics, _structs.xseg_statistics, set()), (_records.Reason, _structs.xseg_reason, set()),
-                (_records.Explained, _structs.xseg_explained, {"reasons"}),
+                (_records.Explained, _structs.xseg_explain_result, {"reasons"}),
                 (_records.BlockInfo, _structs.xseg_block_info, set()),
                 (_records.DriverCall, _structs.xseg_driver_call, set()),
-                (_records.DeviceFigures, _structs.xseg_device_figures, set()),
+                (_records.DeviceFigures, _structs.xseg_device_stats, set()),
                 (_records.RangeInfo, _structs.xseg_range_info, set()),
                 (_records.BudgetEntry, _structs.xseg_budget_entry, set())):
-            members = {name for name, _ in kind._fields_} - {"struct_bytes"}
+            members = {name for name, _ in kind._fields_} - {"struct_size"}
             self.assertEqual(set(record._fields) ^ members, others)
         self.assertEqual([f"XSEG_REASON_{one.name}" for one in _records.ReasonKind],
                          [name for name in vars(_structs) if name.startswith("XSEG_REASON_")])

@@ -84,11 +84,11 @@ class Cupy(Case):
         array = cupy.allocator(3 * MIB)
         self.assertEqual((array.mem.size, array.mem.device_id), (3 * MIB, 0))
         found = self.allocator.block_at(array.ptr)
-        self.assertEqual((found.state, found.stream), (xseg.BlockState.LIVE, self.stream.number))
+        self.assertEqual((found.state, found.stream), (xseg.BlockState.ALLOCATED, self.stream.number))
         part = MemoryPointer(array.mem, MIB)
         address = array.ptr
         del array
-        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.LIVE)
+        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.ALLOCATED)
         del part
         gc.collect()
         self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.CACHED)
@@ -113,7 +113,7 @@ class Rmm(Case):
             free, pointer = call(30 * MIB, self.stream)
             found = self.allocator.block_at(pointer)
             self.assertEqual((found.state, found.stream, found.requested),
-                             (xseg.BlockState.LIVE, self.stream.number, 30 * MIB))
+                             (xseg.BlockState.ALLOCATED, self.stream.number, 30 * MIB))
             free()
             self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.CACHED)
 
@@ -122,7 +122,7 @@ class Rmm(Case):
             free, pointer = call(30 * MIB, self.stream)
             self.other.launch()
             free(self.other)
-            self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.PENDING)
+            self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.PENDING_FREE)
             self.other.finish()
             self.allocator.passed(self.other)
 
@@ -134,9 +134,9 @@ class Rmm(Case):
                 with self.assertRaises(xseg.ArgumentError):
                     free(rejected)
                 gc.collect()
-                self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.LIVE)
+                self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.ALLOCATED)
             free(self.other)
-            self.assertNotEqual(self.allocator.block_at(pointer).state, xseg.BlockState.LIVE)
+            self.assertNotEqual(self.allocator.block_at(pointer).state, xseg.BlockState.ALLOCATED)
 
     def test_memory_whose_free_is_rejected_stays_allocated(self):
         free, pointer = self.resource.new(30 * MIB, self.stream)
@@ -144,7 +144,7 @@ class Rmm(Case):
         with self.assertRaises(xseg.DriverError):
             free(self.other)
         gc.collect()
-        self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.LIVE)
+        self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.ALLOCATED)
         free(self.other)
 
     def test_alignment_is_kept(self):

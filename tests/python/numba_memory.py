@@ -33,7 +33,7 @@ class Arrays(unittest.TestCase):
         array = cuda.to_device(numpy.arange(1 << 20, dtype=numpy.int32))
         self.assertEqual(self.live(), before + 1)
         found = self.allocator.block_at(int(array.device_ctypes_pointer.value))
-        self.assertEqual((found.state, found.requested), (xseg.BlockState.LIVE, 4 << 20))
+        self.assertEqual((found.state, found.requested), (xseg.BlockState.ALLOCATED, 4 << 20))
         self.assertEqual(array.copy_to_host().sum(), (1 << 20) * ((1 << 20) - 1) // 2)
         del array
         self.assertEqual(self.live(), before)
@@ -46,7 +46,7 @@ class Arrays(unittest.TestCase):
                         machine.FOREVER)
         del array
         gc.collect()
-        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING)
+        self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING_FREE)
         stream.synchronize()
         again = cuda.device_array(8 << 20, dtype=numpy.uint8)
         self.assertEqual(int(again.device_ctypes_pointer.value), address)

@@ -237,7 +237,7 @@ class Endings(Case):
         number = one.handle
         del one
         gc.collect()
-        _library.call("xseg_range_let_go", number, 0, PAGE, 0)
+        _library.call("xseg_range_unhold", number, 0, PAGE, 0)
         _library.call("xseg_range_release", number)
 
     def test_an_exception_is_not_hidden_by_what_is_committed(self):
@@ -354,7 +354,7 @@ sys.setswitchinterval(1e-5)
 allocator = xseg.open("expandable_segments:True,page_cache_mb:0", log=lambda level, line: heard.append("log"))
 calls = {name: fields[name](lambda _, what, name=name: heard.append(name)) for name in ("trace", "came", "leaving")}
 observer, number = _records.structure(_structs.xseg_observer, **calls), ctypes.c_uint64()
-_library.call("xseg_observe", allocator.handle, ctypes.byref(observer), ctypes.byref(number))
+_library.call("xseg_observer_add", allocator.handle, ctypes.byref(observer), ctypes.byref(number))
 keeping, pointer, everything = ctypes.PyDLL(_library.path()), ctypes.c_void_p(), _records.where()
 for name in ("xseg_alloc", "xseg_free", "xseg_trim"):
     getattr(keeping, name).argtypes = _functions.FUNCTIONS[name][1]
@@ -376,7 +376,7 @@ for _ in range(200):
     assert keeping.xseg_trim(allocator.handle, ctypes.byref(everything), None, None) == 0
 done.set()
 thread.join()
-_library.call("xseg_unobserve", allocator.handle, number)
+_library.call("xseg_observer_remove", allocator.handle, number)
 print(sorted(set(heard)))
 """
         self.assertEqual(cases.said(program)[0], "['came', 'leaving', 'log', 'trace']\n")

@@ -123,7 +123,7 @@ class Registrations(unittest.TestCase):
         self.assertEqual(self.allocator.trim().returned, 20 * MIB)
 
     def test_errors_are_the_library_s(self):
-        with self.assertRaises(xseg.NotLiveError):
+        with self.assertRaises(xseg.NotAllocatedError):
             self.register(1 << 40, MIB)
         with self.assertRaises(xseg.ArgumentError):
             self.allocator.dmabuf(0, MIB)

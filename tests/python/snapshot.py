@@ -25,7 +25,7 @@ from xseg import _library
 sys.path.insert(0, str(ROOT / "tests/support"))
 import take_back  # noqa: E402  pylint: disable=wrong-import-position
 
-STATES = {xseg.BlockState.LIVE: "active_allocated", xseg.BlockState.PENDING: "active_pending_free",
+STATES = {xseg.BlockState.ALLOCATED: "active_allocated", xseg.BlockState.PENDING_FREE: "active_pending_free",
           xseg.BlockState.CACHED: "inactive"}
 ALL = "expandable_segments:True,history:all,history_stacks:all"
 

@@ -159,7 +159,7 @@ static void work_on_a_block(struct worker *worker)
     for (unsigned i = 0; ptr != NULL && i < STREAMS; i++) {
         if (below(worker, 2) == 0)
             continue;
-        require_ok(xseg_use(worker->shared->allocator, ptr, worker->stream[i]));
+        require_ok(xseg_record_stream(worker->shared->allocator, ptr, worker->stream[i]));
         require_ok(xseg_sim_launch_on(worker->stream[i], below(worker, 8) == 0 ? UINT64_MAX : 20000,
                                       (uint64_t)(uintptr_t)ptr, bytes));
     }
@@ -211,9 +211,9 @@ static void fill_capture(struct worker *worker)
         wait_for(other, stream);
         if (ptr == NULL)
             continue;
-        require_ok(xseg_block(allocator, ptr, &info));
+        require_ok(xseg_block_query(allocator, ptr, &info));
         require(info.pool == worker->pool && info.stream == stream);
-        require_ok(xseg_use(allocator, ptr, other));
+        require_ok(xseg_record_stream(allocator, ptr, other));
         require(xseg_sim_launch(other, 1000) == XSEG_OK);
         if (i % 3 == 0)
             leave(worker, ptr);
@@ -246,7 +246,7 @@ static void change_stream(struct worker *worker)
 {
     xseg_stream *stream = &worker->stream[below(worker, STREAMS)];
 
-    require_ok(xseg_stream_gone(worker->shared->allocator, 0, *stream));
+    require_ok(xseg_stream_retire(worker->shared->allocator, 0, *stream));
     require(cuStreamDestroy_v2(*stream) == 0);
     require(cuStreamCreate(stream, 1) == 0);
 }
@@ -259,7 +259,7 @@ static void change_pool(struct worker *worker)
 
 static void trim(struct worker *worker)
 {
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     how.wait = below(worker, 2) == 0;
@@ -295,7 +295,7 @@ static void *work(void *self)
             capture(worker);
     }
     for (unsigned i = 0; i < STREAMS; i++) {
-        require_ok(xseg_stream_gone(worker->shared->allocator, 0, worker->stream[i]));
+        require_ok(xseg_stream_retire(worker->shared->allocator, 0, worker->stream[i]));
         require(cuStreamDestroy_v2(worker->stream[i]) == 0);
     }
     require_ok(xseg_pool_release(worker->pool));
@@ -314,7 +314,7 @@ static void expect_what_is_left(const struct shared *shared)
         if (ptr == NULL)
             continue;
         const struct xseg_block_info info = scene_block(shared->allocator, ptr);
-        assert_int_equal(info.state, XSEG_BLOCK_LIVE);
+        assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
         assert_ptr_equal(info.base, ptr);
         expect_signed(ptr);
         if (HAS_BYTES)

@@ -88,7 +88,7 @@ static xseg_stream settle(struct xseg_allocator *allocator, void *live[2])
 static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream, const void *live,
                            void **first)
 {
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
     const xseg_stream heir = scene_stream();
     *first = scene_alloc(allocator, 1000, heir);
@@ -98,7 +98,7 @@ static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream,
 
 static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
 }
 
@@ -134,7 +134,7 @@ static void a_free_goes_on_while_its_stream_goes(void **state)
         pthread_t thread;
 
         if (round == 10)
-            assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+            assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
         close_gate();
         assert_int_equal(pthread_create(&thread, NULL, free_one, &party), 0);
         wait_for_gate();
@@ -146,7 +146,7 @@ static void a_free_goes_on_while_its_stream_goes(void **state)
         end_stream(allocator, stream);
     }
     assert_true(entries > 20);
-    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
     scene_close(allocator);
 }
 
@@ -179,7 +179,7 @@ static void memory_is_told_of_while_its_stream_goes(void **state)
     (void)state;
     observer.context = &told;
     observer.leaving = stop;
-    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     for (unsigned round = 0; round < 20; round++) {
         void *live[2], *more[4], *first;
         xseg_stream stream = settle(allocator, live);
@@ -202,7 +202,7 @@ static void memory_is_told_of_while_its_stream_goes(void **state)
         scene_free(allocator, first);
         end_stream(allocator, stream);
     }
-    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
     scene_close(allocator);
 }
 
@@ -227,7 +227,7 @@ static void expect(xseg_status status, const char *what)
 
     if (status == XSEG_OK)
         return;
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     print_message("%s: %s\n", what, text);
     abort();
 }
@@ -243,7 +243,7 @@ static void free_block(struct shared *shared, void *ptr, bool is_used)
     if (ptr == NULL)
         return;
     if (is_used)
-        expect(xseg_use(shared->allocator, ptr, shared->side), "use");
+        expect(xseg_record_stream(shared->allocator, ptr, shared->side), "use");
     expect(xseg_free(shared->allocator, ptr), "free");
 }
 
@@ -277,7 +277,7 @@ static void *come_and_go(void *self)
             free_block(shared, atomic_exchange(&shared->slot[random % SLOTS], ptr),
                        random / 64 % 2);
         }
-        expect(xseg_stream_gone(shared->allocator, 0, stream), "gone");
+        expect(xseg_stream_retire(shared->allocator, 0, stream), "gone");
         scene_stream_destroy(stream);
     }
     atomic_fetch_sub(&shared->comers, 1);
@@ -309,21 +309,21 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return block->bytes != 0;
 }
 
-static void look_at_all(struct shared *shared, const struct xseg_where *where)
+static void look_at_all(struct shared *shared, const struct xseg_scope *where)
 {
-    struct xseg_explained explained = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result explained = XSEG_EXPLAIN_RESULT_INIT;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
-    expect(xseg_mappings(shared->allocator, where, see_mapping, NULL), "mappings");
-    expect(xseg_walk(shared->allocator, where, see_block, NULL), "walk");
-    expect(xseg_stats(shared->allocator, where, &stats), "stats");
+    expect(xseg_for_each_mapping(shared->allocator, where, see_mapping, NULL), "mappings");
+    expect(xseg_for_each_block(shared->allocator, where, see_block, NULL), "walk");
+    expect(xseg_stats_get(shared->allocator, where, &stats), "stats");
     expect(xseg_explain(shared->allocator, where, NULL, NULL, &explained), "explain");
 }
 
 static void *reconcile(void *self)
 {
     struct shared *shared = self;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     const struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
     where.device = 0;
@@ -334,8 +334,8 @@ static void *reconcile(void *self)
         where.pool = i % 2 == 0 ? NULL : shared->pool;
         look_at_all(shared, &where);
         /* Somebody may have freed and trimmed it. */
-        if (ptr != NULL && xseg_block(shared->allocator, ptr, &info) != XSEG_OK)
-            info.state = XSEG_BLOCK_HOLE;
+        if (ptr != NULL && xseg_block_query(shared->allocator, ptr, &info) != XSEG_OK)
+            info.state = XSEG_BLOCK_UNMAPPED;
         if (i % 8 == 0)
             expect(xseg_trim(shared->allocator, NULL, &how, NULL), "trim");
     }
@@ -355,11 +355,11 @@ static void observe(struct shared *shared)
 
     observer.context = &shared->entries;
     observer.trace = trace;
-    assert_int_equal(xseg_observe(shared->allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
     observer.trace = NULL;
     observer.context = &shared->told;
     observer.leaving = observer.came = count_notice;
-    assert_int_equal(xseg_observe(shared->allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
 }
 
 /* Two threads come with streams, one frees, one looks. */

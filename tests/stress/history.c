@@ -192,7 +192,7 @@ static void *do_anything(void *self)
         if (what == 4)
             worker->failures += xseg_history_label(allocator, NULL, NULL) != XSEG_OK;
         if (what == 5)
-            worker->failures += xseg_free(allocator, (char *)*at + 1) != XSEG_ERR_NOT_LIVE;
+            worker->failures += xseg_free(allocator, (char *)*at + 1) != XSEG_ERR_NOT_ALLOCATED;
     }
     for (unsigned i = 0; i < HELD; i++)
         if (held[i] != NULL)
@@ -244,8 +244,8 @@ static void *switch_all(void *self)
     while (!atomic_load(&worker->stage->over)) {
         const uint64_t what = draw_next(&worker->random);
 
-        worker->failures += xseg_configure(worker->stage->allocator,
-                                           configs[what / 8 % COUNT_OF(configs)]) != XSEG_OK;
+        worker->failures += xseg_config_set(worker->stage->allocator,
+                                            configs[what / 8 % COUNT_OF(configs)]) != XSEG_OK;
         if (what % 8 == 0)
             worker->failures += xseg_history_set_hook(worker->stage->allocator,
                                                       what / 8 % 3 == 0 ? NULL : &hook) != XSEG_OK;
@@ -362,7 +362,7 @@ static void *label_anew(void *self)
         worker->failures += xseg_history_label(allocator, "a scope", &before) != XSEG_OK;
         worker->failures += xseg_history_label(allocator, text, NULL) != XSEG_OK;
         if (*at != NULL) {
-            worker->failures += xseg_block(allocator, *at, &info) != XSEG_OK;
+            worker->failures += xseg_block_query(allocator, *at, &info) != XSEG_OK;
             worker->failures += !is_right(info.label, info.requested);
             worker->failures += xseg_free(allocator, *at) != XSEG_OK;
         }
@@ -391,7 +391,7 @@ static bool see_label(void *context, const struct xseg_history_entry *entry)
 
 static bool see_block(void *context, const struct xseg_block_info *block)
 {
-    if (block->state == XSEG_BLOCK_LIVE && block->label != NULL) {
+    if (block->state == XSEG_BLOCK_ALLOCATED && block->label != NULL) {
         assert_true(is_right(block->label, block->requested));
         ++*(uint64_t *)context;
     }
@@ -409,8 +409,8 @@ static void labels_stay_right_while_threads_give_new_ones(void **state)
     stage.worker[1].stream = scene_stream();
     start(&stage, thread, label_anew);
     for (; atomic_load(&stage.running) > 0; looks++) {
-        assert_int_equal(xseg_history_walk(stage.allocator, -1, see_label, &seen, NULL), XSEG_OK);
-        assert_int_equal(xseg_walk(stage.allocator, NULL, see_block, &seen), XSEG_OK);
+        assert_int_equal(xseg_for_each_event(stage.allocator, -1, see_label, &seen, NULL), XSEG_OK);
+        assert_int_equal(xseg_for_each_block(stage.allocator, NULL, see_block, &seen), XSEG_OK);
         (void)usleep(2000);
     }
     finish(&stage, thread);

@@ -104,7 +104,7 @@ static void *run(void *self)
     return NULL;
 }
 
-static bool free_spare(void *context, const struct xseg_shortage *shortage)
+static bool free_spare(void *context, const struct xseg_oom_info *shortage)
 {
     struct fight *fight = context;
     void *spare = atomic_exchange(&fight->spare, NULL);
@@ -142,7 +142,7 @@ static void play(const char *config, bool observed, unsigned rounds)
     observer.short_of_memory = free_spare;
     observer.trace = count;
     if (observed)
-        assert_int_equal(xseg_observe(fight.allocator, &observer, &id), XSEG_OK);
+        assert_int_equal(xseg_observer_add(fight.allocator, &observer, &id), XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++) {
         fighter[i] = (struct fighter){.fight = &fight,
                                       .stream = scene_stream(),
@@ -153,7 +153,7 @@ static void play(const char *config, bool observed, unsigned rounds)
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     if (observed)
-        assert_int_equal(xseg_unobserve(fight.allocator, id), XSEG_OK);
+        assert_int_equal(xseg_observer_remove(fight.allocator, id), XSEG_OK);
     void *spare = atomic_load(&fight.spare);
     if (spare != NULL)
         scene_free(fight.allocator, spare);

@@ -154,7 +154,7 @@ static void *work(void *self)
             abort();
         if (what == 1)
             pause_and_resume(shared);
-        if (what == 2 && xseg_mappings(shared->allocator, NULL, look, NULL) != XSEG_OK)
+        if (what == 2 && xseg_for_each_mapping(shared->allocator, NULL, look, NULL) != XSEG_OK)
             abort();
         if (what >= 3 && what < 8)
             pin(worker, slot);
@@ -181,7 +181,7 @@ static void set_up(struct shared *shared, const char *config)
     observer.context = shared;
     observer.leaving = leaving;
     observer.came = came;
-    assert_int_equal(xseg_observe(shared->allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
 }
 
 static void play(const char *config, unsigned rounds)
@@ -208,13 +208,13 @@ static void play(const char *config, unsigned rounds)
                 scene_free(shared->allocator, worker[i].slot[k]);
     (void)!xseg_pool_resume(shared->pool);
     /* What is noted is what is there. */
-    assert_int_equal(xseg_mappings(shared->allocator, NULL, is_noted, shared), XSEG_OK);
+    assert_int_equal(xseg_for_each_mapping(shared->allocator, NULL, is_noted, shared), XSEG_OK);
     for (size_t i = 0; i < GRANULES; i++)
         assert_int_equal(shared->mapped[i], 0);
     assert_true(shared->told > 100);
     print_message("# %u notices, %u pauses\n", shared->told, shared->paused);
     /* The record was taken apart by the comparison. */
-    assert_int_equal(xseg_unobserve(shared->allocator, 1), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(shared->allocator, 1), XSEG_OK);
     scene_close(shared->allocator);
     free(worker);
     free(shared);

@@ -232,7 +232,7 @@ static bool count(void *context, const struct xseg_block_info *block)
 static void query(struct worker *worker)
 {
     struct shared *shared = worker->shared;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
 
@@ -240,7 +240,7 @@ static void query(struct worker *worker)
     const struct entry *entry = shared->recent[below(worker, RECENT)];
     if (entry != NULL) {
         where.pool = entry->pool;
-        require(xseg_stats(shared->allocator, &where, &stats) == XSEG_OK);
+        require(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
         require(stats.allocation[0].current < 1000000);
         require(xseg_limits(shared->allocator, &where, NULL, &limits) == XSEG_OK);
         atomic_fetch_add(&shared->read, 1);
@@ -256,14 +256,14 @@ static void *look(void *self)
     struct shared *shared = worker->shared;
 
     while (makers_work(shared, 2)) {
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
         uint64_t bytes = 0;
 
-        require(xseg_walk(shared->allocator, &where, count, &bytes) == XSEG_OK);
+        require(xseg_for_each_block(shared->allocator, &where, count, &bytes) == XSEG_OK);
         query(worker);
         where.device = 0;
-        require(xseg_stats(shared->allocator, &where, &stats) == XSEG_OK);
+        require(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
     }
     end(worker);
     return NULL;

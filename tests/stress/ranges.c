@@ -160,7 +160,7 @@ static void share(struct worker *worker, unsigned at)
 
     expect(pthread_mutex_lock(&shared->lock) == 0);
     if (shared->has[from]) {
-        status = xseg_range_share(range, at * PAGE, PAGE, shared->common, from * PAGE);
+        status = xseg_range_alias(range, at * PAGE, PAGE, shared->common, from * PAGE);
         if (status == XSEG_OK)
             worker->tag[at] = worker->common_tag[at] = *word_of(range, at);
         /* The granule may be one that leaves. */
@@ -183,7 +183,7 @@ static void hold_or_let_go(struct worker *worker, unsigned at)
         worker->holds[at] += status == XSEG_OK;
         return;
     }
-    expect(xseg_range_let_go(range, at * PAGE, PAGE, shared->stream[worker->number]) == XSEG_OK);
+    expect(xseg_range_unhold(range, at * PAGE, PAGE, shared->stream[worker->number]) == XSEG_OK);
     worker->holds[at]--;
 }
 
@@ -286,14 +286,14 @@ static void *trim(void *self)
     while (atomic_load(&shared->running) > 0) {
         struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
 
         how.wait = below(worker, 4) == 0;
         where.device = 0;
         expect(xseg_trim(shared->allocator, NULL, &how, NULL) == XSEG_OK);
         xseg_sim_advance(below(worker, 2) * 50000);
         expect(xseg_tick(shared->allocator, 1000) == XSEG_OK);
-        expect(xseg_stats(shared->allocator, &where, &stats) == XSEG_OK);
+        expect(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
         expect(stats.reserved_bytes[0].current <= stats.device_bytes);
         (void)sched_yield();
     }
@@ -384,7 +384,7 @@ static void play(const char *config, uint64_t memory)
     observer.context = shared;
     observer.leaving = leaving;
     observer.came = came;
-    assert_int_equal(xseg_observe(shared->allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
     for (unsigned i = 0; i < COUNT_OF(run); i++) {
         worker[i] = (struct worker){
             .shared = shared, .number = i, .random = UINT64_C(88172645463325252) + i * 1000003U};
@@ -398,7 +398,7 @@ static void play(const char *config, uint64_t memory)
                   shared->told);
     assert_true(shared->commits > shared->rounds / 4 && shared->shares > 10 && shared->told > 100);
     assert_true(shared->pauses > shared->rounds / 400);
-    assert_int_equal(xseg_unobserve(shared->allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(shared->allocator, id), XSEG_OK);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
     for (unsigned i = 0; i < WORKERS; i++)

@@ -149,8 +149,8 @@ static void touch_slot(struct worker *worker)
     if (slot->ptr == NULL || is_evicted(worker, slot))
         return;
     if (stream != slot->stream)
-        CHECK(xseg_use(worker->service->allocator, slot->ptr, worker->service->stream[stream]) ==
-              XSEG_OK);
+        CHECK(xseg_record_stream(worker->service->allocator, slot->ptr,
+                                 worker->service->stream[stream]) == XSEG_OK);
     queue_work(worker, slot, stream);
 }
 
@@ -188,9 +188,9 @@ static void tick(struct worker *worker)
 
 static void trim(struct worker *worker)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     how.wait = below(worker, 20) == 0;
     how.leave_bytes = below(worker, 2) == 0 ? below(worker, MEMORY) : 0;
@@ -229,14 +229,14 @@ static void configure(struct worker *worker)
         "hard_limit_mb:1000000",
     };
 
-    CHECK(xseg_configure(worker->service->allocator, strings[below(worker, COUNT_OF(strings))]) ==
+    CHECK(xseg_config_set(worker->service->allocator, strings[below(worker, COUNT_OF(strings))]) ==
           XSEG_OK);
 }
 
 static void set_limits(struct worker *worker)
 {
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     limits.keep_bytes = below(worker, 100) * MIB;
@@ -364,25 +364,25 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 static void look(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     uint64_t left = 1 + below(worker, 300);
 
     where.device = 0;
-    CHECK(xseg_stats(allocator, &where, &stats) == XSEG_OK);
+    CHECK(xseg_stats_get(allocator, &where, &stats) == XSEG_OK);
     /* Pages may move between two arenas while they are added up. */
     CHECK(stats.reserved_bytes[0].current <= 2 * MEMORY);
     CHECK(xseg_explain(allocator, NULL, NULL, NULL, &sums) == XSEG_OK);
     CHECK(sums.reserved == sums.live + sums.pending + sums.busy + sums.pool + sums.pinned +
                                sums.capture + sums.stream + sums.floor + sums.decay + sums.policy +
                                sums.exported + sums.registered);
-    CHECK(xseg_walk(allocator, NULL, see_block, &left) == XSEG_OK);
+    CHECK(xseg_for_each_block(allocator, NULL, see_block, &left) == XSEG_OK);
 }
 
 static void prewarm(struct worker *worker)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     where.one_stream = true;
@@ -406,7 +406,7 @@ static void use_brief_stream(struct worker *worker)
         CHECK(xseg_free(allocator, slot.ptr) == XSEG_OK);
     }
     CHECK(is_answer(status));
-    CHECK(xseg_stream_gone(allocator, 0, worker->brief) == XSEG_OK);
+    CHECK(xseg_stream_retire(allocator, 0, worker->brief) == XSEG_OK);
     scene_stream_destroy(worker->brief);
 }
 

@@ -67,7 +67,8 @@ static void alloc_block(struct worker *worker)
         abort();
     atomic_fetch_add(&shared->allocated, 1);
     if (next_random(worker) % 8 == 0 &&
-        xseg_use(shared->allocator, ptr, shared->stream[next_random(worker) % THREADS]) != XSEG_OK)
+        xseg_record_stream(shared->allocator, ptr, shared->stream[next_random(worker) % THREADS]) !=
+            XSEG_OK)
         abort();
     free_block(shared, atomic_exchange(&shared->slot[next_random(worker) % SLOTS], ptr));
 }
@@ -91,35 +92,36 @@ static void *disturb(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     for (unsigned i = 0; i < shared->rounds / 100; i++) {
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
         struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
         struct xseg_trim_options trim = XSEG_TRIM_OPTIONS_INIT;
-        struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+        struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
         char text[512];
 
         trim.wait = i % 2 == 0;
         if (xseg_trim(shared->allocator, NULL, &trim, &done) != XSEG_OK ||
-            xseg_stats(shared->allocator, &where, &stats) != XSEG_OK ||
-            xseg_configure(shared->allocator,
-                           i % 16 < 8 ? "expandable_segments:True" : "expandable_segments:False") !=
-                XSEG_OK ||
-            xseg_configuration(shared->allocator, text, sizeof(text), NULL) != XSEG_OK)
+            xseg_stats_get(shared->allocator, &where, &stats) != XSEG_OK ||
+            xseg_config_set(shared->allocator, i % 16 < 8
+                                                   ? "expandable_segments:True"
+                                                   : "expandable_segments:False") != XSEG_OK ||
+            xseg_config_get(shared->allocator, text, sizeof(text), NULL) != XSEG_OK)
             abort();
         if (done.returned > 8 * GIB || done.kept_partial > 8 * GIB || done.kept_busy > 8 * GIB ||
             done.kept_pending > 8 * GIB || done.kept_refused != 0)
             abort();
         char *ptr = atomic_load(&shared->slot[next_random(worker) % SLOTS]);
         /* An address that is no start: looked up and refused while segments grow and end. */
-        if (ptr != NULL && xseg_free(shared->allocator, ptr + 13 * MIB + 7) != XSEG_ERR_NOT_LIVE)
+        if (ptr != NULL &&
+            xseg_free(shared->allocator, ptr + 13 * MIB + 7) != XSEG_ERR_NOT_ALLOCATED)
             abort();
         if (ptr != NULL) {
-            const xseg_status status = xseg_block(shared->allocator, ptr, &info);
+            const xseg_status status = xseg_block_query(shared->allocator, ptr, &info);
 
-            if (status != XSEG_OK && status != XSEG_ERR_NOT_LIVE)
+            if (status != XSEG_OK && status != XSEG_ERR_NOT_ALLOCATED)
                 abort();
         }
         if (xseg_sim_launch(shared->stream[next_random(worker) % THREADS], 5000) != XSEG_OK)
@@ -246,13 +248,13 @@ struct growing {
 static void *read_all_the_time(void *self)
 {
     struct growing *growing = self;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     while (!atomic_load(&growing->is_over)) {
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
-        if (xseg_stats(growing->allocator, &where, &stats) != XSEG_OK || stats.host_bytes > GIB)
+        if (xseg_stats_get(growing->allocator, &where, &stats) != XSEG_OK || stats.host_bytes > GIB)
             abort();
     }
     return NULL;
@@ -297,7 +299,7 @@ static void free_once(struct twice *twice)
 {
     const xseg_status status = xseg_free(twice->allocator, atomic_load(&twice->ptr));
 
-    if (status != XSEG_OK && status != XSEG_ERR_NOT_LIVE)
+    if (status != XSEG_OK && status != XSEG_ERR_NOT_ALLOCATED)
         abort();
     atomic_fetch_add(status == XSEG_OK ? &twice->freed : &twice->refused, 1);
 }
@@ -342,9 +344,9 @@ static void two_free_the_same(void **state)
     assert_int_equal(pthread_create(&thread, NULL, free_what_is_there, &twice), 0);
     for (unsigned i = 0; i < 2000; i++) {
         if (i % 100 == 0)
-            assert_int_equal(xseg_configure(twice.allocator, i % 200 == 0
-                                                                 ? "expandable_segments:False"
-                                                                 : "expandable_segments:True"),
+            assert_int_equal(xseg_config_set(twice.allocator, i % 200 == 0
+                                                                  ? "expandable_segments:False"
+                                                                  : "expandable_segments:True"),
                              XSEG_OK);
         let_two_free(&twice, scene_alloc(twice.allocator, bytes[i % COUNT_OF(bytes)], NULL));
         if (i % 32 == 0)

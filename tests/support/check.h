@@ -13,7 +13,7 @@
     do {                                                                                \
         if (!(cond)) {                                                                  \
             char text_[512] = "";                                                       \
-            (void)xseg_error_text(text_, sizeof(text_));                                \
+            (void)xseg_error_message(text_, sizeof(text_));                             \
             (void)fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #cond, text_); \
             abort();                                                                    \
         }                                                                               \

@@ -106,7 +106,7 @@ static inline void assert_said(const char *words)
 {
     char text[2048];
 
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     if (strstr(text, words) == NULL)
         fail_msg("\"%s\" does not say \"%s\"", text, words);
 }

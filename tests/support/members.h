@@ -118,7 +118,7 @@ static inline xseg_status member_fork(void)
 
     if (child == 0) {
         const bool is_refused = xseg_alloc(member.allocator, 0, MIB, NULL, &block) != XSEG_OK &&
-                                xseg_configure(member.allocator, "budget_share:1") != XSEG_OK &&
+                                xseg_config_set(member.allocator, "budget_share:1") != XSEG_OK &&
                                 xseg_close(member.allocator) != XSEG_OK;
 
         /* What is wiped in a child looks like a leak to a sanitizer. */
@@ -163,7 +163,7 @@ static inline xseg_status member_obey(const struct member_order *order)
     case 'T':
         return member_insist_twice(order->bytes);
     case 'C':
-        return xseg_configure(member.allocator, order->text);
+        return xseg_config_set(member.allocator, order->text);
     case 'F':
         return member_fork();
     case 'm':
@@ -178,7 +178,7 @@ static inline xseg_status member_obey(const struct member_order *order)
 static inline void member_answer(int socket, const struct member_order *order)
 {
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct member_answer answer = {0};
     const uint64_t begin = member_clock(), creates = xseg_sim_calls("cuMemCreate");
 
@@ -186,14 +186,14 @@ static inline void member_answer(int socket, const struct member_order *order)
     answer.ns = member_clock() - begin;
     answer.creates = xseg_sim_calls("cuMemCreate") - creates;
     if (answer.status != XSEG_OK)
-        (void)xseg_error_text(answer.text, sizeof(answer.text));
+        (void)xseg_error_message(answer.text, sizeof(answer.text));
     (void)pthread_mutex_lock(&member.lock);
     if (answer.status == XSEG_OK)
         (void)snprintf(answer.text, sizeof(answer.text), "%s", member.line);
     answer.lines = member.lines;
     (void)pthread_mutex_unlock(&member.lock);
     where.device = 0;
-    if (xseg_stats(member.allocator, &where, &stats) != XSEG_OK)
+    if (xseg_stats_get(member.allocator, &where, &stats) != XSEG_OK)
         _exit(3);
     answer.taken = stats.physical_bytes;
     answer.allocated = stats.allocated_bytes[XSEG_STAT_ALL].current;

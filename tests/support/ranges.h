@@ -62,7 +62,7 @@ static inline void decommit(struct xseg_range *range, unsigned first, unsigned c
 static inline void share(struct xseg_range *to, unsigned first, struct xseg_range *from,
                          unsigned at)
 {
-    assert_int_equal(xseg_range_share(to, first * PAGE, PAGE, from, at * PAGE), XSEG_OK);
+    assert_int_equal(xseg_range_alias(to, first * PAGE, PAGE, from, at * PAGE), XSEG_OK);
 }
 
 /* Release a range, what leaves of it as well. */

@@ -24,7 +24,7 @@ static inline bool recorded_add(void *context, const struct xseg_history_entry *
         recorded->entry = realloc(recorded->entry, recorded->room * sizeof(*entry));
         assert_non_null(recorded->entry);
     }
-    assert_int_equal(entry->struct_bytes, sizeof(*entry));
+    assert_int_equal(entry->struct_size, sizeof(*entry));
     recorded->entry[recorded->count++] = *entry;
     return true;
 }
@@ -35,7 +35,8 @@ static inline struct recorded recorded_walk(struct xseg_allocator *allocator, in
     struct recorded recorded = {.summary = XSEG_HISTORY_SUMMARY_INIT};
 
     assert_int_equal(
-        xseg_history_walk(allocator, device, recorded_add, &recorded, &recorded.summary), XSEG_OK);
+        xseg_for_each_event(allocator, device, recorded_add, &recorded, &recorded.summary),
+        XSEG_OK);
     assert_int_equal(recorded.summary.events, recorded.count);
     for (size_t i = 1; i < recorded.count; i++)
         assert_true(recorded.entry[i].time_ns >= recorded.entry[i - 1].time_ns);
@@ -46,7 +47,7 @@ static inline struct recorded recorded_walk(struct xseg_allocator *allocator, in
 static inline struct xseg_history_entry recorded_only(const struct recorded *recorded,
                                                       enum xseg_history_action action)
 {
-    struct xseg_history_entry found = {.struct_bytes = 0};
+    struct xseg_history_entry found = {.struct_size = 0};
     unsigned count = 0;
 
     for (size_t i = 0; i < recorded->count; i++)

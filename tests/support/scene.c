@@ -49,8 +49,8 @@ static void expect_ok(xseg_status status, const char *what)
 
     if (status == XSEG_OK)
         return;
-    (void)xseg_error_text(text, sizeof(text));
-    fail_msg("%s: %s: %s", what, xseg_status_text(status), text);
+    (void)xseg_error_message(text, sizeof(text));
+    fail_msg("%s: %s: %s", what, xseg_status_name(status), text);
 }
 
 static void hear(void *context, enum xseg_log_level level, const char *line)
@@ -166,11 +166,11 @@ void scene_empty_cache(struct xseg_allocator *allocator)
 
 struct xseg_statistics scene_stats(struct xseg_allocator *allocator)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.device = 0;
-    expect_ok(xseg_stats(allocator, &where, &stats), "stats");
+    expect_ok(xseg_stats_get(allocator, &where, &stats), "stats");
     return stats;
 }
 
@@ -178,7 +178,7 @@ struct xseg_block_info scene_block(struct xseg_allocator *allocator, const void 
 {
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
 
-    expect_ok(xseg_block(allocator, address, &info), "block");
+    expect_ok(xseg_block_query(allocator, address, &info), "block");
     return info;
 }
 
@@ -315,7 +315,7 @@ void scene_expect_error(xseg_status got, xseg_status want, const char *word)
     char text[1024];
 
     assert_int_equal(got, want);
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     if (strstr(text, word) == NULL)
         fail_msg("\"%s\" does not say \"%s\"", text, word);
 }

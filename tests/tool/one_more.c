@@ -51,8 +51,8 @@ static void expect(xseg_status status, const char *what)
 
     if (status == XSEG_OK)
         return;
-    (void)xseg_error_text(text, sizeof(text));
-    (void)fprintf(stderr, "%s: %s: %s\n", what, xseg_status_text(status), text);
+    (void)xseg_error_message(text, sizeof(text));
+    (void)fprintf(stderr, "%s: %s: %s\n", what, xseg_status_name(status), text);
     exit(2);
 }
 
@@ -95,7 +95,7 @@ static void passing_stream(unsigned at)
     for (unsigned kind = 0; kind < 2; kind++)
         expect(xseg_free(allocator, allocate(NULL, kind == 0 ? 4096 : 4 * MIB, stream)),
                "xseg_free");
-    expect(xseg_stream_gone(allocator, 0, stream), "xseg_stream_gone");
+    expect(xseg_stream_retire(allocator, 0, stream), "xseg_stream_retire");
     expect_driver(cuStreamDestroy_v2(stream), "cuStreamDestroy");
 }
 
@@ -163,7 +163,7 @@ static void observer(unsigned at)
 
     (void)at;
     wanted.leaving = leaving;
-    expect(xseg_observe(allocator, &wanted, &id), "xseg_observe");
+    expect(xseg_observer_add(allocator, &wanted, &id), "xseg_observer_add");
 }
 
 /* An export of a block of its own. */
@@ -366,12 +366,12 @@ static void open_machine(const char *config, uint64_t memory_bytes)
 
 static uint64_t host_bytes(void)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats;
 
-    stats.struct_bytes = sizeof(stats);
+    stats.struct_size = sizeof(stats);
     where.device = 0;
-    expect(xseg_stats(allocator, &where, &stats), "xseg_stats");
+    expect(xseg_stats_get(allocator, &where, &stats), "xseg_stats_get");
     return stats.host_bytes;
 }
 

@@ -94,7 +94,7 @@ int main(void)
         const long answer = serve(line);
 
         if (answer < 0)
-            (void)xseg_error_text(text, sizeof(text));
+            (void)xseg_error_message(text, sizeof(text));
         (void)printf("%ld %s\n", answer, answer < 0 ? text : "");
         (void)fflush(stdout);
     }

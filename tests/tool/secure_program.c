@@ -26,10 +26,10 @@ int main(int count, char **arguments)
     options.driver = count > 1 ? arguments[1] : NULL;
     options.log = print_warning;
     if (xseg_open(NULL, &options, &allocator) != XSEG_OK) {
-        (void)xseg_error_text(text, sizeof(text));
+        (void)xseg_error_message(text, sizeof(text));
         (void)printf("error %s\n", text);
         return 1;
     }
-    (void)printf("source %s\n", xseg_configuration_source(allocator));
+    (void)printf("source %s\n", xseg_config_source(allocator));
     return xseg_close(allocator) != XSEG_OK;
 }

@@ -186,7 +186,7 @@ def case_locks():
     fields, number = dict(_structs.xseg_observer._fields_), ctypes.c_uint64()
     calls = {name: fields[name](lambda _, what, name=name: heard.append(name)) for name in ("came", "leaving", "trace")}
     observer, library = _records.structure(_structs.xseg_observer, **calls), xseg.torch.allocator().handle
-    _library.call("xseg_observe", library, ctypes.byref(observer), ctypes.byref(number))
+    _library.call("xseg_observer_add", library, ctypes.byref(observer), ctypes.byref(number))
     done, ready = threading.Event(), threading.Event()
 
     def work():
@@ -204,7 +204,7 @@ def case_locks():
         torch.cuda.empty_cache()
     done.set()
     thread.join()
-    _library.call("xseg_unobserve", library, number)
+    _library.call("xseg_observer_remove", library, number)
     expect(set(heard) == {"came", "leaving", "trace"}, set(heard))
 
 

@@ -54,9 +54,9 @@ static void set_up(struct fixture *f)
     f->live = XSEG_CONTAINER(f->arena->extents.next, struct xseg_extent, link)->first;
     f->cached = f->live->next;
     f->hole = f->cached->next->next;
-    assert_int_equal(f->live->state, XSEG_BLOCK_LIVE);
+    assert_int_equal(f->live->state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(f->cached->state, XSEG_BLOCK_CACHED);
-    assert_int_equal(f->hole->state, XSEG_BLOCK_HOLE);
+    assert_int_equal(f->hole->state, XSEG_BLOCK_UNMAPPED);
 }
 
 /* Whole again, or the audit says what is not. */
@@ -109,10 +109,10 @@ static void neighbours_that_should_be_one_are_found(void **state)
     set_up(&f);
     f.live->state = XSEG_BLOCK_CACHED;
     expect(&f, "BLK-2");
-    f.live->state = XSEG_BLOCK_LIVE;
-    f.hole->prev->state = XSEG_BLOCK_HOLE;
+    f.live->state = XSEG_BLOCK_ALLOCATED;
+    f.hole->prev->state = XSEG_BLOCK_UNMAPPED;
     expect(&f, "BLK-2");
-    f.hole->prev->state = XSEG_BLOCK_LIVE;
+    f.hole->prev->state = XSEG_BLOCK_ALLOCATED;
     tear_down(&f);
 }
 

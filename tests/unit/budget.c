@@ -108,7 +108,7 @@ static bool count_device(void *context, const struct xseg_budget_entry *entry)
 static struct xseg_allocator *open_devices(unsigned devices, struct scene_heard *heard)
 {
     const struct xseg_sim_settings machine = {
-        .struct_bytes = sizeof(machine), .devices = devices, .memory_bytes = 8 * MIB};
+        .struct_size = sizeof(machine), .devices = devices, .memory_bytes = 8 * MIB};
     char config[256];
 
     assert_int_equal(xseg_sim_reset(&machine), XSEG_OK);
@@ -127,7 +127,7 @@ static void each_of_64_devices_is_a_member(void **state)
     (void)state;
     for (int i = 0; i < DEVICES; i++)
         assert_int_equal(xseg_alloc(allocator, i, 4096, NULL, &block[i]), XSEG_OK);
-    assert_int_equal(xseg_budget_look(ledger_path, count_device, &seen_devices), XSEG_OK);
+    assert_int_equal(xseg_budget_members(ledger_path, count_device, &seen_devices), XSEG_OK);
     assert_int_equal(seen_devices, DEVICES);
     for (int i = 0; i < DEVICES; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -199,7 +199,7 @@ static void a_device_without_a_part_waits_for_no_process(void **state)
         assert_int_equal(metric(allocator, "xseg_budget_member", 0), 1);
         expect_no_part(allocator, &heard, way == 0 ? "no UUID is reported" : "room for 64 devices");
         assert_int_equal(xseg_free(allocator, block), XSEG_OK);
-        assert_int_equal(xseg_configure(allocator, "share_budget:none"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "share_budget:none"), XSEG_OK);
         assert_int_equal(metric(allocator, "xseg_budget_member", 0), -1);
         nameless = -1;
         scene_close(allocator);
@@ -226,7 +226,7 @@ static void a_process_without_a_slot_joins_later(void **state)
     assert_int_equal(metric(allocator, "xseg_budget_wanted_bytes", 0), -1);
     xseg_ledger_close(&many[20]);
     /* Turns are rare with the longest time; a turn a millisecond later is due. */
-    assert_int_equal(xseg_configure(allocator, "budget_return_ms:8"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "budget_return_ms:8"), XSEG_OK);
     for (unsigned tries = 0; tries < 3000 && metric(allocator, "xseg_budget_member", 0) != 1;
          tries++)
         (void)usleep(10000);

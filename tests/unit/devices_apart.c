@@ -101,7 +101,7 @@ static void play_round(struct worker *worker, unsigned round)
     expect(status == XSEG_OK);
     worker->commits++;
     expect_rights(worker, address_of(range, first));
-    expect(xseg_range_share(range, (first + 2) * PAGE, PAGE, range, first * PAGE) == XSEG_OK);
+    expect(xseg_range_alias(range, (first + 2) * PAGE, PAGE, range, first * PAGE) == XSEG_OK);
     expect_rights(worker, address_of(range, first + 2));
     expect(xseg_sim_launch_on(worker->stream, 1000, address_of(range, first), 3 * PAGE) == XSEG_OK);
     expect(xseg_range_decommit(range, first * PAGE, 3 * PAGE, worker->stream) == XSEG_OK);
@@ -145,18 +145,18 @@ static void play_lost(struct worker *worker)
 
 static void play_usual(struct worker *worker)
 {
-    struct xseg_device_figures figures[DEVICES];
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_device_stats figures[DEVICES];
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     size_t count = 0;
 
     where.device = worker->device;
     for (unsigned round = 0; round < ROUNDS; round++) {
         play_round(worker, round);
-        expect(xseg_devices(worker->machine->allocator, figures, sizeof(figures[0]), DEVICES,
-                            &count) == XSEG_OK &&
+        expect(xseg_device_stats_get(worker->machine->allocator, figures, sizeof(figures[0]),
+                                     DEVICES, &count) == XSEG_OK &&
                count == DEVICES);
-        expect(xseg_stats(worker->machine->allocator, &where, &stats) == XSEG_OK);
+        expect(xseg_stats_get(worker->machine->allocator, &where, &stats) == XSEG_OK);
         expect(xseg_range_prepare(worker->machine->range[worker->device], PAGE) == XSEG_OK ||
                fates[worker->device] == FULL);
         expect(xseg_trim(worker->machine->allocator, &where, NULL, NULL) == XSEG_OK);
@@ -320,7 +320,7 @@ static void observed(void **state)
     open_machine(&machine, true);
     observer.context = &machine;
     observer.came = came;
-    assert_int_equal(xseg_observe(machine.allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(machine.allocator, &observer, &id), XSEG_OK);
     start(&machine, worker, thread, true);
     while (!atomic_load(&machine.is_stopped))
         (void)sched_yield();
@@ -331,7 +331,7 @@ static void observed(void **state)
     atomic_store(&machine.may_go, true);
     join(thread, true);
     assert_int_equal(worker[0].commits, ROUNDS);
-    assert_int_equal(xseg_unobserve(machine.allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(machine.allocator, id), XSEG_OK);
     close_machine(&machine, worker);
 }
 

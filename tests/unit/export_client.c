@@ -142,8 +142,8 @@ static void an_exporter_that_breaks_the_protocol_is_refused(void **state)
         {"exporter reports: www", XSEG_ERR_DRIVER, 3, PAGE, 0, 0, 77, .replies = 1},
         {"exporter reports: www", XSEG_ERR_DRIVER, 3, PAGE, 3, 3, (uint32_t)XSEG_ERR_FORKED,
          .replies = 1},
-        {"exporter reports: www", XSEG_ERR_NOT_LIVE, 3, PAGE, 0, 0, (uint32_t)XSEG_ERR_NOT_LIVE,
-         .replies = 1},
+        {"exporter reports: www", XSEG_ERR_NOT_ALLOCATED, 3, PAGE, 0, 0,
+         (uint32_t)XSEG_ERR_NOT_ALLOCATED, .replies = 1},
     };
 
     (void)state;

@@ -232,7 +232,7 @@ static void the_audit_can_fail(void **state)
         xseg_free_index_insert(&f->free_index, &f->block[i]);
     }
     assert_true(xseg_free_index_audit(&f->free_index, &finding));
-    f->block[0].state = XSEG_BLOCK_LIVE;
+    f->block[0].state = XSEG_BLOCK_ALLOCATED;
     expect(f, "INDEX-2");
     f->block[0].state = XSEG_BLOCK_CACHED;
     f->block[9].lower = &f->block[7];

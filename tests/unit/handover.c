@@ -232,7 +232,7 @@ static void a_text_stays_until_it_is_noted(void **state)
     assert_int_equal(xseg_history_label(allocator, "another", NULL), XSEG_OK);
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(annotates, NULL), 0);
-    assert_int_equal(xseg_history_walk(allocator, 0, note_text, text, NULL), XSEG_OK);
+    assert_int_equal(xseg_for_each_event(allocator, 0, note_text, text, NULL), XSEG_OK);
     assert_string_equal(text, "an annotation");
     scene_close(allocator);
 }
@@ -287,7 +287,7 @@ static void *unobserve(void *self)
 {
     struct watched *watched = self;
 
-    assert_int_equal(xseg_unobserve(watched->allocator, watched->id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(watched->allocator, watched->id), XSEG_OK);
     atomic_store(&watched->has_ended, true);
     return NULL;
 }
@@ -304,7 +304,7 @@ static void an_unobserve_waits_for_calls_under_way(void **state)
     reset();
     observer.context = &watched;
     observer.trace = park_first;
-    assert_int_equal(xseg_observe(allocator, &observer, &watched.id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &watched.id), XSEG_OK);
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
     const unsigned before = atomic_load(&cond_waits), calls = atomic_load(&watched.calls);

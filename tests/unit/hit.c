@@ -128,7 +128,7 @@ static void expect_hits(struct xseg_allocator *allocator, xseg_stream stream, bo
 
 static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
 }
 
@@ -204,8 +204,8 @@ static void classic_requests_take_it(void **state)
         warm(allocator, NULL);
         expect_hits(allocator, NULL, true);
         /* What is cached so serves expandable requests as well. */
-        assert_int_equal(xseg_configure(allocator, i == 0 ? "expandable_segments:True"
-                                                          : "expandable_segments:False"),
+        assert_int_equal(xseg_config_set(allocator, i == 0 ? "expandable_segments:True"
+                                                           : "expandable_segments:False"),
                          XSEG_OK);
         expect_hits(allocator, NULL, true);
         scene_close(allocator);
@@ -218,7 +218,7 @@ static void classic_requests_leave_expandable_memory_alone(void **state)
 
     (void)state;
     warm(allocator, NULL);
-    assert_int_equal(xseg_configure(allocator, "expandable_segments:False"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
     expect_hits(allocator, NULL, false);
     expect_hits(allocator, NULL, true);
     scene_close(allocator);
@@ -246,7 +246,7 @@ static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
     expect_hits(allocator, NULL, true);
 
     void *used = scene_alloc(allocator, SMALL, NULL);
-    assert_int_equal(xseg_use(allocator, used, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, used, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
     scene_free(allocator, used);
     expect_hits(allocator, NULL, true);
@@ -256,7 +256,7 @@ static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
     expect_hits(allocator, NULL, true);
     assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 0);
 
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     assert_false(hits(allocator, 0, SMALL, stream));
     scene_stream_destroy(stream);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
@@ -319,7 +319,7 @@ static void requests_for_a_pool_take_it(void **state)
     scene_graph_destroy(scene_capture_end(other, stream));
 
     void *used = scene_alloc(allocator, SMALL, NULL);
-    assert_int_equal(xseg_use(allocator, used, stream), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, used, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
     scene_free(allocator, used);
     expect_hits_in(allocator, pool, false);
@@ -363,18 +363,20 @@ static void only_live_blocks_are_freed(void **state)
 
     (void)state;
     assert_int_equal(xseg_free(allocator, NULL), XSEG_OK);
-    scene_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_LIVE, "not memory");
+    scene_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_ALLOCATED, "not memory");
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         char *ptr = scene_alloc(allocator, sizes[i], NULL);
         char *end = ptr + (sizes[i] + 511) / 512 * 512;
 
-        scene_expect_error(xseg_free(allocator, ptr + 1), XSEG_ERR_NOT_LIVE, "give its start");
-        scene_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_LIVE, "give its start");
-        scene_expect_error(xseg_free(allocator, end), XSEG_ERR_NOT_LIVE, "");       /* cached */
-        scene_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_LIVE, ""); /* a hole */
+        scene_expect_error(xseg_free(allocator, ptr + 1), XSEG_ERR_NOT_ALLOCATED, "give its start");
+        scene_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
+                           "give its start");
+        scene_expect_error(xseg_free(allocator, end), XSEG_ERR_NOT_ALLOCATED, ""); /* cached */
+        scene_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_ALLOCATED,
+                           ""); /* a hole */
         assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
         scene_free(allocator, ptr);
-        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_LIVE, "cached");
+        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
     }
     scene_close(allocator);
 }
@@ -464,8 +466,9 @@ static void step_use(struct programme *programme)
 
     if (programme->count == 0)
         return;
-    assert_int_equal(xseg_use(programme->allocator, programme->held[below(programme->count)], user),
-                     XSEG_OK);
+    assert_int_equal(
+        xseg_record_stream(programme->allocator, programme->held[below(programme->count)], user),
+        XSEG_OK);
     if (below(2) == 0)
         assert_int_equal(xseg_sim_launch(user, UINT64_MAX), XSEG_OK);
 }
@@ -477,7 +480,7 @@ static void step_rarely(struct programme *programme, const char *const *config, 
 
     switch (below(4)) {
     case 0:
-        assert_int_equal(xseg_configure(programme->allocator, config[below(configs)]), XSEG_OK);
+        assert_int_equal(xseg_config_set(programme->allocator, config[below(configs)]), XSEG_OK);
         break;
     case 1:
         assert_int_equal(xseg_trim(programme->allocator, NULL, &how, NULL), XSEG_OK);

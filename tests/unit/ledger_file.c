@@ -204,7 +204,7 @@ static void files_of_other_modes_are_refused(void **state)
         if (geteuid() == 0 && (chmod(ledger_folder, 0711) != 0 || seteuid(65534) != 0))
             _exit(0);
         status = xseg_ledger_open(&ledger, ledger_path);
-        (void)xseg_error_text(text, sizeof(text));
+        (void)xseg_error_message(text, sizeof(text));
         _exit(status == XSEG_ERR_FILE && strstr(text, "let this process") != NULL ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);

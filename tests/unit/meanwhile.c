@@ -123,7 +123,7 @@ static void count_end(void *context, const struct xseg_statistics *last)
 {
     unsigned *times = context;
 
-    assert_int_equal(last->struct_bytes, sizeof(*last));
+    assert_int_equal(last->struct_size, sizeof(*last));
     ++*times;
 }
 

@@ -224,7 +224,7 @@ static void without_the_key_there_is_none(void **state)
     (void)state;
     assert_int_equal(xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator)), 0);
     assert_int_equal(xseg_origins_host_bytes(extent), 0);
-    assert_int_equal(xseg_configure(allocator, "history:state"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
     assert_true(xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator)) > 0);
     const uint64_t before = scene_stats(allocator).host_bytes;
     scene_free(allocator, ptr);
@@ -246,7 +246,7 @@ static void without_the_key_words_take_nothing(void **state)
     (void)state;
     request.bytes = 3000;
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(xseg_configure(allocator, i < 2 ? "block_user:False" : "block_user:True"),
+        assert_int_equal(xseg_config_set(allocator, i < 2 ? "block_user:False" : "block_user:True"),
                          XSEG_OK);
         request.user = i == 0 ? NULL : &request;
         assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);

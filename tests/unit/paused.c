@@ -111,7 +111,7 @@ static void see(void *self, const struct xseg_snapshot_watched *block)
 {
     struct trace *trace = self;
 
-    if (block->is == XSEG_BLOCK_LIVE)
+    if (block->is == XSEG_BLOCK_ALLOCATED)
         trace->seen[(block->base - PLACE) / UNIT] = 'x';
 }
 
@@ -251,9 +251,9 @@ static void a_pause_older_than_the_events_lasts_from_the_first(void **state)
     add(&trace, XSEG_HISTORY_RESUME, 0, 10);
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 3, 1);
     add_run(&trace, 0, 10, false);
-    add_block(&trace, 0, 1, XSEG_BLOCK_LIVE);
+    add_block(&trace, 0, 1, XSEG_BLOCK_ALLOCATED);
     add_block(&trace, 1, 8, XSEG_BLOCK_CACHED);
-    add_block(&trace, 9, 1, XSEG_BLOCK_PENDING);
+    add_block(&trace, 9, 1, XSEG_BLOCK_PENDING_FREE);
     find(&trace);
     expect_shown(&trace, "0111");
     /* Blocks of which no event tells are as they are at the end. */
@@ -274,7 +274,7 @@ static void a_pool_that_stays_paused(void **state)
         add(&trace, XSEG_HISTORY_FREE_COMPLETED, 3, 1);
         add(&trace, XSEG_HISTORY_ALLOC, 9, 1);
         add_run(&trace, 0, 8, true);
-        add_block(&trace, 0, 1, XSEG_BLOCK_LIVE);
+        add_block(&trace, 0, 1, XSEG_BLOCK_ALLOCATED);
         add_block(&trace, 1, 7, XSEG_BLOCK_CACHED);
         find(&trace);
         assert_int_equal(trace.paused.count, 1);
@@ -309,7 +309,7 @@ static void a_pool_that_ended_while_it_was_paused(void **state)
 static void count_block(void *self, const struct xseg_snapshot_watched *block)
 {
     assert_int_not_equal(block->is, XSEG_BLOCK_CACHED);
-    *(size_t *)self -= block->is == XSEG_BLOCK_PENDING;
+    *(size_t *)self -= block->is == XSEG_BLOCK_PENDING_FREE;
     ++*(size_t *)self;
 }
 

@@ -45,15 +45,15 @@ WRAP(xseg_alloc, CALL,
      (struct xseg_allocator * allocator, int device, size_t bytes, xseg_stream stream, void **out),
      (allocator, device, bytes, stream, out))
 WRAP(xseg_free, CALL, (struct xseg_allocator * allocator, void *block), (allocator, block))
-WRAP(xseg_use, CALL, (struct xseg_allocator * allocator, void *block, xseg_stream stream),
+WRAP(xseg_record_stream, CALL, (struct xseg_allocator * allocator, void *block, xseg_stream stream),
      (allocator, block, stream))
 WRAP(xseg_trim, CALL,
-     (struct xseg_allocator * allocator, const struct xseg_where *where,
-      const struct xseg_trim_options *trim, struct xseg_trimmed *out),
+     (struct xseg_allocator * allocator, const struct xseg_scope *where,
+      const struct xseg_trim_options *trim, struct xseg_trim_result *out),
      (allocator, where, trim, out))
 WRAP(xseg_tick, TICK, (struct xseg_allocator * allocator, uint64_t budget), (allocator, budget))
-WRAP(xseg_stats, ACCOUNTING,
-     (struct xseg_allocator * allocator, const struct xseg_where *where,
+WRAP(xseg_stats_get, ACCOUNTING,
+     (struct xseg_allocator * allocator, const struct xseg_scope *where,
       struct xseg_statistics *out),
      (allocator, where, out))
 WRAP(xseg_driver_calls, ACCOUNTING,

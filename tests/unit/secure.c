@@ -68,7 +68,7 @@ static void the_defaults_hold_and_one_line_says_so(void **state)
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     for (unsigned i = 0; i < 2; i++) {
         assert_int_equal(try_open(scene_driver(), &heard, &allocator), XSEG_OK);
-        assert_string_equal(xseg_configuration_source(allocator), "default");
+        assert_string_equal(xseg_config_source(allocator), "default");
         scene_close(allocator);
         assert_int_equal(heard.count, 1);
     }
@@ -89,7 +89,7 @@ static void the_driver_is_the_usual_one(void **state)
         scene_close(allocator); /* this machine has it */
         return;
     }
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     assert_null(strstr(text, "/no/such/driver"));
     assert_non_null(strstr(text, "libcuda.so.1"));
 }

@@ -93,21 +93,21 @@ static void what_changes_the_answers_drops_it(void **state)
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
 
-    assert_int_equal(xseg_configure(allocator, "max_split_size_mb:30"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "max_split_size_mb:30"), XSEG_OK);
     assert_false(has(allocator, NULL) || has(allocator, stream));
     warm(allocator, NULL);
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
 
-    assert_int_equal(xseg_observe(allocator, &observer, &id), XSEG_OK);
+    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     warm(allocator, NULL);
     assert_false(has(allocator, NULL));
     assert_true(traced > 0);
-    assert_int_equal(xseg_unobserve(allocator, id), XSEG_OK);
+    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
     warm(allocator, NULL);
     warm(allocator, stream);
 
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     assert_false(has(allocator, stream));
     assert_true(has(allocator, NULL));
     scene_stream_destroy(stream);
@@ -157,7 +157,7 @@ static void streams_may_share_a_place(void **state)
         assert_true(with > 100 && with <= XSEG_SHORTCUTS);
     }
     for (unsigned i = 0; i < MANY; i++) {
-        assert_int_equal(xseg_stream_gone(allocator, 0, stream[i]), XSEG_OK);
+        assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
         assert_false(has(allocator, stream[i]));
         scene_stream_destroy(stream[i]);
     }
@@ -218,7 +218,7 @@ static void where_nothing_is_wiped_there_is_none(void **state)
     allocator->shortcuts.are_wiped = false;
     allocator->frees_are_wiped = false;
     xseg_fork_fini(&allocator->fork);
-    assert_int_equal(xseg_configure(allocator, "expandable_segments:True"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);
     warm(allocator, NULL);
     assert_false(has(allocator, NULL));
     void *live = scene_alloc(allocator, BYTES, NULL);

@@ -308,8 +308,8 @@ static void a_bad_scene_changes_nothing(void **state)
     settings.costs = "cheap";
     expect_refused(xseg_sim_reset(&settings), "costs \"cheap\"");
     settings = small_machine();
-    settings.struct_bytes--;
-    expect_refused(xseg_sim_reset(&settings), "struct_bytes is");
+    settings.struct_size--;
+    expect_refused(xseg_sim_reset(&settings), "struct_size is");
     ASSERT_OK(cuMemRelease(memory));
     settings = small_machine();
     settings.devices = 64;

@@ -259,8 +259,8 @@ static void bad_faults_in_full_are_refused(void)
     fault.error = 0;
     expect_refused(xseg_sim_fault_set(0, &fault), "from 1");
     fault = fault_in("cuMemCreate", 1);
-    fault.struct_bytes--;
-    expect_refused(xseg_sim_fault_set(0, &fault), "struct_bytes");
+    fault.struct_size--;
+    expect_refused(xseg_sim_fault_set(0, &fault), "struct_size");
 }
 
 /* A driver does not survive a fork; a fresh machine does not mind. */

@@ -139,7 +139,7 @@ static void wrong_tracts_are_found(void **state)
     expect(&f, NULL);
     isolated->state = XSEG_BLOCK_TRACT;
     expect(&f, "TRACT-1");
-    isolated->state = XSEG_BLOCK_LIVE;
+    isolated->state = XSEG_BLOCK_ALLOCATED;
     expect_bit(&f, &xseg_cells_word(f.cells, f.live)->record, f.live, "TRACT-2");
     xseg_tree_remove(&f.extent->records, isolated);
     xseg_tree_insert(&f.extent->records, isolated);
@@ -150,7 +150,7 @@ static void wrong_tracts_are_found(void **state)
     expect(&f, NULL);
     scene_free(f.allocator, f.held[1]);
     assert_ptr_equal(f.extent->first->next->next, NULL);
-    assert_int_equal(f.extent->first->next->state, XSEG_BLOCK_HOLE);
+    assert_int_equal(f.extent->first->next->state, XSEG_BLOCK_UNMAPPED);
     f.held[1] = scene_alloc(f.allocator, MIB, NULL);
     tear_down(&f);
 }

@@ -12,7 +12,7 @@ static struct xseg_known_stream *known(struct xseg_allocator *allocator, xseg_st
 
 static void leave(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
 }
 
@@ -24,7 +24,7 @@ static void the_next_stream_gets_the_entry_of_one_that_is_gone(void **state)
     void *shared = scene_alloc(allocator, 3 * MIB, NULL);
 
     (void)state;
-    assert_int_equal(xseg_use(allocator, shared, idle), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, shared, idle), XSEG_OK);
     scene_free(allocator, shared);
     scene_free(allocator, scene_alloc(allocator, 3 * MIB, busy));
     struct xseg_known_stream *const of_idle = known(allocator, idle);
@@ -59,26 +59,26 @@ static void a_use_ends_with_its_stream(void **state)
     void *ptr = scene_alloc(allocator, 3 * MIB, NULL);
 
     (void)state;
-    assert_int_equal(xseg_use(allocator, ptr, old), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, old), XSEG_OK);
     struct xseg_known_stream *const entry = known(allocator, old);
     leave(allocator, old);
     const xseg_stream young = scene_stream();
     void *other = scene_alloc(allocator, 3 * MIB, NULL);
-    assert_int_equal(xseg_use(allocator, other, young), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, other, young), XSEG_OK);
     assert_ptr_equal(known(allocator, young), entry);
     assert_int_equal(xseg_sim_launch(young, UINT64_MAX), XSEG_OK);
     scene_free(allocator, other);
     scene_free(allocator, ptr);
     scene_free(allocator, scene_alloc(allocator, 512, NULL));
     assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(scene_block(allocator, other).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, other).state, XSEG_BLOCK_PENDING_FREE);
 
     /* The new stream's own uses of the same block are noted as such. */
     ptr = scene_alloc(allocator, 3 * MIB, NULL);
-    assert_int_equal(xseg_use(allocator, ptr, young), XSEG_OK);
+    assert_int_equal(xseg_record_stream(allocator, ptr, young), XSEG_OK);
     scene_free(allocator, ptr);
     scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING);
+    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_finish(young), XSEG_OK);
     leave(allocator, young);
     scene_empty_cache(allocator);
@@ -99,7 +99,7 @@ static void whoever_still_works_holds_up_nobody(void **state)
         busy[i] = scene_stream();
         scene_free(allocator, scene_alloc(allocator, 512, busy[i]));
         assert_int_equal(xseg_sim_launch(busy[i], UINT64_MAX), XSEG_OK);
-        assert_int_equal(xseg_stream_gone(allocator, 0, busy[i]), XSEG_OK);
+        assert_int_equal(xseg_stream_retire(allocator, 0, busy[i]), XSEG_OK);
     }
     const xseg_stream last = scene_stream();
     scene_free(allocator, scene_alloc(allocator, 512, last));

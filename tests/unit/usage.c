@@ -223,7 +223,7 @@ static void more_pools_than_rows(void **state)
 
     (void)state;
     void *const guarded = scene_alloc(allocator, 3 * MIB, NULL);
-    assert_int_equal(xseg_configure(allocator, "unmap_on_free:False,expandable_segments:True"),
+    assert_int_equal(xseg_config_set(allocator, "unmap_on_free:False,expandable_segments:True"),
                      XSEG_OK);
     for (unsigned i = 0; i < POOLS; i++) {
         pool[i] = make_pool(allocator, i);
@@ -231,7 +231,7 @@ static void more_pools_than_rows(void **state)
         void *const freed = scene_alloc_in(allocator, pool[i], (i + 2) * MIB / 4, NULL);
         if (i % 3 != 0) {
             scene_work(allocator, stream, freed);
-            assert_int_equal(xseg_use(allocator, freed, stream), XSEG_OK);
+            assert_int_equal(xseg_record_stream(allocator, freed, stream), XSEG_OK);
         }
         scene_free(allocator, freed);
     }
@@ -258,7 +258,7 @@ static void more_pools_than_rows(void **state)
         scene_free(allocator, kept[i]);
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
     }
-    assert_int_equal(xseg_stream_gone(allocator, 0, stream), XSEG_OK);
+    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     scene_stream_destroy(stream);
     scene_close(allocator);
 }

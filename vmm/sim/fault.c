@@ -112,9 +112,9 @@ static bool can_stop(const char *call)
 
 static xseg_status check(const struct xseg_sim_fault *wanted)
 {
-    if (wanted->struct_bytes != sizeof(*wanted))
-        return sim_refuse(XSEG_ERR_ARGUMENT, "struct_bytes is %zu: start from XSEG_SIM_FAULT_INIT",
-                          wanted->struct_bytes);
+    if (wanted->struct_size != sizeof(*wanted))
+        return sim_refuse(XSEG_ERR_ARGUMENT, "struct_size is %zu: start from XSEG_SIM_FAULT_INIT",
+                          wanted->struct_size);
     if (wanted->error == CUDA_SUCCESS || wanted->nth == 0)
         return sim_refuse(XSEG_ERR_ARGUMENT, "nth and error are counted from 1: 0 is no failure");
     if (wanted->halfway != 0 && !can_stop(wanted->call))

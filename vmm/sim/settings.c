@@ -48,10 +48,10 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
     struct sim_scene wanted = default_scene();
     char why[WHY_BYTES];
 
-    if (settings->struct_bytes != sizeof(*settings))
+    if (settings->struct_size != sizeof(*settings))
         return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "struct_bytes is %zu: start from XSEG_SIM_SETTINGS_INIT",
-                          settings->struct_bytes);
+                          "struct_size is %zu: start from XSEG_SIM_SETTINGS_INIT",
+                          settings->struct_size);
     if (settings->devices != 0)
         wanted.devices = settings->devices;
     if (settings->memory_bytes != 0)

@@ -186,7 +186,7 @@ static bool open_allocator(struct xseg_allocator **out)
     if (status == XSEG_OK)
         return true;
     if (is_first) {
-        (void)xseg_error_text(text, sizeof(text));
+        (void)xseg_error_message(text, sizeof(text));
         (void)fprintf(
             stderr, "xseg: memory comes from CUDA itself, since no allocator could be opened: %s\n",
             text);
@@ -240,7 +240,7 @@ static struct device *acquire_open(int device)
 
 static bool free_visited(void *context, const struct xseg_block_info *block)
 {
-    if (block->state == XSEG_BLOCK_LIVE)
+    if (block->state == XSEG_BLOCK_ALLOCATED)
         (void)!xseg_free(context, block->base);
     return true;
 }
@@ -258,7 +258,7 @@ void device_reset_begin(int device)
     wait_for_users(at);
     if (!has_context(cu, at, device))
         return;
-    (void)!xseg_walk(at->allocator, NULL, free_visited, at->allocator);
+    (void)!xseg_for_each_block(at->allocator, NULL, free_visited, at->allocator);
     /* An allocator that does not close is abandoned; its context is about to be destroyed. */
     (void)!xseg_close(at->allocator);
     (void)cu->stream_destroy(at->own);
@@ -344,7 +344,7 @@ void device_retire_stream(xseg_stream stream)
 
         if (!at)
             continue;
-        const xseg_status status = xseg_stream_gone(at->allocator, device, stream);
+        const xseg_status status = xseg_stream_retire(at->allocator, device, stream);
         release(at);
         /* The handle may be reused for another stream, which must not get memory that this stream still uses. */
         if (status != XSEG_OK && status != XSEG_ERR_BUSY)
@@ -378,13 +378,13 @@ enum ownership device_find(void *ptr, int *device)
         at = acquire_unchecked(*device);
         if (!at)
             continue;
-        const bool is_found = xseg_block(at->allocator, ptr, &info) == XSEG_OK;
+        const bool is_found = xseg_block_query(at->allocator, ptr, &info) == XSEG_OK;
         const bool is_here = is_found && check_context(at, *device);
         release(at);
         if (!is_here)
             continue;
         last = *device;
-        return info.base == ptr && info.state == XSEG_BLOCK_LIVE ? LIVE : DEAD;
+        return info.base == ptr && info.state == XSEG_BLOCK_ALLOCATED ? LIVE : DEAD;
     }
     return FOREIGN;
 }
@@ -408,7 +408,7 @@ bool device_free_after(int device, void *ptr, xseg_stream stream, int here)
     if (device_of_stream(stream, here) == device)
         at = acquire(device);
     if (at) {
-        is_freed = xseg_use(at->allocator, ptr, stream) == XSEG_OK &&
+        is_freed = xseg_record_stream(at->allocator, ptr, stream) == XSEG_OK &&
                    xseg_free(at->allocator, ptr) == XSEG_OK;
         release(at);
     }
@@ -447,7 +447,7 @@ struct usage {
 
 static struct usage usage_of(int device)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics now = XSEG_STATISTICS_INIT;
     struct usage usage = {0, 0};
     struct device *at = device >= 0 && device < DEVICES ? acquire(device) : NULL;
@@ -455,7 +455,7 @@ static struct usage usage_of(int device)
     if (!at)
         return usage;
     where.device = device;
-    if (xseg_stats(at->allocator, &where, &now) == XSEG_OK) {
+    if (xseg_stats_get(at->allocator, &where, &now) == XSEG_OK) {
         usage.physical = now.physical_bytes;
         usage.live = now.allocated_bytes[XSEG_STAT_ALL].current;
     }

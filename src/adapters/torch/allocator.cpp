@@ -13,10 +13,12 @@
 #include "src/adapters/torch/settings.h"
 #include "src/adapters/torch/share.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 static std::atomic<Allocator *> the_allocator{nullptr};
-static std::atomic<bool> is_child{false}; /* of the process that opened the library, and without an own one */
+static std::atomic<bool> is_child{
+    false}; /* of the process that opened the library, and without an own one */
 
 Allocator *installed()
 {
@@ -31,8 +33,8 @@ void set_installed(Allocator *allocator)
 /* PYTORCH_NO_CUDA_MEMORY_CACHING, which PyTorch reads once as well. */
 static bool is_caching_forbidden()
 {
-    static const bool is_set =
-        std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr || std::getenv("PYTORCH_NO_HIP_MEMORY_CACHING") != nullptr;
+    static const bool is_set = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr ||
+                               std::getenv("PYTORCH_NO_HIP_MEMORY_CACHING") != nullptr;
     return is_set;
 }
 
@@ -98,8 +100,8 @@ void Allocator::follow_forks()
 
 void Allocator::check_device(DeviceIndex device) const
 {
-    TORCH_CHECK(0 <= device && device < device_count_, "Invalid device argument ", static_cast<int>(device),
-                ": did you call init?");
+    TORCH_CHECK(0 <= device && device < device_count_, "Invalid device argument ",
+                static_cast<int>(device), ": did you call init?");
 }
 
 void Allocator::open_device(DeviceIndex device)
@@ -111,11 +113,12 @@ void Allocator::open_device(DeviceIndex device)
 
 static void report(Allocator *allocator, void *ptr, int64_t bytes, DeviceIndex device)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
     struct xseg_statistics statistics = XSEG_STATISTICS_INIT;
-    if (xseg_stats(allocator->library(), &where, &statistics) == XSEG_OK) {
-        c10::reportMemoryUsageToProfiler(ptr, bytes, statistics.allocated_bytes[XSEG_STAT_ALL].current,
+    if (xseg_stats_get(allocator->library(), &where, &statistics) == XSEG_OK) {
+        c10::reportMemoryUsageToProfiler(ptr, bytes,
+                                         statistics.allocated_bytes[XSEG_STAT_ALL].current,
                                          statistics.reserved_bytes[XSEG_STAT_ALL].current,
                                          c10::Device(c10::DeviceType::CUDA, device));
     }
@@ -134,7 +137,8 @@ void *Allocator::take(size_t bytes, DeviceIndex device, cudaStream_t stream)
             status = allocate_foreign(library_, bytes, device, stream, &ptr);
         }
         if (status != XSEG_OK) {
-            raise(status == refused.status ? std::move(refused) : refusal(library_, status, device, bytes));
+            raise(status == refused.status ? std::move(refused)
+                                           : refusal(library_, status, device, bytes));
         }
     }
     tell_allocation(ptr, device);
@@ -146,7 +150,11 @@ void Allocator::tell_allocation(void *ptr, DeviceIndex device)
     trace_allocation(ptr);
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
         struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
-        report(this, ptr, xseg_block(library_, ptr, &block) == XSEG_OK ? static_cast<int64_t>(block.bytes) : 0, device);
+        report(this, ptr,
+               xseg_block_query(library_, ptr, &block) == XSEG_OK
+                   ? static_cast<int64_t>(block.bytes)
+                   : 0,
+               device);
     }
 }
 
@@ -154,17 +162,18 @@ void Allocator::tell_allocation(void *ptr, DeviceIndex device)
 static bool is_live(struct xseg_allocator *library, const void *ptr)
 {
     struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
-    return xseg_block(library, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_LIVE;
+    return xseg_block_query(library, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED;
 }
 
 /* The profiler's events have the block's size, as PyTorch's do, and what is allocated behind the free. */
 static xseg_status give_back_profiled(Allocator *allocator, void *ptr)
 {
     struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
-    bool is_known = xseg_block(allocator->library(), ptr, &block) == XSEG_OK;
+    bool is_known = xseg_block_query(allocator->library(), ptr, &block) == XSEG_OK;
     xseg_status status = give_back(allocator->library(), ptr);
     if (is_known && status == XSEG_OK) {
-        report(allocator, ptr, -static_cast<int64_t>(block.bytes), static_cast<DeviceIndex>(block.device));
+        report(allocator, ptr, -static_cast<int64_t>(block.bytes),
+               static_cast<DeviceIndex>(block.device));
     }
     return status;
 }
@@ -172,7 +181,8 @@ static xseg_status give_back_profiled(Allocator *allocator, void *ptr)
 static xseg_status give_back_told(Allocator *allocator, void *ptr)
 {
     /* A free that will be refused is not told. */
-    if (C10_UNLIKELY(c10::impl::GPUTrace::get_trace() != nullptr) && is_live(allocator->library(), ptr)) {
+    if (C10_UNLIKELY(c10::impl::GPUTrace::get_trace() != nullptr) &&
+        is_live(allocator->library(), ptr)) {
         trace_free(ptr);
     }
     return C10_UNLIKELY(c10::memoryProfilingEnabled()) ? give_back_profiled(allocator, ptr)
@@ -199,14 +209,16 @@ static DeviceIndex current_device()
 c10::DataPtr Allocator::allocate(size_t bytes)
 {
     constexpr size_t MOST = static_cast<size_t>(1) << 60;
-    TORCH_CHECK_WITH(OutOfMemoryError, bytes < MOST, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+    TORCH_CHECK_WITH(OutOfMemoryError, bytes < MOST,
+                     "CUDA out of memory. Tried to allocate more than 1EB memory.");
     DeviceIndex device = current_device();
     c10::Device where(c10::DeviceType::CUDA, device);
     if (C10_UNLIKELY(is_caching_forbidden() || !isEnabled())) {
         void *ptr = bytes == 0 ? nullptr : take_uncached(bytes);
         return {ptr, ptr, &delete_uncached, where};
     }
-    void *ptr = bytes == 0 ? nullptr : take(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+    void *ptr = bytes == 0 ? nullptr
+                           : take(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
     return {ptr, ptr, cached_deleter(), where};
 }
 
@@ -252,7 +264,8 @@ void Allocator::raw_delete(void *ptr)
         return;
     }
     xseg_status status = give_back_told(this, ptr);
-    TORCH_CHECK(status != XSEG_ERR_NOT_LIVE, "invalid device pointer: ", ptr, ": xseg: ", error_text(status));
+    TORCH_CHECK(status != XSEG_ERR_NOT_ALLOCATED, "invalid device pointer: ", ptr,
+                ": xseg: ", error_text(status));
     warn(status, "a free was refused");
 }
 
@@ -278,13 +291,14 @@ void Allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stre
         return;
     }
     if (C10_UNLIKELY(ptr.device().index() != stream.device_index())) {
-        TORCH_CHECK(is_forked() || is_live(library_, ptr.get()), "xseg: record_stream: not an allocated block, ", ptr.get());
+        TORCH_CHECK(is_forked() || is_live(library_, ptr.get()),
+                    "xseg: record_stream: not an allocated block, ", ptr.get());
         if (!is_forked()) {
             use_foreign(ptr.get(), ptr.device().index(), stream);
         }
         return;
     }
-    xseg_status status = xseg_use(library_, ptr.get(), stream.stream());
+    xseg_status status = xseg_record_stream(library_, ptr.get(), stream.stream());
     if (status != XSEG_ERR_FORKED) {
         check(status, "a use was refused");
     }
@@ -334,18 +348,20 @@ void Allocator::cacheInfo(DeviceIndex device, size_t *largest)
         c10::cuda::CUDAGuard guard(device);
         C10_CUDA_CHECK(cudaMemGetInfo(largest, &total));
     }
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
-    check(xseg_walk(library_, &where, note_largest, largest), "cacheInfo");
+    check(xseg_for_each_block(library_, &where, note_largest, largest), "cacheInfo");
 }
 
 void *Allocator::getBaseAllocation(void *ptr, size_t *bytes)
 {
     struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
-    xseg_status status = xseg_block(library_, ptr, &block);
-    TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_LIVE, "invalid device pointer: ", ptr);
+    xseg_status status = xseg_block_query(library_, ptr, &block);
+    TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED,
+                "invalid device pointer: ", ptr);
     TORCH_CHECK(!block.is_expandable,
-                "Tensors allocated with expandable_segments:True cannot be shared by their base allocation: they have "
+                "Tensors allocated with expandable_segments:True cannot be shared by their base "
+                "allocation: they have "
                 "no cudaMalloc beneath them. Set expandable_segments:False in the configuration.");
     if (bytes != nullptr) {
         *bytes = block.segment_bytes;

@@ -4,9 +4,11 @@
 #include "src/adapters/torch/pools.h"
 #include "src/adapters/torch/share.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
 struct Checkpoint final : public AllocatorState {
     struct xseg_checkpoint *blocks = nullptr;
@@ -14,7 +16,7 @@ struct Checkpoint final : public AllocatorState {
 
     ~Checkpoint() override
     {
-        xseg_checkpoint_end(blocks);
+        xseg_checkpoint_destroy(blocks);
     }
 };
 
@@ -31,7 +33,8 @@ void note_moved(void *context, void *ptr, bool was_freed)
 struct xseg_pool *pool_of(DeviceIndex device, MempoolId_t id)
 {
     struct xseg_pool *pool = held_pool(device, id);
-    TORCH_CHECK(pool != nullptr, "Could not find pool of id: xseg: no pool is held under (", id.first, ", ", id.second, ")");
+    TORCH_CHECK(pool != nullptr, "Could not find pool of id: xseg: no pool is held under (",
+                id.first, ", ", id.second, ")");
     return pool;
 }
 
@@ -45,20 +48,23 @@ std::shared_ptr<AllocatorState> Allocator::getCheckpointState(DeviceIndex device
     return state;
 }
 
-CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> state)
+CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device,
+                                                  std::shared_ptr<AllocatorState> state)
 {
     auto checkpoint = std::dynamic_pointer_cast<Checkpoint>(state);
     TORCH_CHECK(checkpoint != nullptr, "xseg: a checkpoint of another allocator");
     Moved moved;
-    check(xseg_pool_restore(pool_of(device, checkpoint->id), checkpoint->blocks, note_moved, &moved),
-          "setCheckpointPoolState");
+    check(
+        xseg_pool_restore(pool_of(device, checkpoint->id), checkpoint->blocks, note_moved, &moved),
+        "setCheckpointPoolState");
     CheckpointDelta delta;
     for (void *ptr : moved.freed) {
         warn(forget_share(library(), ptr), "the export of a freed block stays");
     }
     delta.ptrs_freed = std::move(moved.freed);
     for (void *ptr : moved.live) {
-        delta.dataptrs_allocd.emplace_back(ptr, ptr, cached_deleter(), c10::Device(c10::DeviceType::CUDA, device));
+        delta.dataptrs_allocd.emplace_back(ptr, ptr, cached_deleter(),
+                                           c10::Device(c10::DeviceType::CUDA, device));
     }
     return delta;
 }

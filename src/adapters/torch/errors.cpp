@@ -15,16 +15,17 @@
 
 #include "src/adapters/torch/settings.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 std::string error_text(xseg_status status)
 {
-    size_t length = xseg_error_text(nullptr, 0);
+    size_t length = xseg_error_message(nullptr, 0);
     if (length == 0) {
-        return xseg_status_text(status);
+        return xseg_status_name(status);
     }
     std::vector<char> text(length + 1);
-    xseg_error_text(text.data(), text.size());
+    xseg_error_message(text.data(), text.size());
     return std::string(text.data());
 }
 
@@ -33,7 +34,8 @@ std::string size_text(uint64_t bytes)
     const struct {
         uint64_t most, unit;
         const char *name;
-    } scales[] = {{1048576, 1024, " KiB"}, {1073741824, 1048576, " MiB"}, {UINT64_MAX, 1073741824, " GiB"}};
+    } scales[] = {
+        {1048576, 1024, " KiB"}, {1073741824, 1048576, " MiB"}, {UINT64_MAX, 1073741824, " GiB"}};
     std::ostringstream text;
     if (bytes <= 1024) {
         text << bytes << " bytes";
@@ -50,11 +52,13 @@ std::string size_text(uint64_t bytes)
 }
 
 /* std::exception_ptr::~exception_ptr() and std::rethrow_exception(), which takes the address of its argument. */
-extern "C" void destroy_exception_ptr(void *pointer) __asm__("_ZNSt15__exception_ptr13exception_ptrD1Ev");
+extern "C" void
+destroy_exception_ptr(void *pointer) __asm__("_ZNSt15__exception_ptr13exception_ptrD1Ev");
 extern "C" [[noreturn]] void rethrow_exception_ptr(const void *pointer) __asm__(
     "_ZSt17rethrow_exceptionNSt15__exception_ptr13exception_ptrE");
 
-static_assert(sizeof(std::exception_ptr) == sizeof(void *) && alignof(std::exception_ptr) == alignof(void *),
+static_assert(sizeof(std::exception_ptr) == sizeof(void *) &&
+                  alignof(std::exception_ptr) == alignof(void *),
               "an exception_ptr is a pointer");
 
 KeptException::~KeptException()
@@ -87,7 +91,7 @@ static thread_local struct {
     bool is_new; /* the exception was thrown before note_refused() was called for the request */
 } last_refused;
 
-void note_refused(const struct xseg_shortage *shortage)
+void note_refused(const struct xseg_oom_info *shortage)
 {
     if (last_refused.bytes != shortage->bytes && !last_refused.is_new) {
         last_refused.exception = KeptException();
@@ -119,7 +123,7 @@ static KeptException take_exception(size_t bytes)
 /* Whether the last failed request of the thread was rejected (throw_on_cudamalloc_oom). */
 static thread_local bool is_rejected;
 
-void note_rejected(const struct xseg_shortage *shortage)
+void note_rejected(const struct xseg_oom_info *shortage)
 {
     note_refused(shortage);
     is_rejected = true;
@@ -141,14 +145,15 @@ static DeviceMemory device_memory(DeviceIndex device)
     return memory;
 }
 
-void log_shortage(const struct xseg_shortage *shortage)
+void log_shortage(const struct xseg_oom_info *shortage)
 {
     if (shortage->status != XSEG_ERR_NO_MEMORY || shortage->attempt > 0) {
         return;
     }
     DeviceMemory memory = device_memory(static_cast<DeviceIndex>(shortage->device));
-    LOG(INFO) << "memory allocation failed with OOM on device " << shortage->device << " while trying to allocate "
-              << shortage->segment_bytes << " bytes (free: " << memory.free << ", total: " << memory.total << ").";
+    LOG(INFO) << "memory allocation failed with OOM on device " << shortage->device
+              << " while trying to allocate " << shortage->segment_bytes
+              << " bytes (free: " << memory.free << ", total: " << memory.total << ").";
 }
 
 /* What PyTorch says that it tried to allocate: the segment that it would have made. */
@@ -171,7 +176,8 @@ void warn(xseg_status status, const char *what)
 
 static bool is_shortage(xseg_status status)
 {
-    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT || status == XSEG_ERR_NO_ADDRESSES;
+    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+           status == XSEG_ERR_NO_ADDRESSES;
 }
 
 /* PyTorch's own allocator meets the runtime in a forked child, which says that it is not initialised there. */
@@ -189,7 +195,8 @@ static void refuse_fork(const std::string &text)
  * NVML, as far as it reports the processes of a device.  The header of NVML comes with a CUDA toolkit, not with PyTorch, so
  * the types are declared here.  The library stays loaded.
  */
-namespace nvml {
+namespace nvml
+{
 
 enum { SUCCESS = 0, INSUFFICIENT_SIZE = 7 };
 
@@ -205,8 +212,7 @@ struct Functions {
     int (*processes)(void *device, unsigned *count, struct Process *processes);
 };
 
-template <class Function>
-static void find(void *library, const char *name, Function &function)
+template <class Function> static void find(void *library, const char *name, Function &function)
 {
     function = reinterpret_cast<Function>(dlsym(library, name));
 }
@@ -221,8 +227,8 @@ static Functions load()
         find(library, "nvmlDeviceGetHandleByPciBusId_v2", functions.device_by_bus);
         find(library, "nvmlDeviceGetComputeRunningProcesses", functions.processes);
     }
-    bool is_usable = functions.init != nullptr && functions.device_by_bus != nullptr && functions.processes != nullptr &&
-                     functions.init() == SUCCESS;
+    bool is_usable = functions.init != nullptr && functions.device_by_bus != nullptr &&
+                     functions.processes != nullptr && functions.init() == SUCCESS;
     return is_usable ? functions : Functions{};
 }
 
@@ -285,11 +291,11 @@ static bool add_private(void *context, const struct xseg_block_info *block)
 }
 
 /* PyTorch counts what private pools have cached as allocated.  Blocks of a paused pool are allocated and have no memory. */
-static std::string usage_text(struct xseg_allocator *library, const struct xseg_where &where,
+static std::string usage_text(struct xseg_allocator *library, const struct xseg_scope &where,
                               const struct xseg_statistics &statistics)
 {
     uint64_t private_bytes = 0;
-    if (xseg_walk(library, &where, add_private, &private_bytes) != XSEG_OK) {
+    if (xseg_for_each_block(library, &where, add_private, &private_bytes) != XSEG_OK) {
         private_bytes = 0;
     }
     uint64_t reserved = statistics.reserved_bytes[XSEG_STAT_ALL].current;
@@ -297,7 +303,8 @@ static std::string usage_text(struct xseg_allocator *library, const struct xseg_
     std::ostringstream text;
     text << "Of the allocated memory " << size_text(allocated) << " is allocated by PyTorch, ";
     if (private_bytes > 0) {
-        text << "with " << size_text(private_bytes) << " allocated in private pools (e.g., CUDA Graphs), ";
+        text << "with " << size_text(private_bytes)
+             << " allocated in private pools (e.g., CUDA Graphs), ";
     }
     text << "and " << size_text(reserved > allocated ? reserved - allocated : 0)
          << " is reserved by PyTorch but unallocated.";
@@ -308,40 +315,45 @@ static std::string usage_text(struct xseg_allocator *library, const struct xseg_
 static std::string advice_text(xseg_status status, const std::string &text)
 {
     if (text.find("expandable_segments:True") != std::string::npos) {
-        return " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+        return " If reserved but unallocated memory is large try setting "
+               "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
                "to avoid fragmentation.  See documentation for Memory Management  "
-               "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
+               "(https://docs.pytorch.org/docs/stable/notes/"
+               "cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
     }
     if (!config_info().expandable_segments) {
         return "";
     }
     std::string advice = " expandable_segments is enabled.";
     if (status == XSEG_ERR_NO_ADDRESSES) {
-        advice += " The process is running out of virtual address space (VSZ): reduce what expandable segments reserve "
-                  "via PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / expandable_segments_reserve_by_class.";
+        advice += " The process is running out of virtual address space (VSZ): reduce what "
+                  "expandable segments reserve "
+                  "via PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / "
+                  "expandable_segments_reserve_by_class.";
     }
     return advice;
 }
 
 /* In PyTorch's words, then in the library's. */
-static std::string shortage_text(struct xseg_allocator *library, xseg_status status, DeviceIndex device, size_t bytes,
-                                 const std::string &text)
+static std::string shortage_text(struct xseg_allocator *library, xseg_status status,
+                                 DeviceIndex device, size_t bytes, const std::string &text)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
     struct xseg_statistics statistics = XSEG_STATISTICS_INIT;
     std::ostringstream sentence;
     sentence << "CUDA out of memory. ";
     if (std::exchange(is_rejected, false)) {
-        sentence << "Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. "
+        sentence << "Allocation was preemptively rejected because it would exceed "
+                    "per_process_memory_fraction limit. "
                  << "Requested size: " << size_text(tried_bytes(bytes)) << ". xseg: " << text;
         return sentence.str();
     }
     sentence << "Tried to allocate " << size_text(tried_bytes(bytes)) << ".";
-    if (xseg_stats(library, &where, &statistics) == XSEG_OK) {
+    if (xseg_stats_get(library, &where, &statistics) == XSEG_OK) {
         sentence << " GPU " << static_cast<int>(device) << " has a total capacity of "
-                 << size_text(statistics.device_bytes) << " of which " << size_text(device_memory(device).free)
-                 << " is free. " << process_text(device);
+                 << size_text(statistics.device_bytes) << " of which "
+                 << size_text(device_memory(device).free) << " is free. " << process_text(device);
         if (statistics.limit_bytes != UINT64_MAX) {
             sentence << size_text(statistics.limit_bytes) << " allowed; ";
         }
@@ -351,7 +363,8 @@ static std::string shortage_text(struct xseg_allocator *library, xseg_status sta
     return sentence.str();
 }
 
-Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex device, size_t bytes)
+Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex device,
+                size_t bytes)
 {
     std::string text = error_text(status);
     if (is_shortage(status)) {

@@ -20,7 +20,7 @@ std::string error_text(xseg_status status);
 std::string size_text(uint64_t bytes);
 
 /** Remember what the library says of a request of the calling thread that it is about to refuse. */
-void note_refused(const struct xseg_shortage *shortage);
+void note_refused(const struct xseg_oom_info *shortage);
 
 /**
  * Holds an exception, or none.  A std::exception_ptr is not used: GCC 12 compiles its copies and its destructor to calls of
@@ -29,7 +29,7 @@ void note_refused(const struct xseg_shortage *shortage);
  */
 class KeptException
 {
-public:
+  public:
     KeptException() = default;
     KeptException(KeptException &&other) noexcept : object(std::exchange(other.object, nullptr)) {}
     KeptException &operator=(KeptException &&other) noexcept
@@ -42,12 +42,16 @@ public:
     /** The exception that the calling thread handles. */
     static KeptException current();
 
-    bool is_held() const { return object != nullptr; }
+    bool is_held() const
+    {
+        return object != nullptr;
+    }
 
     [[noreturn]] void rethrow() const;
 
-private:
-    void *object = nullptr; /* what a std::exception_ptr consists of: one reference to the exception */
+  private:
+    void *object =
+        nullptr; /* what a std::exception_ptr consists of: one reference to the exception */
 };
 
 /** Keep the exception that the calling thread handles, which a callback has thrown during such a request: raise() throws
@@ -61,10 +65,10 @@ void check(xseg_status status, const char *what);
 void warn(xseg_status status, const char *what);
 
 /** As note_refused(), for a request that was rejected (throw_on_cudamalloc_oom): the message has PyTorch's words for that. */
-void note_rejected(const struct xseg_shortage *shortage);
+void note_rejected(const struct xseg_oom_info *shortage);
 
 /** Log an allocation that the device has no memory for, as PyTorch does at level INFO (TORCH_CPP_LOG_LEVEL). */
-void log_shortage(const struct xseg_shortage *shortage);
+void log_shortage(const struct xseg_oom_info *shortage);
 
 /** A request that the library refused. */
 struct Refusal {
@@ -78,7 +82,8 @@ struct Refusal {
  * record a call stack.  PyTorch's unwinder takes a return address for one of the calling function; that of a call of
  * raise(), which never returns, may already lie in the next function.
  */
-Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex device, size_t bytes);
+Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex device,
+                size_t bytes);
 
 /** Throws what it becomes: the exception of a callback, or c10::OutOfMemoryError where memory is short. */
 [[noreturn]] void raise(const Refusal &refusal);

@@ -13,9 +13,11 @@
 #include "src/adapters/torch/held.h"
 #include "src/adapters/torch/share.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
 struct ForeignStream {
     cudaStream_t handle;
@@ -59,7 +61,8 @@ cudaStream_t stand_in(DeviceIndex device, const ForeignStream &stream)
 
 void add(void *ptr, DeviceIndex device, const ForeignStream &stream, bool is_allocated_for_it)
 {
-    auto [found, is_new] = foreign().blocks.try_emplace(ptr, Block{device, {}, is_allocated_for_it});
+    auto [found, is_new] =
+        foreign().blocks.try_emplace(ptr, Block{device, {}, is_allocated_for_it});
     std::vector<ForeignStream> &streams = found->second.streams;
     if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
         streams.push_back(stream);
@@ -113,7 +116,8 @@ void use_foreign(void *ptr, DeviceIndex device, c10::cuda::CUDAStream stream)
     add(ptr, device, {stream.stream(), stream.device_index()}, false);
 }
 
-xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, DeviceIndex device, cudaStream_t stream, void **ptr)
+xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, DeviceIndex device,
+                             cudaStream_t stream, void **ptr)
 {
     for (DeviceIndex other = 0; other < installed()->device_count(); other++) {
         if (other == device || !has_stream(other, stream)) {
@@ -153,11 +157,12 @@ bool order_foreign(struct xseg_allocator *library, void *ptr)
             cudaStream_t waiter = stand_in(block.device, stream);
             wait_for(waiter, block.device, stream);
             if (!block.is_allocated_for_it || !(stream == block.streams[0])) {
-                warn(xseg_use(library, ptr, waiter), "a use was refused");
+                warn(xseg_record_stream(library, ptr, waiter), "a use was refused");
             }
         }
     } catch (const std::exception &failure) {
-        TORCH_WARN("xseg: a freed block does not wait for a stream of another device: ", failure.what());
+        TORCH_WARN("xseg: a freed block does not wait for a stream of another device: ",
+                   failure.what());
     }
     foreign().blocks.erase(found);
     attached_count.fetch_sub(1);

@@ -13,14 +13,16 @@
 #include "src/adapters/torch/notes.h"
 #include "src/adapters/torch/pools.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
 constexpr size_t EVENTS_LEAST = 16, EVENTS_MOST = 16777216; /* of the key history_events */
 constexpr const char *NO_COMPILE_CONTEXT = "N/A";
 
-std::atomic<bool> is_recording{false}; /* while it is false there are no events */
+std::atomic<bool> is_recording{false};      /* while it is false there are no events */
 std::atomic<size_t> entries_most{SIZE_MAX}; /* of a device, in a snapshot */
 std::atomic<bool> skips_snapshots{false}, skips_annotations{false};
 thread_local std::string metadata, internal_metadata;
@@ -68,8 +70,7 @@ time_t time_now()
 }
 
 /* The caller holds the lock of beside(). */
-template <class Entry>
-void push(std::deque<Entry> &ring, Entry entry)
+template <class Entry> void push(std::deque<Entry> &ring, Entry entry)
 {
     entry.time_.t_ = time_now();
     ring.push_back(std::move(entry));
@@ -81,17 +82,21 @@ void push(std::deque<Entry> &ring, Entry entry)
 /* The key's list of those actions that the library has; the others are the adapter's own. */
 std::string skipped(const std::vector<std::string> &actions)
 {
-    static const char *const known[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
-                                        "segment_free", "segment_map",    "segment_unmap",  "oom"};
+    static const char *const known[] = {
+        "alloc",        "free_requested", "free_completed", "segment_alloc",
+        "segment_free", "segment_map",    "segment_unmap",  "oom"};
     std::string list;
     for (const std::string &action : actions) {
         bool is_known = std::find(std::begin(known), std::end(known), action) != std::end(known);
-        TORCH_CHECK(is_known || action == "snapshot" || action == "annotate", "Unknown TraceEntry action: ", action);
+        TORCH_CHECK(is_known || action == "snapshot" || action == "annotate",
+                    "Unknown TraceEntry action: ", action);
         if (is_known) {
             list += (list.empty() ? "" : ",") + action;
         }
     }
-    auto has = [&](const char *name) { return std::find(actions.begin(), actions.end(), name) != actions.end(); };
+    auto has = [&](const char *name) {
+        return std::find(actions.begin(), actions.end(), name) != actions.end();
+    };
     skips_snapshots.store(has("snapshot"));
     skips_annotations.store(has("annotate"));
     return "[" + list + "]";
@@ -119,7 +124,8 @@ thread_local ThreadLabel label;
 void warn_of_texts(xseg_status status)
 {
     if (status != XSEG_OK && status != XSEG_ERR_FORKED) {
-        TORCH_WARN_ONCE("xseg: an annotation or metadata will be missing in snapshots, and further ones may be: ",
+        TORCH_WARN_ONCE("xseg: an annotation or metadata will be missing in snapshots, and further "
+                        "ones may be: ",
                         error_text(status));
     }
 }
@@ -138,7 +144,7 @@ void forget_some_notes(Allocator *allocator)
     }
     uint64_t round = begin_to_forget_notes();
     std::unordered_set<uint64_t> used;
-    xseg_status status = xseg_history_walk(allocator->library(), -1, add_number, &used, nullptr);
+    xseg_status status = xseg_for_each_event(allocator->library(), -1, add_number, &used, nullptr);
     forget_notes(round, status == XSEG_OK ? &used : nullptr);
 }
 
@@ -177,8 +183,7 @@ std::string context_text(const Note &note)
     return note.compile_context.empty() ? NO_COMPILE_CONTEXT : note.compile_context;
 }
 
-template <class Entry>
-bool add_block_note(Walk *walk, const Note &note, time_t time)
+template <class Entry> bool add_block_note(Walk *walk, const Note &note, time_t time)
 {
     if constexpr (requires { Entry::ANNOTATE; }) {
         walk->entries.push_back(make_entry(Entry::ANNOTATE, walk->device, note.address, note.bytes,
@@ -219,24 +224,26 @@ bool add_event(void *context, const struct xseg_history_entry *entry)
     if (entry->action == XSEG_HISTORY_ANNOTATION) {
         return add_annotation(walk, entry, time);
     }
-    static const TraceEntry::Action actions[] = {TraceEntry::ALLOC,         TraceEntry::FREE_REQUESTED,
-                                                 TraceEntry::FREE_COMPLETED, TraceEntry::SEGMENT_ALLOC,
-                                                 TraceEntry::SEGMENT_FREE,  TraceEntry::SEGMENT_MAP,
-                                                 TraceEntry::SEGMENT_UNMAP, TraceEntry::OOM};
+    static const TraceEntry::Action actions[] = {
+        TraceEntry::ALLOC,          TraceEntry::FREE_REQUESTED,
+        TraceEntry::FREE_COMPLETED, TraceEntry::SEGMENT_ALLOC,
+        TraceEntry::SEGMENT_FREE,   TraceEntry::SEGMENT_MAP,
+        TraceEntry::SEGMENT_UNMAP,  TraceEntry::OOM};
     size_t action = entry->action;
     if (action >= std::size(actions)) {
         return true; /* PyTorch has no word for the library's own actions */
     }
     /* An out-of-memory has the bytes that were free where other entries have an address. */
-    size_t address = entry->action == XSEG_HISTORY_OOM ? entry->bytes : reinterpret_cast<size_t>(entry->base);
-    TraceEntry made = make_entry(actions[action], walk->device, address, entry->requested, entry->stream,
-                                 {entry->pool_id[0], entry->pool_id[1]});
+    size_t address =
+        entry->action == XSEG_HISTORY_OOM ? entry->bytes : reinterpret_cast<size_t>(entry->base);
+    TraceEntry made = make_entry(actions[action], walk->device, address, entry->requested,
+                                 entry->stream, {entry->pool_id[0], entry->pool_id[1]});
     made.time_.t_ = time;
     made.context_ = context_of(entry->frames);
     std::optional<Note> note = note_of(entry->label);
     std::string foreign = entry->label == nullptr ? "" : entry->label;
-    set_texts(made, note ? context_text(*note) : NO_COMPILE_CONTEXT, note ? note->metadata : foreign,
-              note ? note->internal_metadata : "");
+    set_texts(made, note ? context_text(*note) : NO_COMPILE_CONTEXT,
+              note ? note->metadata : foreign, note ? note->internal_metadata : "");
     walk->entries.push_back(std::move(made));
     return true;
 }
@@ -244,20 +251,20 @@ bool add_event(void *context, const struct xseg_history_entry *entry)
 } // namespace
 
 template <class Entry>
-static Entry make(TraceEntry::Action action, DeviceIndex device, size_t address, size_t bytes, cudaStream_t stream,
-                  MempoolId_t pool)
+static Entry make(TraceEntry::Action action, DeviceIndex device, size_t address, size_t bytes,
+                  cudaStream_t stream, MempoolId_t pool)
 {
     using Time = decltype(c10::getApproximateTime());
-    if constexpr (std::is_constructible_v<Entry, TraceEntry::Action, DeviceIndex, size_t, size_t, cudaStream_t,
-                                          MempoolId_t, Time>) {
+    if constexpr (std::is_constructible_v<Entry, TraceEntry::Action, DeviceIndex, size_t, size_t,
+                                          cudaStream_t, MempoolId_t, Time>) {
         return Entry(action, device, address, bytes, stream, pool, Time{});
     } else {
         return Entry(action, device, address, bytes, stream, Time{});
     }
 }
 
-TraceEntry make_entry(TraceEntry::Action action, DeviceIndex device, size_t address, size_t bytes, cudaStream_t stream,
-                      MempoolId_t pool)
+TraceEntry make_entry(TraceEntry::Action action, DeviceIndex device, size_t address, size_t bytes,
+                      cudaStream_t stream, MempoolId_t pool)
 {
     return make<TraceEntry>(action, device, address, bytes, stream, pool);
 }
@@ -275,16 +282,19 @@ std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device)
         raised_from = beside().raised_from;
     }
     if (allocator->is_open(device)) {
-        check(xseg_history_walk(allocator->library(), device, add_event, &walk, nullptr), "the history cannot be read");
+        check(xseg_for_each_event(allocator->library(), device, add_event, &walk, nullptr),
+              "the history cannot be read");
     }
-    auto raised = std::find_if(walk.entries.begin(), walk.entries.end(),
-                               [&](const TraceEntry &entry) { return entry.time_.t_ >= raised_at; });
+    auto raised =
+        std::find_if(walk.entries.begin(), walk.entries.end(),
+                     [&](const TraceEntry &entry) { return entry.time_.t_ >= raised_at; });
     if (static_cast<size_t>(raised - walk.entries.begin()) > raised_from) {
         walk.entries.erase(walk.entries.begin(), raised - static_cast<ptrdiff_t>(raised_from));
     }
     /* The library keeps so many for each stream of a pool; PyTorch has one ring for a device. */
     if (walk.entries.size() > entries_most.load()) {
-        walk.entries.erase(walk.entries.begin(), walk.entries.end() - static_cast<ptrdiff_t>(entries_most.load()));
+        walk.entries.erase(walk.entries.begin(),
+                           walk.entries.end() - static_cast<ptrdiff_t>(entries_most.load()));
     }
     return std::move(walk.entries);
 }
@@ -305,10 +315,11 @@ void set_thread_label(Allocator *allocator)
     note.metadata = metadata;
     note.compile_context = compile_contexts.empty() ? "" : compile_contexts.back();
     note.internal_metadata = internal_metadata;
-    bool is_empty = note.metadata.empty() && note.compile_context.empty() && note.internal_metadata.empty();
+    bool is_empty =
+        note.metadata.empty() && note.compile_context.empty() && note.internal_metadata.empty();
     HeldNote held = is_empty ? HeldNote() : hold_note(std::move(note));
-    xseg_status status =
-        xseg_history_label(allocator->library(), held.number == 0 ? nullptr : held.text.c_str(), nullptr);
+    xseg_status status = xseg_history_label(
+        allocator->library(), held.number == 0 ? nullptr : held.text.c_str(), nullptr);
     if (status == XSEG_OK) {
         label.set(held.number);
     } else {
@@ -372,32 +383,37 @@ bool Allocator::isHistoryEnabled()
 std::shared_ptr<GatheredContext> Allocator::getContextForPointer(const void *ptr)
 {
     struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
-    bool is_live = xseg_block(library_, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_LIVE;
+    bool is_live =
+        xseg_block_query(library_, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED;
     return is_live ? context_of(block.frames) : nullptr;
 }
 
-void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries, RecordContext when)
+void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries,
+                              RecordContext when)
 {
     recordHistory(enabled, recorder, entries, when, false, {});
 }
 
-void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries, RecordContext when, bool clear)
+void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries,
+                              RecordContext when, bool clear)
 {
     recordHistory(enabled, recorder, entries, when, clear, {});
 }
 
-void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries, RecordContext when, bool clear,
-                              const std::vector<std::string> &skip)
+void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries,
+                              RecordContext when, bool clear, const std::vector<std::string> &skip)
 {
-    TORCH_CHECK(when == RecordContext::NEVER || recorder != nullptr, "xseg: recordHistory needs a function for contexts");
+    TORCH_CHECK(when == RecordContext::NEVER || recorder != nullptr,
+                "xseg: recordHistory needs a function for contexts");
     std::string keys = "history:nothing,history_stacks:none";
     if (enabled) {
         size_t events = std::min(std::max(entries, EVENTS_LEAST), EVENTS_MOST);
-        keys = std::string("history:all,history_stacks:") + stacks_of(when) + ",history_events:" + std::to_string(events) + ",history_skip:" + skipped(skip);
+        keys = std::string("history:all,history_stacks:") + stacks_of(when) +
+               ",history_events:" + std::to_string(events) + ",history_skip:" + skipped(skip);
         set_recorder(when == RecordContext::NEVER ? nullptr : recorder);
     }
     bool was_recording = is_recording.exchange(is_recording.load() || enabled);
-    xseg_status status = xseg_configure(library_, keys.c_str());
+    xseg_status status = xseg_config_set(library_, keys.c_str());
     if (status != XSEG_OK) {
         is_recording.store(was_recording);
     }
@@ -486,8 +502,8 @@ std::string Allocator::getUserMetadata()
 void Allocator::annotateMemory(const void *ptr, const std::string &text)
 {
     struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
-    xseg_status status = xseg_block(library_, ptr, &block);
-    TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_LIVE && block.base == ptr,
+    xseg_status status = xseg_block_query(library_, ptr, &block);
+    TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED && block.base == ptr,
                 "annotateMemory: no live allocation found at pointer ", ptr);
     if (skips_annotations.load()) {
         return;

@@ -8,9 +8,11 @@
 #include "src/adapters/torch/history.h"
 #include "src/adapters/torch/pools.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
 using RejectionObserver = std::function<void(int64_t, size_t, size_t, size_t)>;
 
@@ -33,7 +35,7 @@ Observers &observers()
 std::atomic<uint64_t> free_when_short[DEVICES_MOST];
 
 /* What PyTorch's users registered to free memory, such as the collection of memory that was sent to other processes. */
-bool spare(void *, const struct xseg_shortage *shortage)
+bool spare(void *, const struct xseg_oom_info *shortage)
 {
     log_shortage(shortage);
     if (shortage->attempt > 0) {
@@ -52,25 +54,25 @@ bool spare(void *, const struct xseg_shortage *shortage)
 }
 
 /* A profiler that records memory has an event for each request that was refused. */
-void tell_profiler(struct xseg_allocator *library, const struct xseg_shortage *shortage)
+void tell_profiler(struct xseg_allocator *library, const struct xseg_oom_info *shortage)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = shortage->device;
     struct xseg_statistics now = XSEG_STATISTICS_INIT;
-    if (!c10::memoryProfilingEnabled() || xseg_stats(library, &where, &now) != XSEG_OK) {
+    if (!c10::memoryProfilingEnabled() || xseg_stats_get(library, &where, &now) != XSEG_OK) {
         return;
     }
     try {
-        c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(shortage->block_bytes),
-                                         now.allocated_bytes[XSEG_STAT_ALL].current,
-                                         now.reserved_bytes[XSEG_STAT_ALL].current,
-                                         c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(shortage->device)));
+        c10::reportOutOfMemoryToProfiler(
+            static_cast<int64_t>(shortage->block_bytes), now.allocated_bytes[XSEG_STAT_ALL].current,
+            now.reserved_bytes[XSEG_STAT_ALL].current,
+            c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(shortage->device)));
     } catch (const std::exception &problem) {
         TORCH_WARN("xseg: a profiler was not told of an out-of-memory: ", problem.what());
     }
 }
 
-void tell_shortage(void *context, const struct xseg_shortage *shortage)
+void tell_shortage(void *context, const struct xseg_oom_info *shortage)
 {
     log_shortage(shortage);
     note_refused(shortage);
@@ -84,20 +86,21 @@ void tell_shortage(void *context, const struct xseg_shortage *shortage)
     /* As in PyTorch, an exception ends the request, and later observers are not called. */
     try {
         for (const OutOfMemoryObserver &observer : told) {
-            observer(shortage->device, shortage->segment_bytes, shortage->allowed_bytes, shortage->free_bytes);
+            observer(shortage->device, shortage->segment_bytes, shortage->allowed_bytes,
+                     shortage->free_bytes);
         }
     } catch (...) {
         keep_current_exception();
     }
 }
 
-void tell_rejection(void *context, const struct xseg_shortage *shortage)
+void tell_rejection(void *context, const struct xseg_oom_info *shortage)
 {
     note_rejected(shortage);
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = shortage->device;
     struct xseg_statistics now = XSEG_STATISTICS_INIT;
-    if (xseg_stats(static_cast<struct xseg_allocator *>(context), &where, &now) != XSEG_OK) {
+    if (xseg_stats_get(static_cast<struct xseg_allocator *>(context), &where, &now) != XSEG_OK) {
         return;
     }
     std::vector<RejectionObserver> told;
@@ -107,8 +110,8 @@ void tell_rejection(void *context, const struct xseg_shortage *shortage)
     }
     try {
         for (const RejectionObserver &observer : told) {
-            observer(shortage->device, shortage->segment_bytes, now.reserved_bytes[XSEG_STAT_ALL].current,
-                     now.device_bytes);
+            observer(shortage->device, shortage->segment_bytes,
+                     now.reserved_bytes[XSEG_STAT_ALL].current, now.device_bytes);
         }
     } catch (...) {
         keep_current_exception();
@@ -128,24 +131,27 @@ void call(AllocatorTraceTracker *tracker, const TraceEntry &entry)
  * registered before the memory goes. */
 void trace(void *context, const struct xseg_trace_entry *entry)
 {
-    static const TraceEntry::Action actions[] = {TraceEntry::ALLOC, TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED};
+    static const TraceEntry::Action actions[] = {TraceEntry::ALLOC, TraceEntry::FREE_REQUESTED,
+                                                 TraceEntry::FREE_COMPLETED};
     if (entry->action > XSEG_TRACE_FREE_COMPLETED && entry->action != XSEG_TRACE_OOM) {
         return;
     }
     /* An out-of-memory has the bytes that were free where other entries have an address. */
     bool is_shortage = entry->action == XSEG_TRACE_OOM;
     TraceEntry::Action action = is_shortage ? TraceEntry::OOM : actions[entry->action];
-    size_t address = is_shortage ? free_when_short[entry->device].load() : reinterpret_cast<size_t>(entry->base);
+    size_t address =
+        is_shortage ? free_when_short[entry->device].load() : reinterpret_cast<size_t>(entry->base);
     call(static_cast<AllocatorTraceTracker *>(context),
-         make_entry(action, static_cast<DeviceIndex>(entry->device), address, entry->bytes, entry->stream,
-                    id_of_pool(entry->pool)));
+         make_entry(action, static_cast<DeviceIndex>(entry->device), address, entry->bytes,
+                    entry->stream, id_of_pool(entry->pool)));
 }
 
 void tell_mapping(void *context, const struct xseg_mapping *mapping, TraceEntry::Action action)
 {
     call(static_cast<AllocatorTraceTracker *>(context),
-         make_entry(action, static_cast<DeviceIndex>(mapping->device), reinterpret_cast<size_t>(mapping->base),
-                    mapping->bytes, mapping->stream, id_of_pool(mapping->pool)));
+         make_entry(action, static_cast<DeviceIndex>(mapping->device),
+                    reinterpret_cast<size_t>(mapping->base), mapping->bytes, mapping->stream,
+                    id_of_pool(mapping->pool)));
 }
 
 /* Trackers that register memory, such as NCCL's hooks, look at whole segments alone. A single page is one. */
@@ -156,12 +162,14 @@ bool is_part(const struct xseg_mapping *mapping)
 
 void came(void *context, const struct xseg_mapping *mapping)
 {
-    tell_mapping(context, mapping, is_part(mapping) ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC);
+    tell_mapping(context, mapping,
+                 is_part(mapping) ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC);
 }
 
 void leaving(void *context, const struct xseg_mapping *mapping)
 {
-    tell_mapping(context, mapping, is_part(mapping) ? TraceEntry::SEGMENT_UNMAP : TraceEntry::SEGMENT_FREE);
+    tell_mapping(context, mapping,
+                 is_part(mapping) ? TraceEntry::SEGMENT_UNMAP : TraceEntry::SEGMENT_FREE);
 }
 
 void track(struct xseg_allocator *library, AllocatorTraceTracker *tracker)
@@ -172,7 +180,7 @@ void track(struct xseg_allocator *library, AllocatorTraceTracker *tracker)
     observer.trace = trace;
     observer.came = came;
     observer.leaving = leaving;
-    check(xseg_observe(library, &observer, &id), "a trace tracker cannot be attached");
+    check(xseg_observer_add(library, &observer, &id), "a trace tracker cannot be attached");
 }
 
 } // namespace
@@ -185,7 +193,7 @@ void observe(struct xseg_allocator *library)
     observer.short_of_memory = spare;
     observer.out_of_memory = tell_shortage;
     observer.rejected = tell_rejection;
-    check(xseg_observe(library, &observer, &id), "shortages cannot be observed");
+    check(xseg_observer_add(library, &observer, &id), "shortages cannot be observed");
     Held<std::mutex> lock(observers().mutex);
     for (AllocatorTraceTracker *tracker : observers().trackers) {
         track(library, tracker);

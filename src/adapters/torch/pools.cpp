@@ -17,9 +17,11 @@
 #include "src/adapters/torch/share.h"
 #include "src/adapters/torch/tags.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
 struct Pool {
     DeviceIndex device;
@@ -30,7 +32,8 @@ struct Pool {
     std::function<bool(cudaStream_t)> filter;
     bool is_routed = false;
     Route route = Route::PYTORCH;
-    uint64_t route_order = 0; /* by next_order(): of routes that accept a stream, the one begun last counts */
+    uint64_t route_order =
+        0; /* by next_order(): of routes that accept a stream, the one begun last counts */
 };
 
 using Key = std::pair<DeviceIndex, MempoolId_t>;
@@ -40,7 +43,8 @@ struct Table {
     std::map<Key, std::unique_ptr<Pool>> pools;
     /* By each id that has had memory: what its pools that have ended leave.  Other ids have no statistics in PyTorch. */
     std::map<Key, Groups> ended;
-    std::set<Key> ended_early; /* of pools that had no memory when they were released; for count_ended_pools() */
+    std::set<Key>
+        ended_early; /* of pools that had no memory when they were released; for count_ended_pools() */
     std::vector<std::unique_ptr<Pool>> gone; /* their own allocators are still to be destroyed */
 };
 
@@ -54,13 +58,17 @@ Table &table()
  * Holds the table.  The allocators of pools that are gone are destroyed with the last such lock of the thread, behind
  * it: that may run Python, which other threads may hold while they wait for the table.
  */
-class Lock {
+class Lock
+{
   public:
-    Lock() {
-        TORCH_CHECK(!installed()->is_forked(), "xseg: pools of the parent process cannot be used in a forked child");
+    Lock()
+    {
+        TORCH_CHECK(!installed()->is_forked(),
+                    "xseg: pools of the parent process cannot be used in a forked child");
         held_.emplace(table().mutex);
     }
-    ~Lock() {
+    ~Lock()
+    {
         std::vector<std::unique_ptr<Pool>> gone;
         if (locks_held == 1) {
             gone.swap(table().gone);
@@ -74,10 +82,11 @@ class Lock {
     std::optional<Held<std::recursive_mutex>> held_;
 };
 
-template <class Interface, class = void>
-struct Marks : std::false_type {};
+template <class Interface, class = void> struct Marks : std::false_type {
+};
 template <class Interface>
-struct Marks<Interface, std::void_t<decltype(&Interface::markCaptureBegin)>> : std::true_type {};
+struct Marks<Interface, std::void_t<decltype(&Interface::markCaptureBegin)>> : std::true_type {
+};
 
 #ifdef XSEG_TORCH_WITHOUT_MARKS /* tests: as for a PyTorch that does not have them */
 constexpr bool HAS_MARKS = false;
@@ -94,8 +103,9 @@ Pool *find(DeviceIndex device, MempoolId_t id)
 Pool *find_held(DeviceIndex device, MempoolId_t id, const char *what)
 {
     Pool *pool = find(device, id);
-    TORCH_CHECK(pool != nullptr && pool->use_count > 0, "xseg: ", what, ": nobody holds a pool of id (", id.first, ", ",
-                id.second, ") on device ", static_cast<int>(device));
+    TORCH_CHECK(pool != nullptr && pool->use_count > 0, "xseg: ", what,
+                ": nobody holds a pool of id (", id.first, ", ", id.second, ") on device ",
+                static_cast<int>(device));
     return pool;
 }
 
@@ -119,10 +129,10 @@ void add(Groups &sums, const struct xseg_statistics &pool)
 /* The statistics of a pool; its id counts from now on if it has had memory. */
 bool read(struct xseg_allocator *library, const Pool *pool, struct xseg_statistics *now)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     where.pool = pool->handle;
     *now = XSEG_STATISTICS_INIT;
-    if (xseg_stats(library, &where, now) != XSEG_OK) {
+    if (xseg_stats_get(library, &where, now) != XSEG_OK) {
         return false;
     }
     if (now->reserved_bytes[XSEG_STAT_ALL].allocated > 0) {
@@ -168,8 +178,8 @@ void memory_free(void *context, void *ptr, size_t, int, xseg_stream)
     }
 }
 
-Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> memory,
-           const std::string &name, Memory kind)
+Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id,
+           std::shared_ptr<CUDAAllocator> memory, const std::string &name, Memory kind)
 {
     auto pool = std::make_unique<Pool>();
     pool->device = device;
@@ -186,7 +196,8 @@ Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::shared
         options.memory = {memory_alloc, memory_free, pool->memory.get()};
     }
     allocator->open_device(device);
-    check(xseg_pool_create(allocator->library(), device, &options, &pool->handle), "a pool cannot be made");
+    check(xseg_pool_create(allocator->library(), device, &options, &pool->handle),
+          "a pool cannot be made");
     table().ended_early.erase({device, id});
     Pool *made = pool.get();
     table().pools[{device, id}] = std::move(pool);
@@ -196,16 +207,18 @@ Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::shared
 /* Tell of the end of a released pool whose memory has gone by itself: the library does so in a trim. */
 void finish(Allocator *allocator, const Pool *pool)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     where.pool = pool->handle;
     struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
     struct xseg_statistics now;
     if (read(allocator->library(), pool, &now) && now.reserved_bytes[XSEG_STAT_ALL].current == 0) {
-        warn(xseg_trim(allocator->library(), &where, &options, nullptr), "a released pool cannot be ended");
+        warn(xseg_trim(allocator->library(), &where, &options, nullptr),
+             "a released pool cannot be ended");
     }
 }
 
-Pool *make_or_hold(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> memory)
+Pool *make_or_hold(Allocator *allocator, DeviceIndex device, MempoolId_t id,
+                   std::shared_ptr<CUDAAllocator> memory)
 {
     allocator->check_device(device);
     Pool *pool = find(device, id);
@@ -216,8 +229,10 @@ Pool *make_or_hold(Allocator *allocator, DeviceIndex device, MempoolId_t id, std
     if (pool == nullptr) {
         pool = make(allocator, device, id, std::move(memory), text_of(id), Memory::PLAIN);
     } else {
-        TORCH_CHECK(pool->use_count > 0, "xseg: the pool of id (", id.first, ", ", id.second, ") was released before");
-        TORCH_CHECK(!memory, "xseg: the pool of id (", id.first, ", ", id.second, ") is there already");
+        TORCH_CHECK(pool->use_count > 0, "xseg: the pool of id (", id.first, ", ", id.second,
+                    ") was released before");
+        TORCH_CHECK(!memory, "xseg: the pool of id (", id.first, ", ", id.second,
+                    ") is there already");
     }
     pool->use_count++;
     return pool;
@@ -238,9 +253,11 @@ bool accepts(void *context, xseg_stream stream)
     try {
         const Pool *pool = static_cast<Pool *>(context);
         /* A tag that the thread has entered since lies within. */
-        return (pool->route == Route::TAG || tag_order(pool->device) < pool->route_order) && pool->filter(stream);
+        return (pool->route == Route::TAG || tag_order(pool->device) < pool->route_order) &&
+               pool->filter(stream);
     } catch (const std::exception &failure) {
-        TORCH_WARN("xseg: whether an allocation belongs to a pool was not to be found out: ", failure.what());
+        TORCH_WARN("xseg: whether an allocation belongs to a pool was not to be found out: ",
+                   failure.what());
         return false;
     }
 }
@@ -253,12 +270,13 @@ uint64_t next_order()
     return ++last;
 }
 
-struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id, const std::string &name,
-                                  Memory memory)
+struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id,
+                                  const std::string &name, Memory memory)
 {
     Lock lock;
     allocator->check_device(device);
-    TORCH_CHECK(find(device, id) == nullptr, "xseg: there is a pool of id (", id.first, ", ", id.second, ") already");
+    TORCH_CHECK(find(device, id) == nullptr, "xseg: there is a pool of id (", id.first, ", ",
+                id.second, ") already");
     Pool *pool = make(allocator, device, id, nullptr, name, memory);
     pool->use_count++;
     return pool->handle;
@@ -281,7 +299,8 @@ void count_ended_pools(Allocator *allocator, MempoolId_t id)
     }
 }
 
-void trim_released_pools(Allocator *allocator, MempoolId_t id, const struct xseg_trim_options &options)
+void trim_released_pools(Allocator *allocator, MempoolId_t id,
+                         const struct xseg_trim_options &options)
 {
     /* The handle of a released pool is valid until `gone` has returned, which takes the same lock. */
     Lock lock;
@@ -294,7 +313,7 @@ void trim_released_pools(Allocator *allocator, MempoolId_t id, const struct xseg
     for (const Key &key : keys) {
         const Pool *pool = find(key.first, key.second);
         if (pool != nullptr && pool->use_count == 0) {
-            struct xseg_where where = XSEG_WHERE_ANY;
+            struct xseg_scope where = XSEG_SCOPE_ALL;
             where.pool = pool->handle;
             check(xseg_trim(allocator->library(), &where, &options, nullptr), "empty_cache");
         }
@@ -313,7 +332,8 @@ struct xseg_pool *routed_pool(DeviceIndex device, cudaStream_t stream)
     Lock lock;
     const Pool *found = nullptr;
     for (const auto &[key, pool] : table().pools) {
-        if (key.first == device && pool->is_routed && (found == nullptr || pool->route_order > found->route_order) &&
+        if (key.first == device && pool->is_routed &&
+            (found == nullptr || pool->route_order > found->route_order) &&
             accepts(pool.get(), stream)) {
             found = pool.get();
         }
@@ -360,7 +380,7 @@ void reset_pool_statistics(struct xseg_allocator *library, DeviceIndex device, u
 {
     Lock lock;
     for (const auto &[key, pool] : table().pools) {
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
         where.pool = pool->handle;
         struct xseg_statistics now;
         if (key.first == device && read(library, pool.get(), &now)) {
@@ -406,15 +426,16 @@ static bool end_route(DeviceIndex device, MempoolId_t id)
 {
     Lock lock;
     Pool *pool = find(device, id);
-    TORCH_CHECK(pool != nullptr && pool->is_routed, "endAllocatePool: not currently recording to mempool_id");
+    TORCH_CHECK(pool != nullptr && pool->is_routed,
+                "endAllocatePool: not currently recording to mempool_id");
     check(xseg_route_end(pool->handle), "endAllocateToPool");
     pool->is_routed = false;
     pool->filter = nullptr;
     return counts_as_capture(pool->route, HAS_MARKS);
 }
 
-void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter,
-                 Route route)
+void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id,
+                 std::function<bool(cudaStream_t)> filter, Route route)
 {
     Lock lock;
     Pool *pool = make_or_hold(allocator, device, id, nullptr);
@@ -435,13 +456,15 @@ void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id, std::
     if (status != XSEG_OK) {
         std::string text = error_text(status);
         let_go(pool);
-        TORCH_CHECK(!was_routed, "beginAllocateToPool: already recording to mempool_id (", id.first, ", ", id.second, ")");
+        TORCH_CHECK(!was_routed, "beginAllocateToPool: already recording to mempool_id (", id.first,
+                    ", ", id.second, ")");
         TORCH_CHECK(false, "xseg: beginAllocateToPool: ", text);
     }
     pool->is_routed = true;
 }
 
-void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter)
+void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t id,
+                                    std::function<bool(cudaStream_t)> filter)
 {
     begin_route(this, device, id, std::move(filter), Route::PYTORCH);
 }
@@ -499,7 +522,8 @@ void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id, CUDAAlloc
     createOrIncrefPool(device, id, std::shared_ptr<CUDAAllocator>(memory, [](CUDAAllocator *) {}));
 }
 
-void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> memory)
+void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id,
+                                   std::shared_ptr<CUDAAllocator> memory)
 {
     Lock lock;
     make_or_hold(this, device, id, std::move(memory));
@@ -516,7 +540,9 @@ void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom)
         return;
     }
     Lock lock;
-    check(xseg_pool_set(find_held(device, id, "setUseOnOOM")->handle, XSEG_POOL_USE_ON_OOM, use_on_oom), "setUseOnOOM");
+    check(xseg_pool_set(find_held(device, id, "setUseOnOOM")->handle, XSEG_POOL_USE_ON_OOM,
+                        use_on_oom),
+          "setUseOnOOM");
 }
 
 void Allocator::setNoSplit(DeviceIndex device, MempoolId_t id)
@@ -525,18 +551,21 @@ void Allocator::setNoSplit(DeviceIndex device, MempoolId_t id)
         return;
     }
     Lock lock;
-    check(xseg_pool_set(find_held(device, id, "setNoSplit")->handle, XSEG_POOL_NO_SPLIT, true), "setNoSplit");
+    check(xseg_pool_set(find_held(device, id, "setNoSplit")->handle, XSEG_POOL_NO_SPLIT, true),
+          "setNoSplit");
 }
 
-bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id, const std::unordered_set<void *> &expected)
+bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
+                                         const std::unordered_set<void *> &expected)
 {
     Lock lock;
     std::vector<void *> blocks(expected.begin(), expected.end());
     bool is_equal = false;
     const Pool *pool = find(device, id);
-    TORCH_CHECK(pool != nullptr, "Could not find pool of id: xseg has none of (", id.first, ", ", id.second, ") on device ",
-                static_cast<int>(device));
-    check(xseg_pool_holds(pool->handle, blocks.data(), blocks.size(), &is_equal), "checkPoolLiveAllocations");
+    TORCH_CHECK(pool != nullptr, "Could not find pool of id: xseg has none of (", id.first, ", ",
+                id.second, ") on device ", static_cast<int>(device));
+    check(xseg_pool_check_live(pool->handle, blocks.data(), blocks.size(), &is_equal),
+          "checkPoolLiveAllocations");
     return is_equal;
 }
 
@@ -546,10 +575,13 @@ c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address)
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
     struct xseg_pool *pool = routed_pool(device, stream);
-    TORCH_CHECK(pool != nullptr, "xseg: allocateWithAddress needs a private pool: call it under torch.cuda.use_mem_pool()");
+    TORCH_CHECK(
+        pool != nullptr,
+        "xseg: allocateWithAddress needs a private pool: call it under torch.cuda.use_mem_pool()");
     constexpr size_t UNIT = 512; /* kMinBlockSize */
-    TORCH_CHECK(reinterpret_cast<size_t>(address) % UNIT == 0, "mallocWithAddress: addr must be aligned to kMinBlockSize (",
-                UNIT, " bytes), got ", address);
+    TORCH_CHECK(reinterpret_cast<size_t>(address) % UNIT == 0,
+                "mallocWithAddress: addr must be aligned to kMinBlockSize (", UNIT, " bytes), got ",
+                address);
     void *ptr = nullptr;
     xseg_status status;
     {
@@ -559,7 +591,8 @@ c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address)
     if (status != XSEG_OK) {
         Refusal refused = refusal(library_, status, device, bytes);
         TORCH_CHECK(status == XSEG_ERR_FORKED || refused.exception.is_held(),
-                    "Could not allocate CUDA storage at exact address ", address, ": ", refused.text);
+                    "Could not allocate CUDA storage at exact address ", address, ": ",
+                    refused.text);
         raise(refused);
     }
     tell_allocation(ptr, device);

@@ -17,9 +17,11 @@
 #include "src/adapters/torch/errors.h"
 #include "src/adapters/torch/held.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
 using Config = caching::CUDAAllocatorConfig;
 
@@ -30,10 +32,12 @@ struct KeyValue {
 using Keys = std::map<std::string, KeyValue>;
 
 std::mutex the_mutex;
-struct xseg_allocator *the_library;  /* once it is open */
-std::vector<std::string> set_before; /* strings that were set before that; the library was opened without them */
+struct xseg_allocator *the_library; /* once it is open */
+std::vector<std::string>
+    set_before; /* strings that were set before that; the library was opened without them */
 std::atomic<double> the_fraction{1}; /* of devices that are not open, as the string says */
-std::atomic<double> the_rejection{-1}; /* fraction that a string named after the library was opened; -1: none did */
+std::atomic<double> the_rejection{
+    -1}; /* fraction that a string named after the library was opened; -1: none did */
 
 bool note_key(void *context, const struct xseg_key *key)
 {
@@ -45,15 +49,15 @@ bool note_key(void *context, const struct xseg_key *key)
 Keys read_keys(const char *config, const char **source)
 {
     Keys keys;
-    xseg_status status = xseg_keys(config, source, note_key, &keys);
+    xseg_status status = xseg_config_keys(config, source, note_key, &keys);
     TORCH_CHECK_VALUE(status == XSEG_OK, "xseg: ", error_text(status));
     return keys;
 }
 
 /* Keys of the device's memory that PyTorch knows as well; those of its pinned memory are its own business. */
 constexpr const char *shared_keys[] = {
-    "large_segment_size_mb",        "max_split_size_mb",         "max_non_split_rounding_mb",
-    "garbage_collection_threshold", "roundup_power2_divisions",  "graph_capture_record_stream_reuse",
+    "large_segment_size_mb",        "max_split_size_mb",        "max_non_split_rounding_mb",
+    "garbage_collection_threshold", "roundup_power2_divisions", "graph_capture_record_stream_reuse",
     "per_process_memory_fraction",  "throw_on_cudamalloc_oom",
 };
 
@@ -62,13 +66,14 @@ bool is_known_to_pytorch([[maybe_unused]] const char *key)
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
     return c10::CachingAllocator::AcceleratorAllocatorConfig::getKeys().count(key) > 0;
 #else
-    return std::strcmp(key, "large_segment_size_mb") != 0 && std::strcmp(key, "per_process_memory_fraction") != 0 &&
-           std::strcmp(key, "graph_capture_record_stream_reuse") != 0 && std::strcmp(key, "throw_on_cudamalloc_oom") != 0;
+    return std::strcmp(key, "large_segment_size_mb") != 0 &&
+           std::strcmp(key, "per_process_memory_fraction") != 0 &&
+           std::strcmp(key, "graph_capture_record_stream_reuse") != 0 &&
+           std::strcmp(key, "throw_on_cudamalloc_oom") != 0;
 #endif
 }
 
-template <class Any>
-std::string last_settings()
+template <class Any> std::string last_settings()
 {
     if constexpr (requires { Any::last_allocator_settings(); }) {
         return Any::last_allocator_settings();
@@ -80,9 +85,10 @@ std::string last_settings()
 std::string configuration(struct xseg_allocator *library)
 {
     size_t needed = 0;
-    check(xseg_configuration(library, nullptr, 0, &needed), "the configuration cannot be read");
+    check(xseg_config_get(library, nullptr, 0, &needed), "the configuration cannot be read");
     std::vector<char> text(needed + 256); /* room for what another thread changes meanwhile */
-    check(xseg_configuration(library, text.data(), text.size(), nullptr), "the configuration cannot be read");
+    check(xseg_config_get(library, text.data(), text.size(), nullptr),
+          "the configuration cannot be read");
     return text.data();
 }
 
@@ -102,7 +108,8 @@ std::string without_fraction(const std::string &settings)
             continue;
         }
         size_t end = std::min(at + 1, settings.size());
-        if (settings.substr(begin, at - begin).find("per_process_memory_fraction") != std::string::npos) {
+        if (settings.substr(begin, at - begin).find("per_process_memory_fraction") !=
+            std::string::npos) {
             kept.replace(begin, end - begin, end - begin, ' ');
         }
         begin = end;
@@ -135,7 +142,7 @@ std::string with_resets(const std::string &settings, const std::string &large_se
 
 void configure(struct xseg_allocator *library, const std::string &settings)
 {
-    xseg_status status = xseg_configure(library, settings.c_str());
+    xseg_status status = xseg_config_set(library, settings.c_str());
     TORCH_CHECK_VALUE(status == XSEG_OK, "xseg: ", error_text(status));
 }
 
@@ -147,12 +154,15 @@ std::string large_segment_of(struct xseg_allocator *library)
 /* PyTorch's parser demands that the name of the allocator is the one after `backend:`; xseg stands in for the default. */
 thread_local bool is_parsing;
 
-class Parsing {
+class Parsing
+{
   public:
-    Parsing() {
+    Parsing()
+    {
         is_parsing = true;
     }
-    ~Parsing() {
+    ~Parsing()
+    {
         is_parsing = false;
     }
     Parsing(const Parsing &) = delete;
@@ -160,8 +170,7 @@ class Parsing {
 };
 
 /* Of settings that only CUDA has, such as those of pinned memory. */
-template <class Any>
-std::function<void(const std::string &)> parser_of_pytorch()
+template <class Any> std::function<void(const std::string &)> parser_of_pytorch()
 {
     if constexpr (requires { Any::getConfigParserHook(); }) {
         return Any::getConfigParserHook();
@@ -195,12 +204,16 @@ void note_newer_values([[maybe_unused]] std::map<std::string, std::string> &valu
     if constexpr (requires { Any::large_segment_size(); }) {
         values["large_segment_size_mb"] = text_of_bytes(Any::large_segment_size());
     }
-    if constexpr (requires { Any::pinned_max_round_threshold(); Any::pinned_max_cached_size(); }) {
+    if constexpr (requires {
+                      Any::pinned_max_round_threshold();
+                      Any::pinned_max_cached_size();
+                  }) {
         values["pinned_max_round_threshold_mb"] = text_of_bytes(Any::pinned_max_round_threshold());
         values["pinned_max_cached_size_mb"] = text_of_bytes(Any::pinned_max_cached_size());
     }
     if constexpr (requires { Own::graph_capture_record_stream_reuse(); }) {
-        values["graph_capture_record_stream_reuse"] = text_of_bool(Own::graph_capture_record_stream_reuse());
+        values["graph_capture_record_stream_reuse"] =
+            text_of_bool(Own::graph_capture_record_stream_reuse());
     }
     if constexpr (requires { Own::per_process_memory_fraction(); }) {
         std::ostringstream text;
@@ -225,10 +238,13 @@ InForce in_force()
     InForce now{{}, last_settings<Config>()};
     now.values["max_non_split_rounding_mb"] = text_of_bytes(Any::max_non_split_rounding_size());
     now.values["expandable_segments"] = text_of_bool(Config::expandable_segments());
-    now.values["pinned_use_background_threads"] = text_of_bool(Any::pinned_use_background_threads());
+    now.values["pinned_use_background_threads"] =
+        text_of_bool(Any::pinned_use_background_threads());
     now.values["release_lock_on_cudamalloc"] = text_of_bool(Config::release_lock_on_cudamalloc());
-    now.values["pinned_use_cuda_host_register"] = text_of_bool(Config::pinned_use_cuda_host_register());
-    now.values["pinned_num_register_threads"] = std::to_string(Config::pinned_num_register_threads());
+    now.values["pinned_use_cuda_host_register"] =
+        text_of_bool(Config::pinned_use_cuda_host_register());
+    now.values["pinned_num_register_threads"] =
+        std::to_string(Config::pinned_num_register_threads());
     note_newer_values<Any, Config>(now.values);
     return now;
 }
@@ -294,12 +310,14 @@ std::string for_pytorch(const Keys &keys, bool is_own_string)
     std::string settings = is_own_string ? "" : last_settings<Config>();
     for (const char *key : shared_keys) {
         auto found = keys.find(key);
-        if (is_own_string && found != keys.end() && found->second.is_named && is_known_to_pytorch(key) &&
-            !is_default_without_a_word(found->second.value)) {
-            settings += (settings.empty() ? "" : ",") + std::string(key) + ":" + found->second.value;
+        if (is_own_string && found != keys.end() && found->second.is_named &&
+            is_known_to_pytorch(key) && !is_default_without_a_word(found->second.value)) {
+            settings +=
+                (settings.empty() ? "" : ",") + std::string(key) + ":" + found->second.value;
         }
     }
-    return settings + (settings.empty() ? "" : ",") + "expandable_segments:" + keys.at("expandable_segments").value;
+    return settings + (settings.empty() ? "" : ",") +
+           "expandable_segments:" + keys.at("expandable_segments").value;
 }
 
 void note_fraction(const Keys &keys)
@@ -309,14 +327,15 @@ void note_fraction(const Keys &keys)
 
 void set_rejection(struct xseg_allocator *library, int device, double fraction)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
     where.device = device;
     check(xseg_limits(library, &where, nullptr, &limits), "the limits of a device cannot be read");
     limits.has_fraction = false;
     limits.has_rejection_fraction = true;
     limits.rejection_fraction = fraction;
-    check(xseg_limits(library, &where, &limits, nullptr), "the fraction of rejections cannot be set");
+    check(xseg_limits(library, &where, &limits, nullptr),
+          "the fraction of rejections cannot be set");
 }
 
 /* Set the fraction past which throw_on_cudamalloc_oom rejects requests, if a string names per_process_memory_fraction. */
@@ -329,11 +348,13 @@ void note_rejection(struct xseg_allocator *library, const std::string &settings)
         return;
     }
     the_rejection.store(std::strtod(fraction.value.c_str(), nullptr));
-    check(xseg_devices(library, nullptr, sizeof(struct xseg_device_figures), 0, &count), "the devices cannot be counted");
-    std::vector<struct xseg_device_figures> figures(count);
-    check(xseg_devices(library, figures.data(), sizeof(struct xseg_device_figures), count, nullptr),
+    check(xseg_device_stats_get(library, nullptr, sizeof(struct xseg_device_stats), 0, &count),
+          "the devices cannot be counted");
+    std::vector<struct xseg_device_stats> figures(count);
+    check(xseg_device_stats_get(library, figures.data(), sizeof(struct xseg_device_stats), count,
+                                nullptr),
           "the devices cannot be read");
-    for (const struct xseg_device_figures &device : figures) {
+    for (const struct xseg_device_stats &device : figures) {
         if (device.is_open) {
             set_rejection(library, device.device, the_rejection.load());
         }
@@ -347,7 +368,9 @@ void note_rejection(struct xseg_allocator *library, const std::string &settings)
  */
 void add_keys(struct xseg_allocator *library, const std::string &keys)
 {
-    bool is_expandable = read_keys(configuration(library).c_str(), nullptr).at("expandable_segments").value == "True";
+    bool is_expandable =
+        read_keys(configuration(library).c_str(), nullptr).at("expandable_segments").value ==
+        "True";
     configure(library, "expandable_segments:True" + keys);
     if (!is_expandable) {
         configure(library, "expandable_segments:False");
@@ -374,7 +397,8 @@ void agree_on_settings()
     /* PyTorch reads its variable here at the latest, while its own allocator has the name that `backend:` gives. */
     (void)Config::instance();
     bool is_other = is_own_string || Config::expandable_segments() != is_expandable;
-    caching::setAllocatorSettings(is_other ? for_pytorch(keys, is_own_string) : last_settings<Config>());
+    caching::setAllocatorSettings(is_other ? for_pytorch(keys, is_own_string)
+                                           : last_settings<Config>());
     note_fraction(keys);
     hear_of_changes();
     note_accepted();
@@ -441,15 +465,17 @@ static std::string value_of(const std::string &settings, const std::string &key)
 /* Reject a wrong value before PyTorch applies the rest of a string: a string cannot restore all of PyTorch's defaults. */
 static void check_keys_of_pytorch(const std::string &settings)
 {
-    for (const char *key : {"pinned_free_catch_all", "pinned_use_background_threads", "pinned_use_cuda_host_register",
-                            "release_lock_on_cudamalloc", "release_lock_on_hipmalloc"}) {
+    for (const char *key :
+         {"pinned_free_catch_all", "pinned_use_background_threads", "pinned_use_cuda_host_register",
+          "release_lock_on_cudamalloc", "release_lock_on_hipmalloc"}) {
         std::string value = value_of(settings, key);
-        TORCH_CHECK_VALUE(value.empty() || value == "True" || value == "False", "xseg: ", key, ": invalid value, '", value,
-                          "'; set it to True or False");
+        TORCH_CHECK_VALUE(value.empty() || value == "True" || value == "False", "xseg: ", key,
+                          ": invalid value, '", value, "'; set it to True or False");
     }
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
     if (std::string backend = value_of(settings, "backend"); !backend.empty()) {
-        parse_own("backend:" + backend); /* PyTorch's error, with nothing else of the string applied */
+        parse_own("backend:" +
+                  backend); /* PyTorch's error, with nothing else of the string applied */
     }
 #endif
 }
@@ -457,12 +483,15 @@ static void check_keys_of_pytorch(const std::string &settings)
 void check_settings(const std::string &settings)
 {
     size_t nul = settings.find('\0');
-    TORCH_CHECK_VALUE(nul == std::string::npos, "xseg: configuration: NUL at column ", nul + 1, "; end the string before it");
-    if (xseg_status status = xseg_keys(settings.c_str(), nullptr, nullptr, nullptr); status != XSEG_OK) {
+    TORCH_CHECK_VALUE(nul == std::string::npos, "xseg: configuration: NUL at column ", nul + 1,
+                      "; end the string before it");
+    if (xseg_status status = xseg_config_keys(settings.c_str(), nullptr, nullptr, nullptr);
+        status != XSEG_OK) {
         std::string text = error_text(status);
         /* PyTorch's words come first where programs may look for them. */
-        const char *words = text.rfind("configuration: ", 0) == 0 ? "Unrecognized key in the allocator config: "
-                                                                    : "";
+        const char *words = text.rfind("configuration: ", 0) == 0
+                                ? "Unrecognized key in the allocator config: "
+                                : "";
         TORCH_CHECK_VALUE(false, words, "xseg: ", text);
     }
     check_keys_of_pytorch(settings);
@@ -470,17 +499,19 @@ void check_settings(const std::string &settings)
     for (size_t at = 0; (at = settings.find_first_of("0123456789", at)) != std::string::npos;) {
         errno = 0;
         (void)std::strtoull(settings.c_str() + at, nullptr, 10);
-        TORCH_CHECK_VALUE(errno != ERANGE, "xseg: configuration: number out of range at column ", at + 1,
-                          "; write at most 18446744073709551615");
+        TORCH_CHECK_VALUE(errno != ERANGE, "xseg: configuration: number out of range at column ",
+                          at + 1, "; write at most 18446744073709551615");
         at = std::min(settings.find_first_not_of("0123456789", at), settings.size());
     }
     for (const auto &[key, value] : read_keys(settings.c_str(), nullptr)) {
         if (!value.is_named) {
             continue;
         }
-        TORCH_CHECK_VALUE(is_known_to_pytorch(key.c_str()), "Unrecognized key '", key,
-                          "' in the allocator config: xseg: set it by xseg.torch.allocator().configure()");
-        TORCH_CHECK_VALUE(value.value != "off", "xseg: ", key, ": PyTorch has no word for 'off'; leave the key out");
+        TORCH_CHECK_VALUE(
+            is_known_to_pytorch(key.c_str()), "Unrecognized key '", key,
+            "' in the allocator config: xseg: set it by xseg.torch.allocator().configure()");
+        TORCH_CHECK_VALUE(value.value != "off", "xseg: ", key,
+                          ": PyTorch has no word for 'off'; leave the key out");
     }
 #endif
 }
@@ -513,7 +544,8 @@ void follow_settings(const std::string &settings)
     Held<std::mutex> lock(the_mutex);
     if (the_library != nullptr) {
         /* As PyTorch does once CUDA is initialised: the limit stays what it is, and a fraction counts for rejections. */
-        configure(the_library, with_resets(without_fraction(settings), large_segment_of(the_library)));
+        configure(the_library,
+                  with_resets(without_fraction(settings), large_segment_of(the_library)));
         note_rejection(the_library, settings);
         return;
     }
@@ -521,8 +553,7 @@ void follow_settings(const std::string &settings)
 }
 
 /* Bounds of pinned memory, which PyTorch 2.15 keeps beside the settings of any accelerator. */
-template <class Any, class Info>
-static void set_pinned_bounds([[maybe_unused]] Info &info)
+template <class Any, class Info> static void set_pinned_bounds([[maybe_unused]] Info &info)
 {
     if constexpr (requires { info.max_cached_size = Any::pinned_max_cached_size(); }) {
         info.max_cached_size = Any::pinned_max_cached_size();
@@ -532,10 +563,12 @@ static void set_pinned_bounds([[maybe_unused]] Info &info)
     }
 }
 
-template <class Any, class Info>
-static void set_newer(Info &info)
+template <class Any, class Info> static void set_newer(Info &info)
 {
-    if constexpr (requires { info.graph_capture_record_stream_reuse = Any::graph_capture_record_stream_reuse(); }) {
+    if constexpr (requires {
+                      info.graph_capture_record_stream_reuse =
+                          Any::graph_capture_record_stream_reuse();
+                  }) {
         info.graph_capture_record_stream_reuse = Any::graph_capture_record_stream_reuse();
     }
 }
@@ -559,10 +592,11 @@ caching::AllocatorConfigInfo config_info()
 }
 
 /* PyTorch keeps the limit in bytes, and answers with the fraction that these are. */
-static double whole_bytes(struct xseg_allocator *library, const struct xseg_where &where, double fraction)
+static double whole_bytes(struct xseg_allocator *library, const struct xseg_scope &where,
+                          double fraction)
 {
     struct xseg_statistics now = XSEG_STATISTICS_INIT;
-    check(xseg_stats(library, &where, &now), "getMemoryFraction");
+    check(xseg_stats_get(library, &where, &now), "getMemoryFraction");
     double total = static_cast<double>(now.device_bytes);
     return static_cast<double>(static_cast<uint64_t>(fraction * total)) / total;
 }
@@ -573,7 +607,7 @@ double Allocator::getMemoryFraction(DeviceIndex device)
     if (!is_open(device)) {
         return the_fraction.load();
     }
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
     check(xseg_limits(library_, &where, nullptr, &limits), "getMemoryFraction");
@@ -583,9 +617,10 @@ double Allocator::getMemoryFraction(DeviceIndex device)
 /* In place of the string's fraction: garbage is collected by it, and it may rise above that. */
 void Allocator::setMemoryFraction(double fraction, DeviceIndex device)
 {
-    TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction, ". Please set within [0, 1].");
+    TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction,
+                ". Please set within [0, 1].");
     open_device(device);
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
     check(xseg_limits(library_, &where, nullptr, &limits), "setMemoryFraction");

@@ -16,9 +16,11 @@
 #include "src/adapters/torch/errors.h"
 #include "src/adapters/torch/held.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
 constexpr char BY_TOKEN = 'x';
 constexpr char BY_SEGMENT = 'c';
@@ -98,7 +100,8 @@ bool close_import(const Import &import)
         }
         warn(status, "imported memory stays mapped until the process ends");
     } catch (const std::exception &failure) {
-        TORCH_WARN("xseg: imported memory stays mapped until the process ends, since its device cannot be used: ",
+        TORCH_WARN("xseg: imported memory stays mapped until the process ends, since its device "
+                   "cannot be used: ",
                    failure.what());
     }
     return true;
@@ -127,7 +130,8 @@ std::shared_ptr<void> own_import(const Import &import)
 std::shared_ptr<void> import_segment(const std::string &payload)
 {
     cudaIpcMemHandle_t handle;
-    TORCH_CHECK(payload.size() == sizeof handle, "xseg: a handle of ", payload.size(), " bytes is not one of a segment: send it "
+    TORCH_CHECK(payload.size() == sizeof handle, "xseg: a handle of ", payload.size(),
+                " bytes is not one of a segment: send it "
                 "whole, and run the same version of xseg in both processes");
     std::memcpy(&handle, payload.data(), sizeof handle);
     void *ptr = nullptr;
@@ -140,8 +144,10 @@ std::shared_ptr<void> import_segment(const std::string &payload)
 std::shared_ptr<void> import_run(Allocator *allocator, const std::string &payload)
 {
     struct xseg_export_token token;
-    TORCH_CHECK(payload.size() == sizeof token, "xseg: invalid IPC handle, export token of ", payload.size(),
-                " bytes; send the handle whole, and run the same version of xseg in both processes");
+    TORCH_CHECK(
+        payload.size() == sizeof token, "xseg: invalid IPC handle, export token of ",
+        payload.size(),
+        " bytes; send the handle whole, and run the same version of xseg in both processes");
     std::memcpy(&token, payload.data(), sizeof token);
     void *ptr = nullptr;
     DeviceIndex device = 0;
@@ -212,8 +218,9 @@ xseg_status take_back_share(struct xseg_allocator *library, void *ptr)
 ShareableHandle Allocator::shareIpcHandle(void *ptr)
 {
     struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
-    xseg_status status = xseg_block(library_, ptr, &block);
-    TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_LIVE, "invalid device pointer: ", ptr,
+    xseg_status status = xseg_block_query(library_, ptr, &block);
+    TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED,
+                "invalid device pointer: ", ptr,
                 ": xseg: send memory of a tensor that xseg has allocated");
     if (!block.is_expandable) {
         return {static_cast<char *>(ptr) - static_cast<char *>(block.segment_base),
@@ -221,14 +228,16 @@ ShareableHandle Allocator::shareIpcHandle(void *ptr)
     }
     Export made = export_block(library_, block.base);
     std::string payload(reinterpret_cast<const char *>(made.token.byte), sizeof made.token.byte);
-    return {static_cast<char *>(ptr) - static_cast<char *>(block.base) + static_cast<ptrdiff_t>(made.offset),
+    return {static_cast<char *>(ptr) - static_cast<char *>(block.base) +
+                static_cast<ptrdiff_t>(made.offset),
             BY_TOKEN + payload};
 }
 
 std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle)
 {
     TORCH_CHECK(!handle.empty() && (handle[0] == BY_TOKEN || handle[0] == BY_SEGMENT),
-                "xseg: the handle was not made by xseg: the process that sends tensors must run on xseg as well, "
+                "xseg: the handle was not made by xseg: the process that sends tensors must run on "
+                "xseg as well, "
                 "for instance by XSEG_TORCH=1 in its environment");
     close_left_imports();
     {

@@ -10,20 +10,21 @@
 #include "src/adapters/torch/pools.h"
 #include "src/adapters/torch/settings.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
 struct Picture {
     std::vector<SegmentInfo> segments;
-    const char *end = nullptr;       /* of the last block */
-    const void *segment = nullptr;   /* that the last block lies in */
+    const char *end = nullptr;     /* of the last block */
+    const void *segment = nullptr; /* that the last block lies in */
     const struct xseg_pool *pool = nullptr;
-    MempoolId_t id{0, 0};            /* of `pool` */
+    MempoolId_t id{0, 0}; /* of `pool` */
 };
 
-template <class Segment>
-void set_order(Segment &segment, uint64_t generation)
+template <class Segment> void set_order(Segment &segment, uint64_t generation)
 {
     if constexpr (requires { segment.registration_counter; }) {
         segment.registration_counter = static_cast<int32_t>(generation);
@@ -52,11 +53,12 @@ void begin_segment(Picture *picture, const struct xseg_block_info *block)
 bool add_block(void *context, const struct xseg_block_info *block)
 {
     Picture *picture = static_cast<Picture *>(context);
-    if (block->state == XSEG_BLOCK_HOLE) {
+    if (block->state == XSEG_BLOCK_UNMAPPED) {
         picture->end = nullptr;
         return true;
     }
-    if (block->base != picture->end || block->segment_base != picture->segment || picture->segments.empty()) {
+    if (block->base != picture->end || block->segment_base != picture->segment ||
+        picture->segments.empty()) {
         begin_segment(picture, block);
     }
     picture->end = static_cast<const char *>(block->base) + block->bytes;
@@ -65,8 +67,8 @@ bool add_block(void *context, const struct xseg_block_info *block)
     BlockInfo info;
     info.size = block->bytes;
     info.requested_size = block->requested;
-    info.allocated = block->state == XSEG_BLOCK_LIVE;
-    info.active = info.allocated || block->state == XSEG_BLOCK_PENDING;
+    info.allocated = block->state == XSEG_BLOCK_ALLOCATED;
+    info.active = info.allocated || block->state == XSEG_BLOCK_PENDING_FREE;
     info.context_when_allocated = context_of(block->frames);
     segment.total_size += info.size;
     segment.allocated_size += info.allocated ? info.size : 0;
@@ -85,7 +87,8 @@ void set_contexts(SnapshotInfo *info)
     }
     for (const std::vector<TraceEntry> &entries : info->device_traces) {
         for (const TraceEntry &entry : entries) {
-            if (entry.action_ == TraceEntry::SEGMENT_ALLOC || entry.action_ == TraceEntry::SEGMENT_MAP) {
+            if (entry.action_ == TraceEntry::SEGMENT_ALLOC ||
+                entry.action_ == TraceEntry::SEGMENT_MAP) {
                 auto found = by_address.find({entry.device_, entry.addr_});
                 if (found != by_address.end()) {
                     found->second->context_when_allocated = entry.context_;
@@ -124,7 +127,7 @@ SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces)
     Picture picture;
     SnapshotInfo result;
     if (library() != nullptr) {
-        check(xseg_walk(library(), nullptr, add_block, &picture), "snapshot");
+        check(xseg_for_each_block(library(), nullptr, add_block, &picture), "snapshot");
     }
     bool is_all = id.first == 0 && id.second == 0;
     for (SegmentInfo &segment : picture.segments) {
@@ -132,12 +135,15 @@ SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces)
             result.segments.push_back(std::move(segment));
         }
     }
-    std::sort(result.segments.begin(), result.segments.end(), [](const SegmentInfo &one, const SegmentInfo &other) {
-        return one.device != other.device ? one.device < other.device : one.address < other.address;
-    });
+    std::sort(result.segments.begin(), result.segments.end(),
+              [](const SegmentInfo &one, const SegmentInfo &other) {
+                  return one.device != other.device ? one.device < other.device
+                                                    : one.address < other.address;
+              });
     for (int device = 0; device < device_count_; device++) {
-        result.device_traces.push_back(include_traces ? trace_entries(this, static_cast<DeviceIndex>(device))
-                                                      : std::vector<TraceEntry>());
+        result.device_traces.push_back(include_traces
+                                           ? trace_entries(this, static_cast<DeviceIndex>(device))
+                                           : std::vector<TraceEntry>());
     }
     if (include_traces) {
         result.external_annotations = time_annotations();

@@ -3,12 +3,13 @@
 #include "src/adapters/torch/errors.h"
 #include "src/adapters/torch/pools.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
-template <class Stat>
-void copy_stat(Stat &to, const struct xseg_stat &from)
+template <class Stat> void copy_stat(Stat &to, const struct xseg_stat &from)
 {
     to.current = static_cast<int64_t>(from.current);
     to.peak = static_cast<int64_t>(from.peak);
@@ -17,8 +18,7 @@ void copy_stat(Stat &to, const struct xseg_stat &from)
 }
 
 /* PyTorch's order of groups is the library's: all, small, large. */
-template <class Array, class Groups>
-void copy_groups(Array &to, const Groups &from)
+template <class Array, class Groups> void copy_groups(Array &to, const Groups &from)
 {
     for (size_t group = 0; group < XSEG_STAT_GROUPS; group++) {
         copy_stat(to[group], from[group]);
@@ -35,8 +35,7 @@ void copy_pools(Stats &to, struct xseg_allocator *library, DeviceIndex device)
     }
 }
 
-template <class Stats>
-void copy_numbers(Stats &to, const struct xseg_statistics &from)
+template <class Stats> void copy_numbers(Stats &to, const struct xseg_statistics &from)
 {
     to.num_alloc_retries = static_cast<int64_t>(from.num_alloc_retries);
     to.num_ooms = static_cast<int64_t>(from.num_ooms);
@@ -49,9 +48,9 @@ void copy_numbers(Stats &to, const struct xseg_statistics &from)
     }
 }
 
-struct xseg_where of_device(DeviceIndex device)
+struct xseg_scope of_device(DeviceIndex device)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
     return where;
 }
@@ -62,11 +61,11 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device)
 {
     check_device(device);
     struct xseg_statistics now = XSEG_STATISTICS_INIT;
-    struct xseg_where where = of_device(device);
+    struct xseg_scope where = of_device(device);
     now.max_split_size = UINT64_MAX;
     /* To ask about a device must not make a context there. */
     if (is_open(device)) {
-        check(xseg_stats(library_, &where, &now), "statistics");
+        check(xseg_stats_get(library_, &where, &now), "statistics");
     }
     DeviceStats stats;
     copy_groups(stats.allocation, now.allocation);
@@ -90,7 +89,7 @@ static void reset(Allocator *allocator, DeviceIndex device, unsigned what)
 {
     allocator->check_device(device);
     if (allocator->is_open(device) && !allocator->is_forked()) {
-        struct xseg_where where = of_device(device);
+        struct xseg_scope where = of_device(device);
         check(xseg_stats_reset(allocator->library(), &where, what), "statistics cannot be reset");
         reset_pool_statistics(allocator->library(), device, what);
     }
@@ -109,7 +108,8 @@ void Allocator::resetPeakStats(DeviceIndex device)
 
 #ifdef XSEG_TORCH_SEGMENT_SIZES
 
-namespace {
+namespace
+{
 
 struct Sizes {
     void *last = nullptr;
@@ -133,8 +133,8 @@ std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(Dev
 {
     check_device(device);
     Sizes sizes;
-    struct xseg_where where = of_device(device);
-    check(xseg_walk(library_, &where, note_segment, &sizes), "segment sizes");
+    struct xseg_scope where = of_device(device);
+    check(xseg_for_each_block(library_, &where, note_segment, &sizes), "segment sizes");
     return sizes.found;
 }
 

@@ -20,7 +20,7 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
         return NULL;
     XSEG_ASSERT((uintptr_t)arena % _Alignof(struct xseg_arena) == 0);
     xseg_slab_init(&arena->blocks, sizeof(struct xseg_block), arena);
-    xseg_slab_init(&arena->uses, sizeof(struct xseg_use), arena);
+    xseg_slab_init(&arena->uses, sizeof(struct xseg_record_stream), arena);
     arena->device = plan->device;
     arena->page_map = plan->page_map;
     arena->searches = plan->searches;
@@ -35,7 +35,7 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
     arena->has_cells = plan->has_cells;
     xseg_biased_lock_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_free_index_init(&arena->free_index);
-    arena->edge.state = XSEG_BLOCK_BUSY;
+    arena->edge.state = XSEG_BLOCK_CLAIMED;
     arena->victim = &arena->edge;
     xseg_list_init(&arena->extents);
     return arena;

@@ -7,7 +7,7 @@ void xseg_flags_lend(struct xseg_arena *arena, struct xseg_block *block)
 {
     atomic_uint_fast64_t *up = arena->lent.up;
 
-    XSEG_ASSERT(block->state == XSEG_BLOCK_LIVE && !xseg_block_is_lent(block));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_ALLOCATED && !xseg_block_is_lent(block));
     XSEG_ASSERT(arena->is_private && xseg_biased_lock_is_held(&arena->lock));
     up[XSEG_COUNT_ALLOCATION]++;
     up[XSEG_COUNT_ALLOCATED_BYTES] += block->bytes;

@@ -42,7 +42,7 @@ static __attribute__((noinline)) void tell(const struct noting *noting, struct x
 {
     const struct xseg_history *history = noting->arena->history;
     const struct xseg_trace_entry entry = {
-        .struct_bytes = sizeof(entry),
+        .struct_size = sizeof(entry),
         .action = (enum xseg_trace_action)action,
         .device = history->device,
         .stream = noting->stream,
@@ -234,8 +234,8 @@ void xseg_notes_block(struct xseg_arena *arena, const struct xseg_block *block,
 {
     const struct noting noting = begin(arena);
 
-    XSEG_ASSERT(block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING ||
-                block->state == XSEG_BLOCK_BUSY);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_ALLOCATED || block->state == XSEG_BLOCK_PENDING_FREE ||
+                block->state == XSEG_BLOCK_CLAIMED);
     note_block(&noting, action,
                &(struct xseg_noted_block){block->base, block->bytes, block->requested,
                                           xseg_block_is_lent(block)});

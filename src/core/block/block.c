@@ -11,7 +11,8 @@ static inline uint64_t sort_bytes(const struct xseg_block *block)
 
 static inline uint64_t sort_place(const struct xseg_block *block)
 {
-    const bool has_position = block->state == XSEG_BLOCK_CACHED || block->state == XSEG_BLOCK_HOLE;
+    const bool has_position =
+        block->state == XSEG_BLOCK_CACHED || block->state == XSEG_BLOCK_UNMAPPED;
 
     return has_position ? xseg_block_position(block) : block->base;
 }

@@ -24,8 +24,8 @@ static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *e
 {
     XSEG_WALK(part, extent)
     {
-        const bool live = part.state == XSEG_BLOCK_LIVE;
-        const bool active = live || part.state == XSEG_BLOCK_PENDING;
+        const bool live = part.state == XSEG_BLOCK_ALLOCATED;
+        const bool active = live || part.state == XSEG_BLOCK_PENDING_FREE;
         const bool cached = part.state == XSEG_BLOCK_CACHED && !arena->has_cells &&
                             !xseg_cached_is_scrap(arena, part.record);
 
@@ -42,7 +42,7 @@ static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *e
         tally->mapped += part.record->mapped ? part.bytes : 0;
         tally->victims += cached && part.record == arena->victim;
         tally->to_index += cached && part.record != arena->victim;
-        tally->holes += part.state == XSEG_BLOCK_HOLE;
+        tally->holes += part.state == XSEG_BLOCK_UNMAPPED;
     }
 }
 
@@ -142,7 +142,7 @@ static bool has_busy(const struct xseg_arena *arena)
         if (extent->elastic != NULL)
             continue;
         for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
-            if (block->state == XSEG_BLOCK_BUSY)
+            if (block->state == XSEG_BLOCK_CLAIMED)
                 return true;
     }
     return false;

@@ -47,7 +47,7 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
 /* Put a cached block or a hole where searches find it. */
 static void insert(struct xseg_arena *arena, struct xseg_block *block)
 {
-    if (block->state == XSEG_BLOCK_HOLE)
+    if (block->state == XSEG_BLOCK_UNMAPPED)
         xseg_tree_insert(&arena->holes, block);
     else
         xseg_cached_add(arena, block);
@@ -56,8 +56,8 @@ static void insert(struct xseg_arena *arena, struct xseg_block *block)
 /* Let searches find a cached block or a hole no longer. */
 static void erase(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(block->state == XSEG_BLOCK_HOLE || block->state == XSEG_BLOCK_CACHED);
-    if (block->state == XSEG_BLOCK_HOLE)
+    XSEG_ASSERT(block->state == XSEG_BLOCK_UNMAPPED || block->state == XSEG_BLOCK_CACHED);
+    if (block->state == XSEG_BLOCK_UNMAPPED)
         xseg_tree_remove(&arena->holes, block);
     else
         xseg_cached_remove(arena, block);
@@ -69,7 +69,7 @@ static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *blo
 {
     struct xseg_block *prev = block->prev, *next = block->next;
 
-    XSEG_ASSERT(block->state == XSEG_BLOCK_HOLE || block->state == XSEG_BLOCK_CACHED);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_UNMAPPED || block->state == XSEG_BLOCK_CACHED);
     XSEG_ASSERT(block->flags == 0);
     if (next != NULL && next->state == block->state) {
         erase(arena, next);
@@ -123,7 +123,7 @@ static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *b
         xseg_cached_add_victim(arena, xseg_arena_cut(arena, block, need->bytes));
     if (!xseg_extent_is_expandable(block->extent))
         xseg_fragments_cut_any(counts, was_split, block->bytes, rest);
-    block->state = XSEG_BLOCK_LIVE;
+    block->state = XSEG_BLOCK_ALLOCATED;
     block->requested = need->requested;
     xseg_slot_add(xseg_page_map_slot(arena->page_map, block->base), block);
     xseg_counts_alloc(counts, block->bytes, need->requested);
@@ -313,7 +313,7 @@ struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_e
 
     XSEG_ASSERT(extent->arena == arena && extent->has_cells == arena->has_cells);
     XSEG_ASSERT(extent->first == NULL && xseg_biased_lock_is_held(&arena->lock));
-    block->state = XSEG_BLOCK_BUSY;
+    block->state = XSEG_BLOCK_CLAIMED;
     block->mapped = !xseg_extent_is_expandable(extent);
     block->base = extent->segment.base;
     block->bytes = extent->segment.bytes;
@@ -327,7 +327,7 @@ struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_e
 
 void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
 {
-    XSEG_ASSERT(extent->first->state == XSEG_BLOCK_BUSY && extent->first->next == NULL);
+    XSEG_ASSERT(extent->first->state == XSEG_BLOCK_CLAIMED && extent->first->next == NULL);
     XSEG_ASSERT(extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
     xseg_slab_put(&arena->blocks, extent->first);
     extent->first = NULL;
@@ -352,17 +352,17 @@ struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block 
     erase(arena, block);
     if (arena->has_cells)
         xseg_tract_note_hole(block, false);
-    block->state = XSEG_BLOCK_BUSY;
+    block->state = XSEG_BLOCK_CLAIMED;
     return block;
 }
 
 struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && xseg_biased_lock_is_held(&arena->lock));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && xseg_biased_lock_is_held(&arena->lock));
     XSEG_ASSERT(block->uses == NULL);
     if (arena->has_cells && block->mapped)
         return xseg_tract_settle(arena, block);
-    block->state = block->mapped ? XSEG_BLOCK_CACHED : XSEG_BLOCK_HOLE;
+    block->state = block->mapped ? XSEG_BLOCK_CACHED : XSEG_BLOCK_UNMAPPED;
     block = merge(arena, block);
     if (arena->has_cells)
         xseg_tract_note_hole(block, true);

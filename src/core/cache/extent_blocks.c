@@ -101,8 +101,8 @@ struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint
 
 static bool is_in_use(const struct xseg_block *block)
 {
-    return block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING ||
-           block->state == XSEG_BLOCK_BUSY;
+    return block->state == XSEG_BLOCK_ALLOCATED || block->state == XSEG_BLOCK_PENDING_FREE ||
+           block->state == XSEG_BLOCK_CLAIMED;
 }
 
 static bool audit_block(const struct xseg_extent *extent, const struct xseg_block *block,
@@ -115,13 +115,13 @@ static bool audit_block(const struct xseg_extent *extent, const struct xseg_bloc
                "the block behind %#" PRIx64 " does not follow it", block->base);
     XSEG_HOLDS(finding, "BLK-2",
                next == NULL || next->state != block->state ||
-                   (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_HOLE),
+                   (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_UNMAPPED),
                "two neighbours in state %d at %#" PRIx64, block->state, block->base);
     XSEG_HOLDS(finding, "BLK-3", block->bytes != 0 && block->bytes % XSEG_SIZE_QUANTUM == 0,
                "%" PRIu64 " bytes at %#" PRIx64, block->bytes, block->base);
     XSEG_HOLDS(finding, "BLK-4",
-               block->state == XSEG_BLOCK_BUSY ||
-                   block->mapped == (block->state != XSEG_BLOCK_HOLE),
+               block->state == XSEG_BLOCK_CLAIMED ||
+                   block->mapped == (block->state != XSEG_BLOCK_UNMAPPED),
                "state %d, mapped %d at %#" PRIx64, block->state, block->mapped, block->base);
     XSEG_HOLDS(finding, "BLK-6", block->flags == 0 || is_in_use(block),
                "flags %#x of a block in state %d at %#" PRIx64, block->flags, block->state,
@@ -132,7 +132,7 @@ static bool audit_block(const struct xseg_extent *extent, const struct xseg_bloc
 
 static bool has_start(const struct xseg_block *block)
 {
-    return block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING;
+    return block->state == XSEG_BLOCK_ALLOCATED || block->state == XSEG_BLOCK_PENDING_FREE;
 }
 
 static bool audit_starts(const struct xseg_extent *extent, struct xseg_finding *finding)
@@ -151,7 +151,7 @@ static bool audit_starts(const struct xseg_extent *extent, struct xseg_finding *
 
         XSEG_HOLDS(finding, "START-2",
                    block == NULL || (block->base >> XSEG_SLOT_SHIFT == at >> XSEG_SLOT_SHIFT &&
-                                     (has_start(block) || block->state == XSEG_BLOCK_BUSY)),
+                                     (has_start(block) || block->state == XSEG_BLOCK_CLAIMED)),
                    "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
         /* A GiB without a leaf has no slots: go on behind its last one. */
         at = start == NULL ? at | (XSEG_GIB - XSEG_MIB) : at;

@@ -14,10 +14,10 @@ static struct xseg_part part_of_record(const struct xseg_block *record)
     part.extent = record->extent;
     part.base = record->base;
     part.bytes = record->bytes;
-    part.requested = record->state == XSEG_BLOCK_HOLE ? 0 : record->requested;
+    part.requested = record->state == XSEG_BLOCK_UNMAPPED ? 0 : record->requested;
     part.state = (enum xseg_block_state)record->state;
     /* The uses of a freed block are guarded by PENDING, not by ARENA. */
-    part.has_uses = part.state == XSEG_BLOCK_LIVE && record->uses != NULL;
+    part.has_uses = part.state == XSEG_BLOCK_ALLOCATED && record->uses != NULL;
     part.is_lent = xseg_block_is_lent(record);
     part.record = record;
     return part;
@@ -34,7 +34,7 @@ static struct xseg_part part_of_cell(const struct xseg_block *tract, uint32_t qu
     part.base = tract->extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
     part.bytes = (uint64_t)(xseg_cells_next(cells, quantum + 1) - quantum) << XSEG_CELLS_SHIFT;
     part.requested = xseg_cells_requested(cells, quantum);
-    part.state = xseg_cells_is_live(xseg_cells_word(cells, quantum), quantum) ? XSEG_BLOCK_LIVE
+    part.state = xseg_cells_is_live(xseg_cells_word(cells, quantum), quantum) ? XSEG_BLOCK_ALLOCATED
                                                                               : XSEG_BLOCK_CACHED;
     XSEG_ASSERT(part.base + part.bytes <= xseg_block_end(tract));
     part.record = tract;
@@ -45,13 +45,13 @@ static enum xseg_block_state state_of_use(enum xseg_elastic_use use)
 {
     switch (use) {
     case XSEG_ELASTIC_LIVE:
-        return XSEG_BLOCK_LIVE;
+        return XSEG_BLOCK_ALLOCATED;
     case XSEG_ELASTIC_LEAVING:
-        return XSEG_BLOCK_PENDING;
+        return XSEG_BLOCK_PENDING_FREE;
     case XSEG_ELASTIC_CLAIMED:
-        return XSEG_BLOCK_BUSY;
+        return XSEG_BLOCK_CLAIMED;
     default:
-        return XSEG_BLOCK_HOLE;
+        return XSEG_BLOCK_UNMAPPED;
     }
 }
 
@@ -69,8 +69,9 @@ static struct xseg_part part_of_granules(const struct xseg_extent *extent, uint3
     part.base = segment->base + first * segment->granule_bytes;
     part.bytes = (end - first) * segment->granule_bytes;
     part.state = state_of_use((enum xseg_elastic_use)use[first]);
-    part.requested =
-        part.state == XSEG_BLOCK_LIVE || part.state == XSEG_BLOCK_PENDING ? part.bytes : 0;
+    part.requested = part.state == XSEG_BLOCK_ALLOCATED || part.state == XSEG_BLOCK_PENDING_FREE
+                         ? part.bytes
+                         : 0;
     return part;
 }
 

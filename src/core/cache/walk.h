@@ -4,7 +4,7 @@
  * does not depend on how an arena stores its blocks.
  *
  *     XSEG_WALK(part, extent)
- *         bytes += part.state == XSEG_BLOCK_LIVE ? part.bytes : 0;
+ *         bytes += part.state == XSEG_BLOCK_ALLOCATED ? part.bytes : 0;
  *
  * Explain, snapshots and the out-of-memory report walk whole devices (xseg_device_walk(), picture.h).
  *

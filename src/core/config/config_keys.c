@@ -83,7 +83,7 @@ void xseg_config_keys_visit(const struct xseg_config *config, uint64_t named,
         print_value(&usual, key, standard);
         print_meaning(row->sentence, meaning);
         const struct xseg_key told = {
-            .struct_bytes = sizeof(told),
+            .struct_size = sizeof(told),
             .name = row->name,
             .accepts = row->accepts,
             .meaning = meaning,

@@ -184,7 +184,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(block_user),
             .accepts = ANY_BOOL,
             .sentence = "Keep the word that a request gives its block (`user` of struct "
-                        "xseg_request), for xseg_block() and the [history](history.md).",
+                        "xseg_request), for xseg_block_query() and the [history](history.md).",
         },
     [XSEG_CONFIG_HISTORY] =
         {

@@ -4,7 +4,7 @@
  * to its block.
  *
  * Devices are opened when they are first named.  A configuration is never changed once others can
- * see it: xseg_configure() makes a new one, and the old ones stay until the allocator closes, so
+ * see it: xseg_config_set() makes a new one, and the old ones stay until the allocator closes, so
  * that the hit path reads it without a lock.  A new configuration that equals an old one is not stored
  * again: the old one is used.
  *

@@ -33,7 +33,7 @@ static void store_all(struct xseg_bounds *bounds, const struct xseg_limit_values
 void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config)
 {
     const struct xseg_limit_values set = {
-        .struct_bytes = sizeof(set),
+        .struct_size = sizeof(set),
         .hard_bytes = config->hard_limit_bytes,
         .soft_bytes = config->soft_limit_bytes,
         .keep_bytes = config->keep_bytes,
@@ -49,7 +49,7 @@ void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *conf
 void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values *out)
 {
     *out = (struct xseg_limit_values){
-        .struct_bytes = sizeof(*out),
+        .struct_size = sizeof(*out),
         .hard_bytes = xseg_bounds_hard(bounds),
         .soft_bytes = xseg_bounds_soft(bounds),
         .keep_bytes = xseg_bounds_keep(bounds),

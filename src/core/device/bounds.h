@@ -7,7 +7,7 @@
  *              up to here            above              gets past it
  *
  * The limits are those of the configuration, until xseg_limits() sets the limits of one device; a key
- * that xseg_configure() names sets its limit for all devices again.
+ * that xseg_config_set() names sets its limit for all devices again.
  *
  * Invariants:
  *   BOUNDS-1  keep <= soft <= hard, as far as there are such limits.

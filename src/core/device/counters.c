@@ -106,7 +106,7 @@ static void add_arena(void *self, struct xseg_arena *arena)
 static void begin(struct xseg_device *device, struct xseg_statistics *out)
 {
     memset(out, 0, sizeof(*out));
-    out->struct_bytes = sizeof(*out);
+    out->struct_size = sizeof(*out);
     out->max_split_size = xseg_allocator_config(device->allocator)->max_split_bytes;
 }
 

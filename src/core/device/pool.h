@@ -42,8 +42,8 @@ struct xseg_pool {
     atomic_uint_fast64_t limit; /* bytes that it may reserve; UINT64_MAX: no limit */
     /* The options at creation; `limit` and the flags hold later changes. */
     struct xseg_pool_options options;
-    char label[XSEG_POOL_NAME_MOST + 3]; /* the pool's name in quotes, or its number; fixed */
-    atomic_uint holders;                 /* 0: retired.  The default pool always has a holder. */
+    char label[XSEG_POOL_NAME_MAX + 3]; /* the pool's name in quotes, or its number; fixed */
+    atomic_uint holders;                /* 0: retired.  The default pool always has a holder. */
     atomic_uint references;     /* 1 for the holders, and 1 for each segment; 0: destroyed */
     uint32_t visitors;          /* see pools.h; guarded by TABLE */
     struct xseg_list link;      /* in the list of the device; guarded by TABLE */

@@ -5,7 +5,7 @@
 
 #include "src/core/device/allocator.h"
 
-/* Serve xseg_configure() of the public header. */
+/* Serve xseg_config_set() of the public header. */
 xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config);
 
 /* Put a version, which is summed up, in force. */
@@ -24,7 +24,7 @@ xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_
                                   const struct xseg_limit_values *set,
                                   struct xseg_limit_values *was);
 
-/* Serve xseg_observe() and xseg_unobserve() of the public header. */
+/* Serve xseg_observer_add() and xseg_observer_remove() of the public header. */
 xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,
                                    const struct xseg_observer *observer, uint64_t *id);
 xseg_status xseg_allocator_unobserve(struct xseg_allocator *allocator, uint64_t id);

@@ -23,11 +23,11 @@
 /* --- From an address to its block. --- */
 
 static const char *const state_text[] = {
-    [XSEG_BLOCK_LIVE] = "a live block",
-    [XSEG_BLOCK_PENDING] = "a block that was freed and waits for another stream",
+    [XSEG_BLOCK_ALLOCATED] = "a live block",
+    [XSEG_BLOCK_PENDING_FREE] = "a block that was freed and waits for another stream",
     [XSEG_BLOCK_CACHED] = "cached memory: it was freed before, or never handed out",
-    [XSEG_BLOCK_HOLE] = "a hole of a segment",
-    [XSEG_BLOCK_BUSY] = "memory that is being freed, mapped or unmapped right now",
+    [XSEG_BLOCK_UNMAPPED] = "a hole of a segment",
+    [XSEG_BLOCK_CLAIMED] = "memory that is being freed, mapped or unmapped right now",
 };
 
 /* Write the error text for an address that is not the start of a live block.  The arena's lock is held. */
@@ -37,19 +37,20 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT((size_t)part.state < XSEG_COUNT_OF(state_text) && state_text[part.state] != NULL);
-    *is_free = part.state != XSEG_BLOCK_LIVE && extent->elastic == NULL;
+    *is_free = part.state != XSEG_BLOCK_ALLOCATED && extent->elastic == NULL;
     if (extent->elastic != NULL)
-        return xseg_fail(XSEG_ERR_NOT_LIVE,
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                          "%#" PRIx64 " is an address of a range, which has no blocks: "
                          "xseg_range_decommit() gives its memory up",
                          address);
-    if (part.state == XSEG_BLOCK_LIVE)
-        return xseg_fail(XSEG_ERR_NOT_LIVE,
+    if (part.state == XSEG_BLOCK_ALLOCATED)
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                          "%#" PRIx64 " lies %" PRIu64 " bytes inside the live block at %#" PRIx64
                          ": give its start",
                          address, address - part.base, part.base);
-    return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is no live block: it lies in %s", address,
-                     part.state == XSEG_BLOCK_HOLE && extent->arena->is_guarded
+    return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%#" PRIx64 " is no live block: it lies in %s",
+                     address,
+                     part.state == XSEG_BLOCK_UNMAPPED && extent->arena->is_guarded
                          ? "memory that was freed and unmapped"
                          : state_text[part.state]);
 }
@@ -70,7 +71,7 @@ static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
             break;
         }
     }
-    return XSEG_ERR_NOT_LIVE;
+    return XSEG_ERR_NOT_ALLOCATED;
 }
 
 /* A live block: a record, or a cell. */
@@ -84,7 +85,7 @@ struct live {
 /*
  * Find the live block that starts at an address, and lock its arena.
  *
- * status:  set to XSEG_ERR_NOT_LIVE if there is none
+ * status:  set to XSEG_ERR_NOT_ALLOCATED if there is none
  * Returns: whether the arena is locked; the compiler follows that, but not how it comes about
  */
 static inline bool lock_live(struct xseg_allocator *allocator, const void *pointer,
@@ -94,7 +95,7 @@ static inline bool lock_live(struct xseg_allocator *allocator, const void *point
     struct xseg_extent *extent = xseg_live_lock_extent(&allocator->page_map, address);
 
     if (__builtin_expect(extent == NULL, 0)) {
-        (void)xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
+        (void)xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%p is not memory of this allocator", pointer);
         *status = add_free(allocator, address);
         return false;
     }
@@ -105,7 +106,7 @@ static inline bool lock_live(struct xseg_allocator *allocator, const void *point
     if (extent->has_cells && xseg_live_find_cell(extent, address, &live->quantum))
         return true;
     live->record = xseg_extent_block_at(extent, address);
-    if (__builtin_expect(live->record != NULL && live->record->state == XSEG_BLOCK_LIVE, 1))
+    if (__builtin_expect(live->record != NULL && live->record->state == XSEG_BLOCK_ALLOCATED, 1))
         return true;
     bool is_free = false;
     *status = fail_not_live(extent, address, &is_free);
@@ -154,7 +155,7 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
 {
     struct xseg_arena *arena = block->extent->arena;
 
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
     if (arena->is_guarded)
         return xseg_guarded_free(block);
     if (block->uses != NULL)
@@ -177,8 +178,8 @@ static xseg_status free_slowly(struct xseg_allocator *allocator, const void *poi
 
     if (!lock_record(allocator, pointer, &live, &status))
         return status;
-    XSEG_ASSERT(live.record != NULL && live.record->state == XSEG_BLOCK_LIVE);
-    live.record->state = XSEG_BLOCK_BUSY;
+    XSEG_ASSERT(live.record != NULL && live.record->state == XSEG_BLOCK_ALLOCATED);
+    live.record->state = XSEG_BLOCK_CLAIMED;
     xseg_arena_unlock(live.arena);
     return free_busy(live.record, config);
 }

@@ -15,7 +15,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *po
 xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const void *pointer,
                                       const xseg_event *events, size_t count);
 
-/* Note a stream that uses a block: serves xseg_use() of the public header. */
+/* Note a stream that uses a block: serves xseg_record_stream() of the public header. */
 xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *pointer,
                                xseg_stream stream);
 

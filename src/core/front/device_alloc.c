@@ -134,11 +134,11 @@ static xseg_status take_at(struct xseg_arena *arena, const struct xseg_need *nee
                            struct xseg_grant *out) XSEG_REQUIRES(arena->lock)
 {
     static const char *const lies[] = {
-        [XSEG_BLOCK_LIVE] = "a live block lies there",
-        [XSEG_BLOCK_PENDING] = "a freed block lies there that waits for another stream",
+        [XSEG_BLOCK_ALLOCATED] = "a live block lies there",
+        [XSEG_BLOCK_PENDING_FREE] = "a freed block lies there that waits for another stream",
         [XSEG_BLOCK_CACHED] = "what is cached there ends before",
-        [XSEG_BLOCK_HOLE] = "nothing is mapped there",
-        [XSEG_BLOCK_BUSY] = "another thread works on what lies there",
+        [XSEG_BLOCK_UNMAPPED] = "nothing is mapped there",
+        [XSEG_BLOCK_CLAIMED] = "another thread works on what lies there",
     };
     struct xseg_extent *extent = xseg_page_map_find(arena->page_map, at);
 

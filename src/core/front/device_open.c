@@ -173,7 +173,7 @@ static void note_live(void *self, const struct xseg_part *part)
     const struct xseg_arena *arena = part->extent->arena;
     struct survivors *live = self;
 
-    if (part->state != XSEG_BLOCK_LIVE || live->count++ >= 4)
+    if (part->state != XSEG_BLOCK_ALLOCATED || live->count++ >= 4)
         return;
     xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
                   live->count > 1 ? "," : "", part->base, part->requested,
@@ -204,7 +204,7 @@ static xseg_status end_stream(struct xseg_device *device, xseg_stream *stream)
 static xseg_status give_everything_back(struct xseg_device *device)
 {
     const struct xseg_trim_plan everything = {.wait = true, .held_pools = true};
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     bool all = true;
     xseg_status status = XSEG_OK;
 

@@ -66,9 +66,9 @@ static void count_part(void *self, const struct xseg_part *part)
     /* Evicted blocks take no memory. */
     if (arena->pool->state == XSEG_POOL_PAUSED)
         return;
-    account->live += part->state == XSEG_BLOCK_LIVE ? part->bytes : 0;
-    account->pending += part->state == XSEG_BLOCK_PENDING ? part->bytes : 0;
-    if (part->state == XSEG_BLOCK_PENDING && xseg_pool_may_shrink(arena->pool))
+    account->live += part->state == XSEG_BLOCK_ALLOCATED ? part->bytes : 0;
+    account->pending += part->state == XSEG_BLOCK_PENDING_FREE ? part->bytes : 0;
+    if (part->state == XSEG_BLOCK_PENDING_FREE && xseg_pool_may_shrink(arena->pool))
         account->pending_whole += whole_of(part).loose;
     if (part->state == XSEG_BLOCK_CACHED)
         add_cached(account, arena, part);

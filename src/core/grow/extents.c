@@ -89,7 +89,7 @@ xseg_status xseg_extents_announce(struct xseg_extent *extent, bool cover)
     xseg_arena_unlock(arena);
     if (known)
         xseg_pool_add_reference(arena->pool);
-    XSEG_ASSERT(!known || extent->first->state == XSEG_BLOCK_BUSY);
+    XSEG_ASSERT(!known || extent->first->state == XSEG_BLOCK_CLAIMED);
     if (known)
         return XSEG_OK;
 

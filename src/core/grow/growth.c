@@ -331,7 +331,8 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_n
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(stretch.first != NULL && stretch.last != NULL);
-    XSEG_ASSERT(stretch.first->state == XSEG_BLOCK_BUSY && stretch.last->state == XSEG_BLOCK_BUSY);
+    XSEG_ASSERT(stretch.first->state == XSEG_BLOCK_CLAIMED &&
+                stretch.last->state == XSEG_BLOCK_CLAIMED);
     choose_pages(arena->device, need, &stretch);
     const struct xseg_page_taker taker = {.properties = stretch.first->extent->segment.properties};
     const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
@@ -358,7 +359,7 @@ static xseg_status add_exactly(struct xseg_arena *arena, const struct xseg_segme
         xseg_segment_reserve_exactly(&extent->segment, &device->context, &device->pages, wanted));
     if (status == XSEG_OK)
         *out = extent->first;
-    XSEG_ASSERT(status != XSEG_OK || ((*out)->state == XSEG_BLOCK_BUSY && !(*out)->mapped));
+    XSEG_ASSERT(status != XSEG_OK || ((*out)->state == XSEG_BLOCK_CLAIMED && !(*out)->mapped));
     return status;
 }
 
@@ -373,7 +374,7 @@ static struct xseg_block *claim_single_hole(struct xseg_arena *arena, uint64_t b
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        if (hole == NULL && extent->first->state == XSEG_BLOCK_HOLE &&
+        if (hole == NULL && extent->first->state == XSEG_BLOCK_UNMAPPED &&
             extent->segment.bytes == bytes && extent->segment.page_bytes == bytes &&
             extent->segment.base % alignment == 0)
             hole = extent->first;
@@ -424,7 +425,7 @@ static xseg_status grow_single(struct xseg_arena *arena, const struct xseg_need 
 static struct xseg_grant hand_out_guarded(struct xseg_arena *arena, struct xseg_block *block,
                                           const struct xseg_need *need)
 {
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->bytes >= need->bytes);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->bytes >= need->bytes);
     const uint64_t offset =
         need->at_end ? xseg_round_down(block->bytes - need->bytes, need->alignment) : 0;
 

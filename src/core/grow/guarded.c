@@ -70,8 +70,9 @@ static bool wait_for_all(const struct xseg_block *block)
     bool is_idle =
         !xseg_context_is_lost(&arena->device->context) && wait_for(arena, xseg_arena_stream(arena));
 
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
-    for (const struct xseg_use *use = block->uses; use != NULL && is_idle; use = use->next)
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
+    for (const struct xseg_record_stream *use = block->uses; use != NULL && is_idle;
+         use = use->next)
         is_idle = wait_for(arena, use->stream);
     return is_idle;
 }
@@ -82,7 +83,7 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
     struct xseg_extent *extent = block->extent;
     struct xseg_arena *arena = extent->arena;
 
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
     if (block->uses != NULL) {
         const xseg_status status = xseg_pending_free(arena->device->pending, block, false);
 
@@ -115,7 +116,7 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
     const uint64_t cache = xseg_allocator_config(arena->device->allocator)->page_cache_bytes;
     struct xseg_block *claimed = NULL;
 
-    XSEG_ASSERT(arena->is_guarded && block->state == XSEG_BLOCK_BUSY);
+    XSEG_ASSERT(arena->is_guarded && block->state == XSEG_BLOCK_CLAIMED);
     xseg_lock_take(&arena->device->growth_lock);
     const bool is_idle = wait_for_all(block);
     const xseg_status status = take_back(block, is_idle, &claimed);

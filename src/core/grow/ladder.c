@@ -64,7 +64,7 @@ static xseg_status map_small(struct xseg_arena *arena, const struct xseg_need *n
 
     if (status != XSEG_OK)
         return status;
-    XSEG_ASSERT(stretch.first != NULL && stretch.first->state == XSEG_BLOCK_BUSY);
+    XSEG_ASSERT(stretch.first != NULL && stretch.first->state == XSEG_BLOCK_CLAIMED);
     const struct xseg_steal_plan plan = {
         .taker = {.properties = stretch.first->extent->segment.properties},
         .config = need->config,
@@ -173,7 +173,7 @@ static xseg_status shrink_pool(struct xseg_arena *arena, const struct xseg_need 
 {
     const struct xseg_trim_plan own = {
         .stream = xseg_arena_stream(arena), .pool = arena->pool, .wait = true};
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     const xseg_status status = xseg_trim_device(arena->device, &own, &done);
 
     XSEG_ASSERT(need->is_single);

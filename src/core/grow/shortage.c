@@ -57,8 +57,8 @@ bool xseg_shortage_tell(struct xseg_arena *arena, const struct xseg_need *need, 
     /* Calls of the observers may write other error texts over this one. */
     xseg_fail_keep(&kept);
     (void)xseg_device_memory(device, &free, &total);
-    const struct xseg_shortage shortage = {
-        .struct_bytes = sizeof(shortage),
+    const struct xseg_oom_info shortage = {
+        .struct_size = sizeof(shortage),
         .device = device->context.ordinal,
         .stream = xseg_arena_stream(arena)->handle,
         .pool = xseg_pool_shown(arena->pool),

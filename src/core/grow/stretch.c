@@ -44,7 +44,7 @@ static struct piece piece_at(struct xseg_block *block)
 
         return piece_of_cell(&cell);
     }
-    if (block == NULL || (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_HOLE))
+    if (block == NULL || (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_UNMAPPED))
         return (struct piece){0};
     return piece_of_record(block);
 }
@@ -65,7 +65,7 @@ static struct piece first_piece(struct xseg_block *hole)
 {
     struct xseg_block *prev = hole->prev;
 
-    XSEG_ASSERT(hole->state == XSEG_BLOCK_HOLE);
+    XSEG_ASSERT(hole->state == XSEG_BLOCK_UNMAPPED);
     if (prev != NULL && prev->state == XSEG_BLOCK_TRACT) {
         const struct xseg_cell cell = xseg_small_cached_before(hole->extent, hole->base);
 
@@ -109,7 +109,7 @@ bool xseg_stretch_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
 static uint64_t wanted_of(const struct xseg_block *hole, uint64_t bytes, bool small)
 {
     const struct xseg_segment *segment = &hole->extent->segment;
-    XSEG_ASSERT(hole->state == XSEG_BLOCK_HOLE && bytes > 0);
+    XSEG_ASSERT(hole->state == XSEG_BLOCK_UNMAPPED && bytes > 0);
     const uint64_t page = small ? segment->granule_bytes : segment->page_bytes;
     const uint64_t begin = hole->base - segment->base;
     const uint64_t granule = xseg_round_up(begin + bytes, page) / segment->granule_bytes;
@@ -198,7 +198,7 @@ void xseg_stretch_claim(struct xseg_arena *arena, const struct xseg_stretch_plac
         }
         if (!block->mapped && wanted < block->bytes)
             settle_hole(arena, xseg_arena_cut(arena, block, wanted));
-        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
         stretch->missing += block->mapped ? 0 : block->bytes;
         stretch->first = stretch->first == NULL ? block : stretch->first;
         stretch->last = block;
@@ -213,7 +213,7 @@ static xseg_status map_hole(struct xseg_block *hole, const struct xseg_supply *s
     struct xseg_segment *segment = &extent->segment;
     const uint64_t begin = hole->base - segment->base;
 
-    XSEG_ASSERT(hole->state == XSEG_BLOCK_BUSY && !hole->mapped);
+    XSEG_ASSERT(hole->state == XSEG_BLOCK_CLAIMED && !hole->mapped);
     XSEG_ASSERT(begin % segment->granule_bytes == 0 && hole->bytes % segment->granule_bytes == 0);
     if (!xseg_extent_cover(extent, begin, begin + hole->bytes))
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's table");
@@ -265,7 +265,7 @@ struct xseg_block *xseg_stretch_settle(struct xseg_arena *arena, const struct xs
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     for (;; block = next) {
-        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
         const bool is_last = block == stretch->last;
 
         next = block->next;

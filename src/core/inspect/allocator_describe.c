@@ -27,7 +27,7 @@ static void look_beside(const struct xseg_part *part, bool before, size_t *cache
         *cached = next.bytes;
         next = beside(&next, before);
     }
-    if (next.extent != NULL && next.state == XSEG_BLOCK_HOLE)
+    if (next.extent != NULL && next.state == XSEG_BLOCK_UNMAPPED)
         *hole = next.bytes;
 }
 
@@ -39,7 +39,7 @@ static void tell_origin(const struct xseg_part *part, uint64_t now, struct xseg_
     info->stack = info->frames = 0;
     info->label = NULL;
     info->user = NULL;
-    if (part->state != XSEG_BLOCK_LIVE && part->state != XSEG_BLOCK_PENDING)
+    if (part->state != XSEG_BLOCK_ALLOCATED && part->state != XSEG_BLOCK_PENDING_FREE)
         return;
     const struct xseg_origin origin = xseg_origins_of(part->extent, part->base);
     const uint64_t user = xseg_origins_user(part->extent, part->base);
@@ -77,7 +77,7 @@ void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg
     look_beside(part, true, &info->free_before, &info->hole_before);
     look_beside(part, false, &info->free_after, &info->hole_after);
     info->is_paused = arena->is_paused;
-    info->generation = part->state == XSEG_BLOCK_HOLE
+    info->generation = part->state == XSEG_BLOCK_UNMAPPED
                            ? 0
                            : xseg_segment_generation(segment, part->base - segment->base,
                                                      xseg_part_end(part) - segment->base);
@@ -92,7 +92,7 @@ xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void
     struct xseg_extent *extent = xseg_live_lock_extent(&allocator->page_map, address);
 
     if (extent == NULL)
-        return xseg_fail(XSEG_ERR_NOT_LIVE, "%p is not memory of this allocator", pointer);
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%p is not memory of this allocator", pointer);
     const struct xseg_part part = xseg_walk_at(extent, address);
     XSEG_ASSERT(part.base <= address && address < xseg_part_end(&part));
     xseg_allocator_tell(&part, now, out);

@@ -333,7 +333,7 @@ void xseg_device_history_describe(struct xseg_allocator *allocator,
                                   struct xseg_history_entry *out)
 {
     *out = (struct xseg_history_entry){
-        .struct_bytes = sizeof(*out),
+        .struct_size = sizeof(*out),
         .action = (enum xseg_history_action)event->action,
         .device = (int)(event->flags >> XSEG_HISTORY_DEVICE_SHIFT),
         .stream = (xseg_stream)(uintptr_t)event->stream, /* NOLINT(performance-no-int-to-ptr) */

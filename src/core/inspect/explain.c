@@ -71,7 +71,7 @@ static struct xseg_reason begin_reason(const struct xseg_explaining *look,
                                        uint64_t bytes, uint64_t since)
 {
     const struct xseg_arena *arena = extent->arena;
-    struct xseg_reason reason = {.struct_bytes = sizeof(reason), .kind = XSEG_REASON_POLICY};
+    struct xseg_reason reason = {.struct_size = sizeof(reason), .kind = XSEG_REASON_POLICY};
 
     XSEG_ASSERT(bytes > 0);
     reason.device = look->device->context.ordinal;
@@ -92,11 +92,11 @@ static struct xseg_reason begin_reason(const struct xseg_explaining *look,
 static enum xseg_reason_kind kind_of(enum xseg_block_state state)
 {
     switch (state) {
-    case XSEG_BLOCK_LIVE:
+    case XSEG_BLOCK_ALLOCATED:
         return XSEG_REASON_LIVE;
-    case XSEG_BLOCK_PENDING:
+    case XSEG_BLOCK_PENDING_FREE:
         return XSEG_REASON_PENDING;
-    case XSEG_BLOCK_BUSY:
+    case XSEG_BLOCK_CLAIMED:
         return XSEG_REASON_BUSY;
     default:
         return XSEG_REASON_POLICY;
@@ -121,11 +121,11 @@ static void add_part(struct xseg_reason *reason, const struct xseg_part *part, u
 
     XSEG_ASSERT(bytes > 0 && bytes <= part->bytes);
 
-    reason->live_bytes += part->state == XSEG_BLOCK_LIVE ? bytes : 0;
-    reason->pending_bytes += part->state == XSEG_BLOCK_PENDING ? bytes : 0;
-    reason->busy_bytes += part->state == XSEG_BLOCK_BUSY ? bytes : 0;
+    reason->live_bytes += part->state == XSEG_BLOCK_ALLOCATED ? bytes : 0;
+    reason->pending_bytes += part->state == XSEG_BLOCK_PENDING_FREE ? bytes : 0;
+    reason->busy_bytes += part->state == XSEG_BLOCK_CLAIMED ? bytes : 0;
     reason->cached_bytes += part->state == XSEG_BLOCK_CACHED ? bytes : 0;
-    reason->live_blocks += part->state == XSEG_BLOCK_LIVE;
+    reason->live_blocks += part->state == XSEG_BLOCK_ALLOCATED;
     if (kind < reason->kind || (kind == reason->kind && part->bytes > reason->block_bytes)) {
         reason->kind = kind;
         reason->block = NULL;
@@ -370,7 +370,8 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
 
         XSEG_LIST_FOR(link, &stream->uses)
         {
-            const struct xseg_use *use = XSEG_CONTAINER(link, struct xseg_use, link);
+            const struct xseg_record_stream *use =
+                XSEG_CONTAINER(link, struct xseg_record_stream, link);
 
             if (count < most)
                 waits[count++] = (struct wait){use->block->base, stream->handle};
@@ -535,7 +536,7 @@ size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *poo
         if (part.base < from)
             part = xseg_walk_next(&part);
         for (; part.extent != NULL && count < most; part = xseg_walk_next(&part)) {
-            out[count] = (struct xseg_block_info){.struct_bytes = sizeof(out[count])};
+            out[count] = (struct xseg_block_info){.struct_size = sizeof(out[count])};
             XSEG_ASSERT(xseg_part_end(&part) >= *cursor);
             xseg_allocator_tell(&part, now, &out[count++]);
             *cursor = xseg_part_end(&part);

@@ -46,7 +46,7 @@ static struct xseg_picture_run *begin_run(struct xseg_picture *picture,
  * pattern now (debug_fill), whose free was noted before. */
 static enum xseg_block_state state_of(const struct xseg_part *part)
 {
-    return part->state == XSEG_BLOCK_BUSY ? XSEG_BLOCK_LIVE : part->state;
+    return part->state == XSEG_BLOCK_CLAIMED ? XSEG_BLOCK_ALLOCATED : part->state;
 }
 
 static bool add_block(struct xseg_picture *picture, struct xseg_picture_run *run,
@@ -72,7 +72,7 @@ static bool add_block(struct xseg_picture *picture, struct xseg_picture_run *run
         run->blocks = block;
     XSEG_ASSERT(run->base + run->bytes == part->base && block == run->blocks + run->count - 1);
     run->bytes += part->bytes;
-    picture->live_blocks += block->state == XSEG_BLOCK_LIVE;
+    picture->live_blocks += block->state == XSEG_BLOCK_ALLOCATED;
     return true;
 }
 
@@ -86,7 +86,7 @@ static bool add_part(struct xseg_picture *picture, const struct xseg_part *part)
         run = NULL;
     picture->extent = part->extent;
     picture->run = NULL;
-    if (part->state == XSEG_BLOCK_HOLE)
+    if (part->state == XSEG_BLOCK_UNMAPPED)
         return true;
     const bool away = arena->is_paused && is_away(&part->extent->segment, part->base);
     if (run == NULL || run->is_away != away)

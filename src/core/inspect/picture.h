@@ -22,7 +22,7 @@ struct xseg_picture_block {
     uint64_t base, bytes;
     uint64_t requested;            /* requested size, see block.h */
     uint32_t stack, frames, label; /* of its origin; 0: not known */
-    uint8_t state;                 /* XSEG_BLOCK_LIVE, _PENDING or _CACHED */
+    uint8_t state;                 /* XSEG_BLOCK_ALLOCATED, _PENDING or _CACHED */
 };
 
 struct xseg_picture_run {

@@ -22,7 +22,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
     if (rest != 0)
         xseg_cached_add_victim(
             arena, xseg_block_cut(&arena->blocks, block, bytes, rest, XSEG_BLOCK_CACHED, true));
-    block->state = XSEG_BLOCK_LIVE;
+    block->state = XSEG_BLOCK_ALLOCATED;
     block->mapped = true;
     block->flags = oversize ? XSEG_BLOCK_OVERSIZE : 0;
     block->spare = 0;

@@ -17,7 +17,7 @@
 /* Whether a block begins at an address, is live, and is used by its own stream only. */
 static inline bool xseg_large_is_plain(const struct xseg_block *block, uint64_t address)
 {
-    return block->base == address && block->state == XSEG_BLOCK_LIVE && block->uses == NULL;
+    return block->base == address && block->state == XSEG_BLOCK_ALLOCATED && block->uses == NULL;
 }
 
 /* xseg_large_take_back() in an arena that has notes. */
@@ -81,7 +81,7 @@ static inline void xseg_large_merge(struct xseg_arena *arena, struct xseg_block 
     struct xseg_block *after = xseg_either(right.joins, beyond, block->next);
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
-    XSEG_ASSERT(block->state == XSEG_BLOCK_LIVE && block->flags == 0);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_ALLOCATED && block->flags == 0);
     /* Four bytes that are written at once; two of them do not change. */
     whole->state = XSEG_BLOCK_CACHED;
     whole->mapped = true;
@@ -115,7 +115,7 @@ static inline void xseg_large_merge(struct xseg_arena *arena, struct xseg_block 
 static inline void xseg_large_put_whole(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
-    XSEG_ASSERT(block->state == XSEG_BLOCK_LIVE && !xseg_block_is_split(block));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_ALLOCATED && !xseg_block_is_split(block));
     block->state = XSEG_BLOCK_CACHED;
     xseg_cached_show_victim(arena, block);
 }

@@ -306,7 +306,7 @@ static void put_line(struct page *page, const struct family *family, const char 
 /* --- Labels. --- */
 
 /* The longest: two numbers, and a name all of whose bytes are escaped. */
-#define LABEL_BYTES (64 + 2 * XSEG_POOL_NAME_MOST)
+#define LABEL_BYTES (64 + 2 * XSEG_POOL_NAME_MAX)
 
 struct label {
     char text[LABEL_BYTES];

@@ -57,7 +57,7 @@ static struct marks mark_block(struct xseg_context *context, const struct xseg_b
     bool all = mark_stream(context, xseg_arena_stream(block->extent->arena), &marks);
 
     /* A use outside the capture is real work, of which the graph knows nothing. */
-    for (const struct xseg_use *use = block->uses; all && use != NULL; use = use->next)
+    for (const struct xseg_record_stream *use = block->uses; all && use != NULL; use = use->next)
         all = !use->outside && xseg_pending_is_current(use) &&
               mark_stream(context, use->stream, &marks);
     if (!all)
@@ -74,7 +74,7 @@ xseg_status xseg_deferred_add(struct xseg_pending *pending, struct xseg_block *b
     struct xseg_topology_view *view = NULL;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->uses != NULL);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->uses != NULL);
     XSEG_ASSERT(xseg_pending_captures(pending));
     if (by_topology)
         marks = mark_block(pending->fences.context, block);
@@ -154,10 +154,10 @@ void xseg_deferred_unmark(struct xseg_pending *pending)
 /* End the uses of a block that were noted only in a capture. */
 static void drop_captured(struct xseg_arena *arena, struct xseg_block *block)
 {
-    struct xseg_use **place = &block->uses, *use;
+    struct xseg_record_stream **place = &block->uses, *use;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
-    XSEG_ASSERT(block->state == XSEG_BLOCK_PENDING);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_PENDING_FREE);
     while ((use = *place) != NULL) {
         if (use->outside) {
             use->captured = false;

@@ -122,7 +122,7 @@ void xseg_poison_busy(struct xseg_block *block)
     const struct xseg_arena *arena = block->extent->arena;
     struct xseg_context *context = &arena->device->context;
 
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
     const bool filled = xseg_poison_is_on(arena) && !xseg_context_is_lost(context) &&
                         xseg_streams_is_open(context, xseg_arena_stream(arena)) &&
                         xseg_driver_fill(context, block->base, block->bytes, XSEG_POISON_PATTERN,
@@ -138,7 +138,7 @@ void xseg_poison_ended(struct xseg_block *block)
     for (; block != NULL; block = next) {
         struct xseg_arena *arena = block->extent->arena;
 
-        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->uses == NULL);
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->uses == NULL);
         next = block->ended;
         block->ended = NULL;
         xseg_poison_busy(block);

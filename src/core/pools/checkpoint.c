@@ -47,10 +47,10 @@ static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
     /* A lent block is held by the default pool. */
     if (part->is_lent)
         return;
-    harvest->pending += part->state == XSEG_BLOCK_PENDING || part->state == XSEG_BLOCK_BUSY;
+    harvest->pending += part->state == XSEG_BLOCK_PENDING_FREE || part->state == XSEG_BLOCK_CLAIMED;
     if (part->state == XSEG_BLOCK_CACHED)
         harvest_cached(harvest, arena, part);
-    if (part->state != XSEG_BLOCK_LIVE)
+    if (part->state != XSEG_BLOCK_ALLOCATED)
         return;
     harvest->used += part->has_uses;
     if (harvest->count < harvest->capacity) {
@@ -206,7 +206,7 @@ static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_
     struct xseg_part part = xseg_walk_at(extent, saved->base);
     for (; there && part.extent != NULL && part.base < end; part = xseg_walk_next(&part)) {
         /* A busy block may be about to go. */
-        there = part.state != XSEG_BLOCK_HOLE && part.state != XSEG_BLOCK_BUSY;
+        there = part.state != XSEG_BLOCK_UNMAPPED && part.state != XSEG_BLOCK_CLAIMED;
         if (part.is_lent)
             *lent = part;
     }

@@ -27,7 +27,7 @@ struct xseg_checkpoint {
     struct xseg_pool *pool;
     /* Of `pool`, which may have been freed since then. */
     uint64_t serial;
-    char label[XSEG_POOL_NAME_MOST + 3];
+    char label[XSEG_POOL_NAME_MAX + 3];
     size_t count;
     struct xseg_checkpoint_ranges *ranges;
     const uint64_t *users; /* [count], the words of the blocks' requests; NULL without block_user */
@@ -36,8 +36,8 @@ struct xseg_checkpoint {
     struct xseg_checkpoint_block block[]; /* live; by arena and segment, then address */
 };
 
-/* Implementations of xseg_pool_checkpoint(), xseg_checkpoint_end(), xseg_pool_restore() and
- * xseg_pool_holds(). */
+/* Implementations of xseg_pool_checkpoint(), xseg_checkpoint_destroy(), xseg_pool_restore() and
+ * xseg_pool_check_live(). */
 xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint **out);
 void xseg_checkpoint_free(struct xseg_checkpoint *checkpoint);
 xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,

@@ -138,8 +138,8 @@ static xseg_status receive(const struct client *client, struct xseg_export_reply
                          *count, reply->count);
     if (reply->status != XSEG_OK) {
         reply->why[sizeof(reply->why) - 1] = '\0';
-        return xseg_fail(reply->status == (uint32_t)XSEG_ERR_NOT_LIVE ? XSEG_ERR_NOT_LIVE
-                                                                      : XSEG_ERR_DRIVER,
+        return xseg_fail(reply->status == (uint32_t)XSEG_ERR_NOT_ALLOCATED ? XSEG_ERR_NOT_ALLOCATED
+                                                                           : XSEG_ERR_DRIVER,
                          "xseg_import: exporter reports: %s", reply->why);
     }
     return *count == reply->count && *count != 0

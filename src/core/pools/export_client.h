@@ -17,7 +17,7 @@ struct xseg_export_pages {
  *
  * out: the caller ends it
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (malformed token), XSEG_ERR_FILE (no answer), XSEG_ERR_HOST_MEMORY; the exporter's
- *          status: XSEG_ERR_NOT_LIVE, XSEG_ERR_DRIVER
+ *          status: XSEG_ERR_NOT_ALLOCATED, XSEG_ERR_DRIVER
  */
 xseg_status xseg_export_fetch(const struct xseg_export_token *token, struct xseg_export_pages *out);
 

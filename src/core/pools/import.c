@@ -197,7 +197,7 @@ xseg_status xseg_share_unimport(struct xseg_allocator *allocator, uint64_t addre
         if (record != NULL)
             return status;
     }
-    return xseg_fail(XSEG_ERR_NOT_LIVE, "nothing is imported at %#" PRIx64, address);
+    return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "nothing is imported at %#" PRIx64, address);
 }
 
 xseg_status xseg_share_set_peer(struct xseg_device *device, const struct xseg_context *peer,

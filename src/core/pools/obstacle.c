@@ -26,7 +26,7 @@ static void mark_uses(const struct xseg_part *part)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(part->record != NULL);
-    for (const struct xseg_use *use = part->record->uses; use != NULL; use = use->next)
+    for (const struct xseg_record_stream *use = part->record->uses; use != NULL; use = use->next)
         use->stream->is_asked = true;
 }
 
@@ -45,9 +45,9 @@ static void look_at_extent(struct obstacles *found, struct xseg_extent *extent)
             found->lent = part.base;
             found->lent_bytes = part.bytes;
         }
-        found->busy += part.state == XSEG_BLOCK_BUSY;
-        found->pending += part.state == XSEG_BLOCK_PENDING ? part.bytes : 0;
-        if (part.state == XSEG_BLOCK_LIVE && part.has_uses)
+        found->busy += part.state == XSEG_BLOCK_CLAIMED;
+        found->pending += part.state == XSEG_BLOCK_PENDING_FREE ? part.bytes : 0;
+        if (part.state == XSEG_BLOCK_ALLOCATED && part.has_uses)
             mark_uses(&part);
     }
 }

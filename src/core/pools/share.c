@@ -93,12 +93,12 @@ static xseg_status find_block(const struct xseg_extent *extent, uint64_t address
     xseg_arena_lock(arena);
     *out = xseg_walk_at(extent, address);
     xseg_arena_unlock(arena);
-    if (out->state == XSEG_BLOCK_LIVE && out->base == address)
+    if (out->state == XSEG_BLOCK_ALLOCATED && out->base == address)
         return XSEG_OK;
-    if (out->state == XSEG_BLOCK_BUSY)
+    if (out->state == XSEG_BLOCK_CLAIMED)
         return xseg_mapping_fail_claimed("xseg_export", address);
-    return xseg_fail(XSEG_ERR_NOT_LIVE, "no live block starts at %#" PRIx64 ": export whole blocks",
-                     address);
+    return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
+                     "no live block starts at %#" PRIx64 ": export whole blocks", address);
 }
 
 static xseg_status check_extent(const struct xseg_extent *extent, uint64_t address, bool is_lent)
@@ -310,7 +310,7 @@ static xseg_status fill_reply(struct xseg_device *device, const struct xseg_expo
     const struct xseg_export *record = find_token(device, token);
 
     if (record == NULL)
-        return xseg_fail(XSEG_ERR_NOT_LIVE,
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                          "export token is not valid any more: the export is closed");
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
@@ -362,7 +362,7 @@ static xseg_status lock_extent(struct xseg_allocator *allocator, uint64_t addres
 {
     *extent = xseg_mapping_hold(allocator, address);
     return *extent != NULL ? XSEG_OK
-                           : xseg_fail(XSEG_ERR_NOT_LIVE,
+                           : xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                                        "%#" PRIx64 " is not memory of this allocator", address);
 }
 
@@ -462,6 +462,6 @@ xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t addre
         xseg_lock_give(&device->growth_lock);
     }
     return closed ? XSEG_OK
-                  : xseg_fail(XSEG_ERR_NOT_LIVE,
+                  : xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                               "xseg_export_close: address is not exported, %#" PRIx64, address);
 }

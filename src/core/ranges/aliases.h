@@ -13,7 +13,7 @@
 
 #include "src/core/ranges/range.h"
 
-/* As xseg_range_share() of the public header.  No lock is held. */
+/* As xseg_range_alias() of the public header.  No lock is held. */
 xseg_status xseg_aliases_map(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                              struct xseg_range *from, uint64_t from_offset);
 

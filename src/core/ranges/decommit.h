@@ -9,7 +9,7 @@
 
 #include "src/core/ranges/range.h"
 
-/* As xseg_range_decommit(), xseg_range_hold() and xseg_range_let_go() of the public header.  No lock is held. */
+/* As xseg_range_decommit(), xseg_range_hold() and xseg_range_unhold() of the public header.  No lock is held. */
 xseg_status xseg_decommit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                           xseg_stream stream);
 xseg_status xseg_decommit_hold(struct xseg_range *range, uint64_t offset, uint64_t bytes);

@@ -300,7 +300,7 @@ xseg_status xseg_ranges_tell(struct xseg_range *range, struct xseg_range_info *o
     const struct xseg_elastic *elastic = &body->elastic;
     const struct xseg_page_kind prepared = {segment->page_bytes, segment->properties, body};
     *out = (struct xseg_range_info){
-        .struct_bytes = sizeof(*out),
+        .struct_size = sizeof(*out),
         .base = (void *)(uintptr_t)segment->base, /* NOLINT(performance-no-int-to-ptr) */
         .bytes = segment->bytes,
         .page_bytes = segment->page_bytes,

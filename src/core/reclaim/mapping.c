@@ -28,7 +28,7 @@ static struct xseg_mapping begin(const struct xseg_extent *extent, uint32_t gran
     const uint64_t base = segment->base + granule * segment->granule_bytes;
 
     return (struct xseg_mapping){
-        .struct_bytes = sizeof(struct xseg_mapping),
+        .struct_size = sizeof(struct xseg_mapping),
         .device = arena->device->context.ordinal,
         .base = (void *)(uintptr_t)base, /* NOLINT(performance-no-int-to-ptr) */
         .bytes = segment->bytes,
@@ -194,7 +194,8 @@ struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator,
 
 static xseg_status fail_nowhere(uint64_t address)
 {
-    return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is not memory of this allocator", address);
+    return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%#" PRIx64 " is not memory of this allocator",
+                     address);
 }
 
 bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, uint64_t end)
@@ -206,7 +207,7 @@ bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, u
     for (uint64_t at = begin; at < end && !found;) {
         const struct xseg_part part = xseg_walk_at(extent, at);
 
-        found = part.state == XSEG_BLOCK_BUSY;
+        found = part.state == XSEG_BLOCK_CLAIMED;
         at = xseg_part_end(&part);
     }
     xseg_arena_unlock(arena);
@@ -229,10 +230,10 @@ static xseg_status check_block(const struct xseg_extent *extent, uint64_t addres
     xseg_arena_lock(arena);
     const struct xseg_part part = xseg_walk_at(extent, address);
     xseg_arena_unlock(arena);
-    if (part.state == XSEG_BLOCK_BUSY)
+    if (part.state == XSEG_BLOCK_CLAIMED)
         return xseg_mapping_fail_claimed("xseg_pin", address);
-    if (part.state != XSEG_BLOCK_LIVE)
-        return xseg_fail(XSEG_ERR_NOT_LIVE,
+    if (part.state != XSEG_BLOCK_ALLOCATED)
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                          "%#" PRIx64 " lies in no live block: pin memory before it is freed",
                          address);
     if (bytes > xseg_part_end(&part) - address)

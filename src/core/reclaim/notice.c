@@ -88,7 +88,7 @@ static void tell_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t
 static void tell_chain(const struct xseg_block *claimed, enum xseg_observers_subject subject)
 {
     for (; claimed != NULL; claimed = claimed->right) {
-        XSEG_ASSERT(claimed->state == XSEG_BLOCK_BUSY);
+        XSEG_ASSERT(claimed->state == XSEG_BLOCK_CLAIMED);
         tell_bytes(claimed->extent, claimed->base, claimed->bytes, subject);
     }
 }
@@ -98,7 +98,7 @@ bool xseg_notice_leave(struct xseg_device *device, const struct xseg_block *clai
     struct xseg_fail_kept kept;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(claimed == NULL || claimed->state == XSEG_BLOCK_BUSY);
+    XSEG_ASSERT(claimed == NULL || claimed->state == XSEG_BLOCK_CLAIMED);
     if (claimed == NULL || !xseg_notice_is_wanted(device))
         return true;
     const bool outer = begin_leaving();

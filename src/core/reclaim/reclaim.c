@@ -149,7 +149,7 @@ static struct xseg_block *claim_run(struct xseg_arena *arena, struct xseg_block 
 
 static void add(struct chain *chain, struct xseg_block *block, bool largest_first)
 {
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->mapped);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->mapped);
     chain->bytes += block->bytes;
     block->right = largest_first ? chain->first : NULL;
     if (chain->last == NULL)

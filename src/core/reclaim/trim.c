@@ -16,7 +16,7 @@
 struct trim {
     struct xseg_device *device;
     const struct xseg_trim_plan *plan;
-    struct xseg_trimmed *done;
+    struct xseg_trim_result *done;
     uint64_t most;     /* bytes that may still be released */
     uint64_t reserved; /* a sum over the selected arenas */
 };
@@ -96,7 +96,7 @@ static bool has_held_pages(const struct xseg_arena *arena)
 static void count_rest(void *self, struct xseg_arena *arena)
 {
     struct trim *trim = self;
-    struct xseg_trimmed *done = trim->done;
+    struct xseg_trim_result *done = trim->done;
     const bool is_paused = arena->is_paused;
     struct xseg_idle_bytes whole = {0, {0, 0}};
 
@@ -135,8 +135,8 @@ static void count_rest(void *self, struct xseg_arena *arena)
 /* Count what the selected arenas still have, and what a reclaim could not release of it. */
 static void count_all(struct trim *trim, const struct xseg_reclaim_result *result)
 {
-    struct xseg_trimmed *done = trim->done;
-    const struct xseg_trimmed before = *done;
+    struct xseg_trim_result *done = trim->done;
+    const struct xseg_trim_result before = *done;
     const uint64_t stays = result->busy + result->kept + result->refused;
 
     xseg_device_visit_arenas(trim->device, count_rest, trim);
@@ -248,7 +248,7 @@ static xseg_status take_finished(struct trim *trim)
 }
 
 static xseg_status trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
-                               struct xseg_trimmed *done)
+                               struct xseg_trim_result *done)
 {
     struct trim trim = {.device = device, .plan = plan, .done = done, .most = UINT64_MAX};
     const uint64_t returned_before = done->returned;
@@ -285,7 +285,7 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_tri
 }
 
 xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
-                             struct xseg_trimmed *done)
+                             struct xseg_trim_result *done)
 {
     const int ordinal = device->context.ordinal;
 
@@ -299,7 +299,7 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
 xseg_status xseg_trim_everything(struct xseg_device *device, bool wait)
 {
     const struct xseg_trim_plan everything = {.wait = wait};
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     return xseg_trim_device(device, &everything, &done) == XSEG_ERR_DEVICE_LOST
                ? XSEG_ERR_DEVICE_LOST
@@ -311,7 +311,7 @@ xseg_status xseg_trim_everything(struct xseg_device *device, bool wait)
 void xseg_trim_bounds(struct xseg_device *device)
 {
     const uint64_t limit = xseg_device_limit(device);
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
 
     xseg_lock_take(&device->growth_lock);

@@ -26,7 +26,7 @@ struct xseg_trim_plan {
  * Returns: XSEG_OK; XSEG_ERR_DRIVER if a stream could not be queried or waited for; XSEG_ERR_DEVICE_LOST
  */
 xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
-                             struct xseg_trimmed *done);
+                             struct xseg_trim_result *done);
 
 /*
  * Release all idle memory of a device before a request is retried.  The caller holds the device memory lock and no other

@@ -180,7 +180,7 @@ uint64_t xseg_trim_give(struct xseg_block *block, bool keep, enum xseg_history_a
     struct xseg_extent *extent = block->extent;
     struct xseg_arena *arena = extent->arena;
 
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (!xseg_extent_is_expandable(extent))
         return give_segment(arena, block, cause);
     const uint64_t given = give_pages(arena, block, keep, cause);
@@ -197,7 +197,7 @@ void xseg_trim_put_back(struct xseg_block *claimed)
     for (struct xseg_block *block = claimed; block != NULL; block = next) {
         struct xseg_arena *arena = block->extent->arena;
 
-        XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY);
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
         next = block->right;
         block->right = NULL;
         xseg_arena_lock(arena);
@@ -246,8 +246,8 @@ bool xseg_trim_end_hole(struct xseg_extent *extent)
     if (arena->pool->state != XSEG_POOL_RUNS || extent->registered != 0)
         return false;
     xseg_arena_lock(arena);
-    const bool is_hole = extent->first->state == XSEG_BLOCK_HOLE && extent->first->next == NULL &&
-                         extent->segment.stuck == 0;
+    const bool is_hole = extent->first->state == XSEG_BLOCK_UNMAPPED &&
+                         extent->first->next == NULL && extent->segment.stuck == 0;
     if (is_hole) {
         (void)xseg_arena_claim(arena, extent->first);
         remove_extent(arena, extent);

@@ -70,7 +70,7 @@ static xseg_status check(const struct wanted *wanted)
         xseg_mapping_is_claimed(wanted->extent, wanted->begin, wanted->end))
         return xseg_mapping_fail_claimed("xseg_dmabuf", wanted->begin);
     if (first_hole(wanted) != wanted->end)
-        return xseg_fail(XSEG_ERR_NOT_LIVE, "no memory lies at %#" PRIx64, first_hole(wanted));
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "no memory lies at %#" PRIx64, first_hole(wanted));
     if (xseg_segment_is_expandable(segment) && !xseg_segment_has(segment, XSEG_PAGE_RDMA))
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "the page at %#" PRIx64 " was made without rdma%s%s",
                          wanted->begin,
@@ -190,7 +190,7 @@ xseg_status xseg_dmabuf_get(struct xseg_registrations *all, uint64_t address, ui
 
     wanted.extent = xseg_mapping_hold(all->allocator, address);
     if (wanted.extent == NULL)
-        return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is not memory of this allocator",
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%#" PRIx64 " is not memory of this allocator",
                          address);
     xseg_status status = check(&wanted);
     if (status == XSEG_OK)

@@ -95,7 +95,7 @@ static bool call(struct xseg_registration_desk *desk, struct xseg_registration *
 {
     struct xseg_callback callback;
     struct xseg_registered told = {
-        .struct_bytes = sizeof(told),
+        .struct_size = sizeof(told),
         .device = registration->device->context.ordinal,
         .base = (void *)(uintptr_t)run->range.begin, /* NOLINT(performance-no-int-to-ptr) */
         .bytes = run->range.end - run->range.begin,
@@ -356,7 +356,7 @@ xseg_status xseg_registration_find(struct xseg_registration *made)
         if (!add_run(made, &at))
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a registration");
     if (made->runs.root == NULL)
-        return xseg_fail(XSEG_ERR_NOT_LIVE,
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                          "no memory lies in the %" PRIu64 " bytes from %#" PRIx64 " on",
                          made->range.end - made->range.begin, made->range.begin);
     return pin_all(made);

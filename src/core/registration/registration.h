@@ -49,8 +49,8 @@ struct xseg_registration {
     bool ends;        /* it is being removed */
     /* Its classic segment, and so its addresses, are freed, unless observers are notified that the segment stays. */
     bool is_over;
-    uint64_t generation;                 /* of that segment, once is_over has been set */
-    struct xseg_registration *same_id;   /* the next registration in a list of the table */
+    uint64_t generation;               /* of that segment, once is_over has been set */
+    struct xseg_registration *same_id; /* the next registration in a list of the table */
 };
 
 /* Create a registration like another one, but without runs, with one reference; NULL without host memory. */
@@ -66,7 +66,7 @@ void xseg_registration_free(struct xseg_registration *registration);
 /*
  * Find the runs of a new registration, which are busy, and pin them if it pins.  GROWTH is held.
  *
- * Returns: XSEG_OK; XSEG_ERR_NOT_LIVE, XSEG_ERR_PAUSED, XSEG_ERR_ARGUMENT, XSEG_ERR_BUSY,
+ * Returns: XSEG_OK; XSEG_ERR_NOT_ALLOCATED, XSEG_ERR_PAUSED, XSEG_ERR_ARGUMENT, XSEG_ERR_BUSY,
  *          XSEG_ERR_HOST_MEMORY, as xseg_register(), and nothing is pinned
  */
 xseg_status xseg_registration_find(struct xseg_registration *made);

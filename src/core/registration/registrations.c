@@ -167,7 +167,7 @@ static void came(void *context, const struct xseg_mapping *mapping)
 static xseg_status observe(struct xseg_registrations *all)
 {
     const struct xseg_observer observer = {
-        .struct_bytes = sizeof(observer), .context = all, .leaving = leaving, .came = came};
+        .struct_size = sizeof(observer), .context = all, .leaving = leaving, .came = came};
     xseg_status status = XSEG_OK;
     uint64_t id = 0;
 
@@ -234,7 +234,7 @@ xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t addr
         return status;
     wanted.extent = xseg_mapping_hold(all->allocator, address);
     if (wanted.extent == NULL)
-        return xseg_fail(XSEG_ERR_NOT_LIVE, "%#" PRIx64 " is not memory of this allocator",
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%#" PRIx64 " is not memory of this allocator",
                          address);
     status = make(all, &wanted, &made);
     const uint64_t given = made == NULL ? 0 : made->range.order;

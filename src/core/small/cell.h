@@ -8,7 +8,7 @@
 /* The state of a tract's record, beside those of enum xseg_block_state. */
 #define XSEG_BLOCK_TRACT 16u
 
-_Static_assert(XSEG_BLOCK_TRACT > XSEG_BLOCK_BUSY && XSEG_BLOCK_TRACT <= UINT8_MAX,
+_Static_assert(XSEG_BLOCK_TRACT > XSEG_BLOCK_CLAIMED && XSEG_BLOCK_TRACT <= UINT8_MAX,
                "a tract is told apart from other blocks");
 
 static inline uint64_t xseg_cell_address_of(const struct xseg_extent *extent, uint32_t quantum)
@@ -85,7 +85,7 @@ static inline bool xseg_cell_has_hole_behind(const struct xseg_cell *cell)
 
     return end < cells->quanta &&
            (xseg_cells_word(cells, end)->record & xseg_cells_bit(end)) != 0 &&
-           xseg_cell_behind(cell)->state == XSEG_BLOCK_HOLE;
+           xseg_cell_behind(cell)->state == XSEG_BLOCK_UNMAPPED;
 }
 
 #endif

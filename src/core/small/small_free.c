@@ -128,7 +128,7 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_chunk
         if ((word->free & word->start & bit) != 0)
             absorb_right(arena, behind, &merged);
         else if ((word->record & bit) != 0)
-            merged.open = xseg_cell_behind(&cell)->state == XSEG_BLOCK_HOLE;
+            merged.open = xseg_cell_behind(&cell)->state == XSEG_BLOCK_UNMAPPED;
     }
     if (before != NULL && (word_in(before, quantum - 1)->free & xseg_cells_bit(quantum - 1)) != 0)
         absorb_left(arena, chunk, before, &merged);

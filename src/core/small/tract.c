@@ -42,7 +42,7 @@ void xseg_tract_unmark(const struct xseg_block *block)
 
 void xseg_tract_note_hole(const struct xseg_block *block, bool is_hole)
 {
-    XSEG_ASSERT(!is_hole || block->state == XSEG_BLOCK_HOLE);
+    XSEG_ASSERT(!is_hole || block->state == XSEG_BLOCK_UNMAPPED);
     const struct xseg_cell before = xseg_small_cached_before(block->extent, block->base);
 
     if (before.quanta == 0)
@@ -257,8 +257,8 @@ struct xseg_block *xseg_tract_claim(struct xseg_arena *arena, const struct xseg_
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && cell->quanta > 0);
     xseg_small_take_off(arena, cell);
-    struct xseg_block *block =
-        cut_out(arena, extent, XSEG_BLOCK_BUSY, base, (uint64_t)cell->quanta << XSEG_CELLS_SHIFT);
+    struct xseg_block *block = cut_out(arena, extent, XSEG_BLOCK_CLAIMED, base,
+                                       (uint64_t)cell->quanta << XSEG_CELLS_SHIFT);
     block->requested = xseg_cells_requested(&extent->cells, cell->quantum);
     return block;
 }
@@ -270,7 +270,7 @@ struct xseg_block *xseg_tract_isolate(struct xseg_arena *arena, struct xseg_exte
     const uint64_t bytes = (uint64_t)(xseg_cells_next(&extent->cells, quantum + 1) - quantum)
                            << XSEG_CELLS_SHIFT;
     XSEG_ASSERT(xseg_cells_is_live(xseg_cells_word(&extent->cells, quantum), quantum));
-    struct xseg_block *block = cut_out(arena, extent, XSEG_BLOCK_LIVE, base, bytes);
+    struct xseg_block *block = cut_out(arena, extent, XSEG_BLOCK_ALLOCATED, base, bytes);
 
     block->requested = xseg_cells_requested(&extent->cells, quantum);
     xseg_tree_insert(&extent->records, block);
@@ -319,7 +319,7 @@ static struct xseg_cell become_cell(struct xseg_arena *arena, struct xseg_block 
 
 struct xseg_block *xseg_tract_settle(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(block->state == XSEG_BLOCK_BUSY && block->mapped);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->mapped);
     const struct xseg_cell cell = become_cell(arena, block);
 
     return cell.quanta < XSEG_CELLS_WIDE ? NULL
@@ -328,7 +328,7 @@ struct xseg_block *xseg_tract_settle(struct xseg_arena *arena, struct xseg_block
 
 void xseg_tract_take_back(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(block->state != XSEG_BLOCK_TRACT && block->state != XSEG_BLOCK_HOLE);
+    XSEG_ASSERT(block->state != XSEG_BLOCK_TRACT && block->state != XSEG_BLOCK_UNMAPPED);
     xseg_tree_remove(&block->extent->records, block);
     (void)become_cell(arena, block);
 }
@@ -342,7 +342,7 @@ static uint64_t tree_count(const struct xseg_block *root)
 
 static bool is_in_tree(const struct xseg_block *block)
 {
-    return block->state != XSEG_BLOCK_HOLE &&
+    return block->state != XSEG_BLOCK_UNMAPPED &&
            xseg_tree_last(block->extent->records, block->base) == block;
 }
 

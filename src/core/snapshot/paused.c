@@ -163,8 +163,8 @@ static bool watch_events(struct xseg_snapshot_paused *paused, struct xseg_histor
         if (!is_about_block(event) || !is_watched(paused, event->base))
             continue;
         block.was = event->action == XSEG_HISTORY_ALLOC            ? XSEG_BLOCK_CACHED
-                    : event->action == XSEG_HISTORY_FREE_REQUESTED ? XSEG_BLOCK_LIVE
-                                                                   : XSEG_BLOCK_PENDING;
+                    : event->action == XSEG_HISTORY_FREE_REQUESTED ? XSEG_BLOCK_ALLOCATED
+                                                                   : XSEG_BLOCK_PENDING_FREE;
         if (block.was != XSEG_BLOCK_CACHED) /* the stack is that of the free */
             block.stack = block.frames = block.label = 0;
         if (!watch(paused, &block))
@@ -244,8 +244,8 @@ bool xseg_snapshot_paused_note(struct xseg_snapshot_paused *paused,
         *block = block_of(event);
         block->was = was;
     }
-    block->is = event->action == XSEG_HISTORY_ALLOC            ? XSEG_BLOCK_LIVE
-                : event->action == XSEG_HISTORY_FREE_REQUESTED ? XSEG_BLOCK_PENDING
+    block->is = event->action == XSEG_HISTORY_ALLOC            ? XSEG_BLOCK_ALLOCATED
+                : event->action == XSEG_HISTORY_FREE_REQUESTED ? XSEG_BLOCK_PENDING_FREE
                                                                : XSEG_BLOCK_CACHED;
     return !is_away(paused, event->base, number);
 }

@@ -34,7 +34,7 @@ struct xseg_snapshot_watched {
     uint64_t base, requested, stream;
     uint32_t pool, stack, frames, label;
     uint8_t was,
-        is; /* at the first event, and now: XSEG_BLOCK_LIVE, _PENDING, or _CACHED where there is none */
+        is; /* at the first event, and now: XSEG_BLOCK_ALLOCATED, _PENDING, or _CACHED where there is none */
 };
 
 struct xseg_snapshot_paused {

@@ -27,7 +27,7 @@ static struct sums add_up(const struct xseg_picture_run *run)
     for (uint32_t i = 0; i < run->count; i++) {
         const struct xseg_picture_block *block = &run->blocks[i];
 
-        sums.allocated += block->state == XSEG_BLOCK_LIVE ? block->bytes : 0;
+        sums.allocated += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
         sums.active += is_active(block) ? block->bytes : 0;
         sums.requested += is_active(block) ? block->requested : 0;
     }
@@ -42,7 +42,7 @@ static void put_number(struct xseg_document *document, unsigned key, uint64_t nu
 
 static unsigned state_of(const struct xseg_picture_block *block)
 {
-    if (block->state == XSEG_BLOCK_LIVE)
+    if (block->state == XSEG_BLOCK_ALLOCATED)
         return XSEG_SNAPSHOT_ACTIVE_ALLOCATED;
     return is_active(block) ? XSEG_SNAPSHOT_ACTIVE_PENDING_FREE : XSEG_SNAPSHOT_INACTIVE;
 }

@@ -167,7 +167,7 @@ static void write_leaving(void *self, const struct xseg_snapshot_watched *block)
     const struct moved *moved = self;
     struct xseg_history_event event = move_of(moved, block, XSEG_HISTORY_FREE_REQUESTED);
 
-    if (block->is == XSEG_BLOCK_LIVE)
+    if (block->is == XSEG_BLOCK_ALLOCATED)
         write_entry(moved->trace, &event, XSEG_SNAPSHOT_FREE_REQUESTED);
     event.action = XSEG_HISTORY_FREE_COMPLETED;
     write_entry(moved->trace, &event, XSEG_SNAPSHOT_FREE_COMPLETED);
@@ -180,7 +180,7 @@ static void write_return(void *self, const struct xseg_snapshot_watched *block)
 
     write_entry(moved->trace, &event, XSEG_SNAPSHOT_ALLOC);
     event.action = XSEG_HISTORY_FREE_REQUESTED;
-    if (block->is == XSEG_BLOCK_PENDING)
+    if (block->is == XSEG_BLOCK_PENDING_FREE)
         write_entry(moved->trace, &event, XSEG_SNAPSHOT_FREE_REQUESTED);
 }
 

@@ -82,8 +82,8 @@ xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xs
 
     if (watcher == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an observer");
-    XSEG_ASSERT(calls->struct_bytes <= sizeof(watcher->calls));
-    memcpy(&watcher->calls, calls, calls->struct_bytes);
+    XSEG_ASSERT(calls->struct_size <= sizeof(watcher->calls));
+    memcpy(&watcher->calls, calls, calls->struct_size);
     xseg_list_init(&watcher->link);
     xseg_lock_take(&observers->lock);
     *id = watcher->id = ++observers->last_id;
@@ -152,7 +152,7 @@ bool xseg_observers_trace(struct xseg_observers *observers)
 /* A message to observers: which function is called, and its argument. */
 struct message {
     enum xseg_observers_subject subject;
-    const struct xseg_shortage *shortage;
+    const struct xseg_oom_info *shortage;
     const struct xseg_mapping *mapping;
     const struct xseg_trace_entry *entry; /* not NULL: the function is `trace` */
 };
@@ -262,7 +262,7 @@ bool xseg_observers_want(struct xseg_observers *observers, enum xseg_observers_s
 }
 
 bool xseg_observers_tell(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                         const struct xseg_shortage *shortage)
+                         const struct xseg_oom_info *shortage)
 {
     const struct message message = {.subject = subject, .shortage = shortage};
 
@@ -276,7 +276,7 @@ bool xseg_observers_tell(struct xseg_observers *observers, enum xseg_observers_s
 
 void xseg_observers_note(struct xseg_observers *observers, const struct xseg_trace_entry *entry)
 {
-    XSEG_ASSERT(entry->struct_bytes == sizeof(*entry));
+    XSEG_ASSERT(entry->struct_size == sizeof(*entry));
     xseg_lock_take(&observers->lock);
     if (observers->count == observers->capacity) {
         const size_t capacity = observers->capacity == 0 ? 64 : observers->capacity * 2;

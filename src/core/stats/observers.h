@@ -75,7 +75,7 @@ bool xseg_observers_want(struct xseg_observers *observers, enum xseg_observers_s
 /* Call all observers that have a function for a subject.  Returns whether any of them answered
  * true.  No lock is held. */
 bool xseg_observers_tell(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                         const struct xseg_shortage *shortage);
+                         const struct xseg_oom_info *shortage);
 
 /* Queue a trace entry.  Any lock may be held but a leaf. */
 void xseg_observers_note(struct xseg_observers *observers, const struct xseg_trace_entry *entry);

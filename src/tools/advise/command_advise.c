@@ -118,7 +118,7 @@ static bool set_base(struct advising *advising, const char *config)
         const struct tuning_base others = advising->base;
 
         if (!tuning_base_init(&advising->base, config, &file->trace, only_pytorch)) {
-            (void)xseg_error_text(problem, sizeof(problem));
+            (void)xseg_error_message(problem, sizeof(problem));
             complain("%s: nothing can be advised against the configuration '%s': %s", file->name,
                      config, problem);
             return false;

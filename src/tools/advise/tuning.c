@@ -136,7 +136,7 @@ bool tuning_base_init(struct tuning_base *base, const char *config, const struct
         .config = config, .has_clock = trace->has_clock, .only_pytorch = only_pytorch};
     for (size_t i = 0; i < trace->op_count && !base->has_captures; i++)
         base->has_captures = trace->ops[i].kind == XTRACE_CAPTURE_BEGIN;
-    return xseg_keys(config, NULL, note_key, base) == XSEG_OK;
+    return xseg_config_keys(config, NULL, note_key, base) == XSEG_OK;
 }
 
 struct tuning tuning_of_base(void)
@@ -371,7 +371,7 @@ char *tuning_not_of_pytorch(const struct tuning_base *base)
 
 bool tuning_is_valid(const char *config)
 {
-    return xseg_keys(config, NULL, NULL, NULL) == XSEG_OK;
+    return xseg_config_keys(config, NULL, NULL, NULL) == XSEG_OK;
 }
 
 const char *tuning_cause(const struct tuning_base *base, const struct tuning *tuning,

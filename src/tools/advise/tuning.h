@@ -54,7 +54,7 @@ struct tuning_base {
 /*
  * @param config  must live as long as the base
  *
- * Returns: false where the configuration has an error, which xseg_error_text() then tells.
+ * Returns: false where the configuration has an error, which xseg_error_message() then tells.
  */
 bool tuning_base_init(struct tuning_base *base, const char *config, const struct xtrace *trace,
                       bool only_pytorch);

@@ -121,7 +121,7 @@ static void print_source(const struct config *config)
 static void print_values(struct config *config)
 {
     print_source(config);
-    (void)!xseg_keys(config->string, NULL, print_value, config);
+    (void)!xseg_config_keys(config->string, NULL, print_value, config);
     if (config->left_out > 0)
         (void)printf("\n%s %u keys have their defaults; -v lists them, --keys says what they "
                      "mean\n",
@@ -166,7 +166,7 @@ static int print_json(struct config *config)
     json_t *all;
 
     config->keys = json_array();
-    (void)!xseg_keys(config->string, NULL, add_key, config);
+    (void)!xseg_config_keys(config->string, NULL, add_key, config);
     all = json_pack("{s:s, s:o, s:s, s:o}", "source", config->source, "string",
                     text ? printable_json(text) : json_null(), "stacks",
                     xseg_history_stacks_by(NULL), "keys", config->keys);
@@ -185,8 +185,8 @@ static int run(const struct option_values *arguments)
     /* The list has to be had where what the environment says is bad, too. */
     if (lists_keys && !config.string)
         config.string = "";
-    if (xseg_keys(config.string, &config.source, NULL, NULL) != XSEG_OK) {
-        (void)xseg_error_text(problem, sizeof(problem));
+    if (xseg_config_keys(config.string, &config.source, NULL, NULL) != XSEG_OK) {
+        (void)xseg_error_message(problem, sizeof(problem));
         complain_named("%s", problem);
         if (arguments->operand_count > 0 && access(config.string, F_OK) == 0)
             complain_named("'%s' is a file; this command reads a configuration string",
@@ -196,7 +196,7 @@ static int run(const struct option_values *arguments)
     if (arguments->of[OPTION_JSON].given)
         return print_json(&config);
     if (lists_keys)
-        (void)!xseg_keys(config.string, NULL, print_key, &config);
+        (void)!xseg_config_keys(config.string, NULL, print_key, &config);
     else
         print_values(&config);
     return COMMAND_FINE;

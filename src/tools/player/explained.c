@@ -50,7 +50,7 @@ bool explained_take(struct explained *explained, struct xseg_allocator *allocato
 
     memset(explained, 0, sizeof(*explained));
     explained->has_times = trace->has_clock;
-    explained->sums.struct_bytes = sizeof(explained->sums);
+    explained->sums.struct_size = sizeof(explained->sums);
     explained->is_there =
         xseg_explain(allocator, NULL, note_reason, &taking, &explained->sums) == XSEG_OK;
     return explained->is_there;
@@ -107,7 +107,7 @@ void explained_print(FILE *out, const struct explained *explained)
 
         if (kind->reasons == 0)
             continue;
-        print_share(out, xseg_reason_text((enum xseg_reason_kind)i), kind->bytes, all);
+        print_share(out, xseg_reason_message((enum xseg_reason_kind)i), kind->bytes, all);
         for (unsigned at = 0; at < kind->told; at++)
             print_reason(out, &kind->largest[at], explained->has_times);
         if (kind->reasons > kind->told)
@@ -118,7 +118,7 @@ void explained_print(FILE *out, const struct explained *explained)
 
 json_t *explained_json(const struct explained *explained)
 {
-    const struct xseg_explained *sums = &explained->sums;
+    const struct xseg_explain_result *sums = &explained->sums;
     const struct {
         const char *name;
         uint64_t bytes;

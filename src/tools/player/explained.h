@@ -31,7 +31,7 @@ struct explained_kind {
 struct explained {
     bool is_there;
     bool has_times; /* the trace has a clock: else ages mean nothing */
-    struct xseg_explained sums;
+    struct xseg_explain_result sums;
     struct explained_kind kind[XSEG_REASON_BORROWED + 1];
 };
 

@@ -29,7 +29,7 @@ bool journal_begin(struct journal *journal, struct xseg_allocator *allocator, co
     journal->allocator = allocator;
     /* What the allocator did while it was opened is no part of the trace. */
     return (xtrace_names_key(config, "history") ||
-            xseg_configure(allocator, "history:all") == XSEG_OK) &&
+            xseg_config_set(allocator, "history:all") == XSEG_OK) &&
            xseg_history_clear(allocator, -1) == XSEG_OK;
 }
 
@@ -236,7 +236,7 @@ bool journal_write(struct journal *journal, uint32_t line)
     if (!journal->allocator || journal->error)
         return true;
     journal->line = line;
-    if (xseg_history_walk(journal->allocator, -1, write_event, journal, &summary) != XSEG_OK ||
+    if (xseg_for_each_event(journal->allocator, -1, write_event, journal, &summary) != XSEG_OK ||
         xseg_history_clear(journal->allocator, -1) != XSEG_OK)
         return false;
     journal->lost += summary.lost;

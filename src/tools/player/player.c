@@ -23,7 +23,7 @@ static bool xseg_failed(struct player *player, const struct xtrace_op *op, const
 {
     char detail[512] = "";
 
-    (void)xseg_error_text(detail, sizeof(detail));
+    (void)xseg_error_message(detail, sizeof(detail));
     return fail(player, op, what, detail);
 }
 
@@ -155,7 +155,7 @@ static bool use_block(struct player *player, const struct xtrace_op *op)
     /* In the tapes a use during a capture adds nothing to the graph; `k` does. */
     if (player->captures == 0 && !queue_work(player, op, block))
         return false;
-    return xseg_use(player->allocator, block, player->streams[op->stream]) == XSEG_OK ||
+    return xseg_record_stream(player->allocator, block, player->streams[op->stream]) == XSEG_OK ||
            xseg_failed(player, op, "a use was refused");
 }
 

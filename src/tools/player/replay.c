@@ -17,19 +17,19 @@ static void say(const struct player *player, const char *what)
 {
     char detail[2048] = "";
 
-    (void)xseg_error_text(detail, sizeof(detail));
+    (void)xseg_error_message(detail, sizeof(detail));
     complain("%s: %s%s%s", player->settings->file, what, detail[0] ? ": " : "", detail);
 }
 
 /* Up to the host bytes, for which the kernel would be asked after each step. */
 static bool read_stats(struct player *player, struct xseg_statistics *stats)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     memset(stats, 0, sizeof(*stats));
-    stats->struct_bytes = offsetof(struct xseg_statistics, host_bytes);
-    if (xseg_stats(player->allocator, &where, stats) == XSEG_OK)
+    stats->struct_size = offsetof(struct xseg_statistics, host_bytes);
+    if (xseg_stats_get(player->allocator, &where, stats) == XSEG_OK)
         return true;
     say(player, "the statistics cannot be read");
     player->out->end = REPLAY_MISMATCH;
@@ -220,12 +220,12 @@ static bool open_allocator(struct player *player)
         return false;
     }
     if ((player->trace->has_clock || player->journal.file) &&
-        xseg_configure(player->allocator, "background_thread:False") != XSEG_OK) {
+        xseg_config_set(player->allocator, "background_thread:False") != XSEG_OK) {
         say(player, "the background thread cannot be ended");
         return false;
     }
     /* What a file or the environment says of snapshots was meant for the programme. */
-    if (xseg_configure(player->allocator, "oom_snapshot:none") != XSEG_OK) {
+    if (xseg_config_set(player->allocator, "oom_snapshot:none") != XSEG_OK) {
         say(player, "snapshots of refused requests cannot be switched off");
         return false;
     }

@@ -106,11 +106,11 @@ static uint64_t count_objects(struct xseg_allocator *allocator)
 /* Host memory and objects take longer to find out: once for a row, and not at each change. */
 static void note_bookkeeping(struct timeline *timeline, struct xseg_allocator *allocator)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.device = 0;
-    if (xseg_stats(allocator, &where, &stats) == XSEG_OK)
+    if (xseg_stats_get(allocator, &where, &stats) == XSEG_OK)
         timeline->high[4] = stats.host_bytes;
     timeline->high[5] = count_objects(allocator);
 }

@@ -191,15 +191,15 @@ void watch_call(struct watch *watch, uint64_t nanoseconds)
 /* Up to `time` memory is what it is now. */
 static bool note_memory(struct watch *watch, uint64_t time)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
     where.device = 0;
     if (time <= watch->noted)
         return true;
     /* Up to the host bytes, for which the kernel would be asked. */
-    stats.struct_bytes = offsetof(struct xseg_statistics, host_bytes);
-    if (xseg_stats(watch->allocator, &where, &stats) != XSEG_OK)
+    stats.struct_size = offsetof(struct xseg_statistics, host_bytes);
+    if (xseg_stats_get(watch->allocator, &where, &stats) != XSEG_OK)
         return false;
     watch->live += (double)stats.allocated_bytes[0].current * (double)(time - watch->noted);
     watch->reserved += (double)stats.reserved_bytes[0].current * (double)(time - watch->noted);

@@ -57,12 +57,12 @@ void top_budget_look(struct top_budget *budget, const char *name)
         (void)snprintf(budget->problem, sizeof(budget->problem), "no host memory is left");
         return;
     }
-    budget->status = xseg_budget_look(name, add_row, budget);
+    budget->status = xseg_budget_members(name, add_row, budget);
     if (budget->status == XSEG_OK) {
         budget->is_full = has_all_slots(budget);
         return;
     }
-    (void)xseg_error_text(said, sizeof(said));
+    (void)xseg_error_message(said, sizeof(said));
     (void)printable_copy(said, budget->problem, sizeof(budget->problem));
 }
 

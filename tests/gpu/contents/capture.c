@@ -80,7 +80,7 @@ static void capture_graph(struct capture *capture)
     const struct piece b = captured_copy(capture, &a, masks[1]);
     free_block(capture, &a);
     device_order(joining, stream, event);
-    XSEG(use, capture->allocator, (void *)(uintptr_t)b.address, joining);
+    XSEG(record_stream, capture->allocator, (void *)(uintptr_t)b.address, joining);
     kernel_spin(joining, 100);
     kernel_copy(joining, capture->aside.address, &b, masks[2]);
     const struct piece c = captured_copy(capture, &b, masks[3]);

@@ -240,6 +240,6 @@ void journal_status(xseg_status status, const char *call)
 
     if (status == XSEG_OK)
         return;
-    (void)xseg_error_text(text, sizeof(text));
+    (void)xseg_error_message(text, sizeof(text));
     journal_stop("%s returned %d: %s", call, (int)status, text);
 }

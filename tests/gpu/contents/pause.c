@@ -124,11 +124,11 @@ static void give_back(struct pause *pause)
 static uint64_t reserved_by(const struct pause *pause)
 {
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     where.pool = pause->pool;
-    XSEG(stats, pause->allocator, &where, &stats);
+    XSEG(stats_get, pause->allocator, &where, &stats);
     return stats.reserved_bytes[XSEG_STAT_ALL].current;
 }
 
@@ -155,7 +155,7 @@ static bool pause_pool(struct pause *pause, enum xseg_keep keep, const char *nam
     const xseg_status status =
         xseg_pool_pause(pause->pool, keep, keep == XSEG_KEEP_FILE ? file : NULL);
     if (status == XSEG_ERR_HOST_MEMORY || status == XSEG_ERR_FILE) {
-        (void)xseg_error_text(text, sizeof(text));
+        (void)xseg_error_message(text, sizeof(text));
         journal_say(name, 0, "skipped", "%s", text);
         return false;
     }
@@ -174,8 +174,8 @@ static void check_addresses(const struct pause *pause)
 
         if (pause->piece[i].bytes == 0)
             continue;
-        XSEG(block, pause->allocator, address, &info);
-        if (info.base != address || info.state != XSEG_BLOCK_LIVE ||
+        XSEG(block_query, pause->allocator, address, &info);
+        if (info.base != address || info.state != XSEG_BLOCK_ALLOCATED ||
             info.requested != pause->piece[i].bytes)
             journal_wrong("block %" PRIu64 " of %zu bytes at %p is no such block after a resume",
                           pause->piece[i].block, pause->piece[i].bytes, address);

@@ -5,7 +5,7 @@
  *
  * A block is written as soon as it is allocated and checked before it is freed, always by kernels that are
  * only queued: the stream that owns the block orders them, and another stream uses it behind an event and
- * after xseg_use(), or until xseg_free_after().  Many kernels have one before them that takes time, so that
+ * after xseg_record_stream(), or until xseg_free_after().  Many kernels have one before them that takes time, so that
  * frees, trims and growths happen while there is work under way.
  *
  * One game is one allocator with one configuration.  The threads draw from seeds of their own, but how their
@@ -262,7 +262,7 @@ static void use(struct player *player)
     const CUstream stream = borrow(player, block, &other);
     journal_operation("thread %u: stream %u uses %" PRIu64 "%s", player->number, other,
                       block->piece.block, is_last ? ", which is freed" : "");
-    XSEG(use, player->game->allocator, pointer_of(block), stream);
+    XSEG(record_stream, player->game->allocator, pointer_of(block), stream);
     work_elsewhere(player, block, stream);
     if (!is_last) {
         device_order(stream_of(player, block), stream, event_of(player));
@@ -335,7 +335,7 @@ static void copy_back(struct player *player)
 static void trim(struct player *player)
 {
     struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     const struct game *game = player->game;
     const unsigned stream = (unsigned)choose(player, STREAMS);
 
@@ -452,10 +452,10 @@ static void free_left(struct game *game)
 static void tell_figures(const struct game *game, const char *config)
 {
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
-    XSEG(stats, game->allocator, &where, &stats);
+    XSEG(stats_get, game->allocator, &where, &stats);
     journal_say("memory_taken", stats.num_device_alloc, "note", "growths, with %s", config);
     journal_say("memory_given_back", stats.num_device_free, "note", "shrinks, with %s", config);
     journal_say("memory_short", stats.num_alloc_retries, "note",

@@ -217,7 +217,7 @@ void play_share(struct stage *stage)
     options.exportable = true;
     const xseg_status status = xseg_pool_create(allocator, 0, &options, &pool);
     if (status == XSEG_ERR_UNSUPPORTED) {
-        (void)xseg_error_text(text, sizeof(text));
+        (void)xseg_error_message(text, sizeof(text));
         journal_skip("%s", text);
     }
     journal_status(status, "xseg_pool_create");

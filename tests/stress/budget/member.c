@@ -168,8 +168,8 @@ static void configure(struct thread *thread)
 
     /* Whoever has left the ledger comes back soon. */
     (void)snprintf(text, sizeof(text), "share_budget:%s", own.board->ledger);
-    CHECK(xseg_configure(own.allocator,
-                         below(thread, 3) == 0 ? text : texts[below(thread, COUNT_OF(texts))]) ==
+    CHECK(xseg_config_set(own.allocator,
+                          below(thread, 3) == 0 ? text : texts[below(thread, COUNT_OF(texts))]) ==
           XSEG_OK);
     (void)atomic_fetch_add(&own.seat->changes, 1);
 }
@@ -296,14 +296,14 @@ static void obey(void)
     if (seat->order == ORDER_END)
         end();
     if (seat->order == ORDER_REST)
-        CHECK(xseg_configure(own.allocator, seat->text) == XSEG_OK);
+        CHECK(xseg_config_set(own.allocator, seat->text) == XSEG_OK);
     if (seat->order == ORDER_FREE)
         free_all();
     if (seat->order == ORDER_GIVE_BACK)
         free_block(&own.block);
     if (seat->order == ORDER_ALLOCATE) {
         seat->status = xseg_alloc(own.allocator, 0, seat->bytes, NULL, &own.block);
-        (void)xseg_error_text(seat->text, sizeof(seat->text));
+        (void)xseg_error_message(seat->text, sizeof(seat->text));
     }
     audit();
     seat->bytes = xseg_device_physical(device());

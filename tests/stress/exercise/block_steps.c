@@ -48,10 +48,10 @@ static void expect_described(struct worker *worker, struct block *block, const s
 {
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
 
-    CHECK(CALL(xseg_block, worker->world->allocator, block->ptr + below(worker, block->bytes),
+    CHECK(CALL(xseg_block_query, worker->world->allocator, block->ptr + below(worker, block->bytes),
                &info) == XSEG_OK);
     CHECK(info.base == block->ptr);
-    CHECK(info.state == XSEG_BLOCK_LIVE);
+    CHECK(info.state == XSEG_BLOCK_ALLOCATED);
     CHECK(info.requested == block->bytes);
     CHECK(info.bytes >= block->bytes);
     CHECK(info.device == block->device);
@@ -172,17 +172,17 @@ void free_block_of(struct worker *worker, struct block *block)
         read_block(worker, block);
     const xseg_status status = CALL(xseg_free, world->allocator, ptr);
     note_free(worker, block, status);
-    CHECK(status == XSEG_OK || (!fault_was_none(epoch) && status != XSEG_ERR_NOT_LIVE));
+    CHECK(status == XSEG_OK || (!fault_was_none(epoch) && status != XSEG_ERR_NOT_ALLOCATED));
     if (status == XSEG_OK) {
         block->ptr = NULL;
         /* Only where nobody can have been given it meanwhile. */
         if (world->options.threads == 1 && chance(worker, 16))
-            CHECK(CALL(xseg_free, world->allocator, ptr) == XSEG_ERR_NOT_LIVE);
+            CHECK(CALL(xseg_free, world->allocator, ptr) == XSEG_ERR_NOT_ALLOCATED);
     } else {
         struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
 
-        CHECK(CALL(xseg_block, world->allocator, ptr, &info) == XSEG_OK);
-        CHECK(info.base == ptr && info.state == XSEG_BLOCK_LIVE);
+        CHECK(CALL(xseg_block_query, world->allocator, ptr, &info) == XSEG_OK);
+        CHECK(info.base == ptr && info.state == XSEG_BLOCK_ALLOCATED);
     }
 }
 
@@ -273,7 +273,8 @@ void step_use(struct worker *worker)
     if (block == NULL)
         return;
     const struct stream *stream = any_stream(worker, block->device);
-    const xseg_status status = CALL(xseg_use, worker->world->allocator, block->ptr, stream->handle);
+    const xseg_status status =
+        CALL(xseg_record_stream, worker->world->allocator, block->ptr, stream->handle);
 
     block->features |= FEATURE(USE);
     failure_note(worker->number, "use %p on stream %p: %d", (void *)block->ptr,
@@ -297,11 +298,11 @@ void step_refused(struct worker *worker)
     CHECK(CALL(xseg_free, allocator, NULL) == XSEG_OK);
     if (block == NULL || block->bytes <= 512)
         return;
-    CHECK(CALL(xseg_free, allocator, block->ptr + 512) == XSEG_ERR_NOT_LIVE);
-    CHECK(CALL(xseg_use, allocator, block->ptr + 512, NULL) == XSEG_ERR_NOT_LIVE);
+    CHECK(CALL(xseg_free, allocator, block->ptr + 512) == XSEG_ERR_NOT_ALLOCATED);
+    CHECK(CALL(xseg_record_stream, allocator, block->ptr + 512, NULL) == XSEG_ERR_NOT_ALLOCATED);
     if (block_enter(block)) {
         CHECK(CALL(xseg_pin, allocator, block->ptr, SIZE_MAX / 2) == XSEG_ERR_ARGUMENT);
         block_leave(block);
     }
-    CHECK(CALL(xseg_export_close, allocator, block->ptr + 512) == XSEG_ERR_NOT_LIVE);
+    CHECK(CALL(xseg_export_close, allocator, block->ptr + 512) == XSEG_ERR_NOT_ALLOCATED);
 }

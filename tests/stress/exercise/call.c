@@ -25,7 +25,7 @@ static const char *const names[CALL_COUNT] = {
 #define DEVICE      (DRIVER | IS(ERR_DEVICE_LOST))
 #define MEMORY      (DEVICE | IS(ERR_NO_MEMORY) | IS(ERR_LIMIT))
 #define GROWTH      (MEMORY | IS(ERR_NO_ADDRESSES) | IS(ERR_UNSUPPORTED) | IS(ERR_PAUSED))
-#define LIVE        (IS(ERR_NOT_LIVE))
+#define LIVE        (IS(ERR_NOT_ALLOCATED))
 #define BUSY        (IS(ERR_BUSY))
 #define UNSUPPORTED (IS(ERR_UNSUPPORTED))
 #define PAUSED      (IS(ERR_PAUSED))
@@ -35,19 +35,19 @@ static const char *const names[CALL_COUNT] = {
 static const unsigned documented[CALL_COUNT] = {
     [CALL_xseg_open] = DRIVER | IS(ERR_CONFIG) | IS(ERR_NO_DRIVER),
     [CALL_xseg_close] = IS(OK) | BUSY | IS(ERR_DRIVER) | IS(ERR_HOST_MEMORY),
-    [CALL_xseg_configure] = HOST | IS(ERR_CONFIG),
-    [CALL_xseg_configuration] = PLAIN,
-    [CALL_xseg_keys] = IS(OK) | IS(ERR_CONFIG),
+    [CALL_xseg_config_set] = HOST | IS(ERR_CONFIG),
+    [CALL_xseg_config_get] = PLAIN,
+    [CALL_xseg_config_keys] = IS(OK) | IS(ERR_CONFIG),
     [CALL_xseg_alloc] = GROWTH,
     [CALL_xseg_alloc_with] = GROWTH,
     [CALL_xseg_alloc_at] = DEVICE | BUSY | PAUSED,
     [CALL_xseg_prewarm] = GROWTH,
     [CALL_xseg_free] = DRIVER | LIVE,
     [CALL_xseg_free_after] = DRIVER | LIVE | BUSY,
-    [CALL_xseg_block] = PLAIN | LIVE,
-    [CALL_xseg_use] = DRIVER | LIVE,
-    [CALL_xseg_passed] = PLAIN,
-    [CALL_xseg_stream_gone] = DRIVER | BUSY,
+    [CALL_xseg_block_query] = PLAIN | LIVE,
+    [CALL_xseg_record_stream] = DRIVER | LIVE,
+    [CALL_xseg_stream_synchronized] = PLAIN,
+    [CALL_xseg_stream_retire] = DRIVER | BUSY,
     [CALL_xseg_pool_create] = DEVICE | UNSUPPORTED,
     [CALL_xseg_pool_retain] = PLAIN,
     [CALL_xseg_pool_set] = PLAIN,
@@ -56,24 +56,24 @@ static const unsigned documented[CALL_COUNT] = {
     [CALL_xseg_route_end] = PLAIN,
     [CALL_xseg_pool_checkpoint] = HOST | BUSY,
     [CALL_xseg_pool_restore] = HOST | BUSY | PAUSED,
-    [CALL_xseg_pool_holds] = HOST,
+    [CALL_xseg_pool_check_live] = HOST,
     [CALL_xseg_pool_pause] = DEVICE | BUSY | PAUSED | UNSUPPORTED | IN_FILE,
     [CALL_xseg_pool_resume] = MEMORY | BUSY | IN_FILE | UNSUPPORTED,
     [CALL_xseg_capture_begin] = DEVICE | BUSY | PAUSED,
     [CALL_xseg_capture_end] = PLAIN,
     [CALL_xseg_capture_mark] = DEVICE,
     [CALL_xseg_capture_unmark] = PLAIN,
-    [CALL_xseg_walk] = DRIVER,
+    [CALL_xseg_for_each_block] = DRIVER,
     [CALL_xseg_explain] = DRIVER,
-    [CALL_xseg_mappings] = DRIVER,
-    [CALL_xseg_history_walk] = HOST,
+    [CALL_xseg_for_each_mapping] = DRIVER,
+    [CALL_xseg_for_each_event] = HOST,
     [CALL_xseg_history_clear] = PLAIN,
     [CALL_xseg_history_stack] = PLAIN,
     [CALL_xseg_history_set_hook] = HOST,
     [CALL_xseg_history_annotate] = DEVICE | HOST,
     [CALL_xseg_history_label] = HOST,
     [CALL_xseg_snapshot] = HOST | IN_FILE,
-    [CALL_xseg_budget_look] = HOST | IN_FILE | BUSY,
+    [CALL_xseg_budget_members] = HOST | IN_FILE | BUSY,
     [CALL_xseg_metrics] = HOST,
     [CALL_xseg_metrics_write] = HOST | IN_FILE,
     [CALL_xseg_pin] = HOST | LIVE | PAUSED | BUSY,
@@ -85,15 +85,15 @@ static const unsigned documented[CALL_COUNT] = {
     [CALL_xseg_range_prepare] = MEMORY,
     [CALL_xseg_range_quota] = PLAIN | IS(ERR_LIMIT) | IS(ERR_NO_MEMORY) | IS(ERR_DEVICE_LOST),
     [CALL_xseg_range_hold] = PLAIN | BUSY,
-    [CALL_xseg_range_let_go] = DEVICE | BUSY,
-    [CALL_xseg_range_share] = DEVICE | BUSY | PAUSED | IS(ERR_NO_MEMORY),
+    [CALL_xseg_range_unhold] = DEVICE | BUSY,
+    [CALL_xseg_range_alias] = DEVICE | BUSY | PAUSED | IS(ERR_NO_MEMORY),
     [CALL_xseg_range_info] = PLAIN,
     [CALL_xseg_dmabuf] = DEVICE | LIVE | UNSUPPORTED | PAUSED | BUSY,
     [CALL_xseg_dmabuf_close] = PLAIN,
     [CALL_xseg_register] = HOST | LIVE | UNSUPPORTED | PAUSED | BUSY,
     [CALL_xseg_unregister] = PLAIN | BUSY,
-    [CALL_xseg_observe] = HOST,
-    [CALL_xseg_unobserve] = PLAIN | BUSY,
+    [CALL_xseg_observer_add] = HOST,
+    [CALL_xseg_observer_remove] = PLAIN | BUSY,
     [CALL_xseg_export] = DEVICE | LIVE | UNSUPPORTED | PAUSED | BUSY | IN_FILE,
     [CALL_xseg_export_handles] = DEVICE | LIVE | UNSUPPORTED | PAUSED | BUSY,
     [CALL_xseg_export_close] = PLAIN | LIVE,
@@ -101,10 +101,10 @@ static const unsigned documented[CALL_COUNT] = {
     [CALL_xseg_import_handles] = DEVICE | UNSUPPORTED | IS(ERR_NO_ADDRESSES) | IS(ERR_NO_MEMORY),
     [CALL_xseg_import_close] = PLAIN | LIVE | BUSY,
     [CALL_xseg_peer_allow] = DEVICE | UNSUPPORTED | BUSY,
-    [CALL_xseg_stats] = DEVICE | UNSUPPORTED,
+    [CALL_xseg_stats_get] = DEVICE | UNSUPPORTED,
     [CALL_xseg_stats_reset] = DEVICE | UNSUPPORTED,
     [CALL_xseg_driver_calls] = PLAIN,
-    [CALL_xseg_devices] = PLAIN,
+    [CALL_xseg_device_stats_get] = PLAIN,
     [CALL_xseg_trim] = DEVICE,
     [CALL_xseg_tick] = PLAIN | IS(ERR_DEVICE_LOST),
     [CALL_xseg_limits] = DRIVER | UNSUPPORTED,
@@ -114,7 +114,7 @@ xseg_status call_answered(enum call_function function, xseg_status status)
 {
     if (status > 0 || status <= -STATUSES || !(documented[function] >> -status & 1u))
         failure("%s returned %d, which its header does not document", names[function], status);
-    if (status != XSEG_OK && xseg_error_text(NULL, 0) == 0)
+    if (status != XSEG_OK && xseg_error_message(NULL, 0) == 0)
         failure("%s returned %d without a sentence", names[function], status);
     atomic_fetch_add_explicit(&answers[function][-status], 1, memory_order_relaxed);
     return status;
@@ -141,7 +141,7 @@ void call_print(void)
         (void)printf("# %-24s", names[i]);
         for (unsigned k = 0; k < STATUSES; k++)
             if (answers[i][k] != 0)
-                (void)printf("  %s %" PRIu64, k == 0 ? "ok" : xseg_status_text(-(int)k),
+                (void)printf("  %s %" PRIu64, k == 0 ? "ok" : xseg_status_name(-(int)k),
                              (uint64_t)answers[i][k]);
         (void)printf("\n");
     }

@@ -30,7 +30,7 @@ struct view {
     struct world *world;
     int device;
     struct xseg_statistics stats;
-    struct xseg_explained explained;
+    struct xseg_explain_result explained;
     struct sums sums[XSEG_STAT_GROUPS];
     uint64_t paused, explained_bytes, mapped;
     bool is_moving; /* a block is being freed by the background thread */
@@ -44,11 +44,11 @@ struct view {
 
 static void add(struct sums *sums, const struct xseg_block_info *block)
 {
-    if (block->state == XSEG_BLOCK_LIVE) {
+    if (block->state == XSEG_BLOCK_ALLOCATED) {
         sums->live++;
         sums->live_bytes += block->bytes;
     }
-    if (block->state == XSEG_BLOCK_LIVE || block->state == XSEG_BLOCK_PENDING) {
+    if (block->state == XSEG_BLOCK_ALLOCATED || block->state == XSEG_BLOCK_PENDING_FREE) {
         sums->active++;
         sums->active_bytes += block->bytes;
         sums->requested += block->requested;
@@ -63,8 +63,8 @@ static bool take_block(void *context, const struct xseg_block_info *block)
 
     CHECK(block->device == view->device);
     CHECK(block->bytes > 0);
-    view->is_moving = view->is_moving || block->state == XSEG_BLOCK_BUSY;
-    if (block->state == XSEG_BLOCK_HOLE)
+    view->is_moving = view->is_moving || block->state == XSEG_BLOCK_CLAIMED;
+    if (block->state == XSEG_BLOCK_UNMAPPED)
         return true;
     add(&view->sums[XSEG_STAT_ALL], block);
     add(&view->sums[block->is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE], block);
@@ -98,18 +98,18 @@ static bool take_mapping(void *context, const struct xseg_mapping *mapping)
 
 static void read_stats(struct view *view, struct xseg_statistics *stats)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = view->device;
-    *stats = (struct xseg_statistics){.struct_bytes = sizeof(*stats)};
-    CHECK(CALL(xseg_stats, view->world->allocator, &where, stats) == XSEG_OK);
+    *stats = (struct xseg_statistics){.struct_size = sizeof(*stats)};
+    CHECK(CALL(xseg_stats_get, view->world->allocator, &where, stats) == XSEG_OK);
 }
 
 /* Whether nothing has changed meanwhile, as the background thread may. */
 static bool gather(struct view *view)
 {
     struct xseg_allocator *allocator = view->world->allocator;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics after;
 
     where.device = view->device;
@@ -117,11 +117,11 @@ static bool gather(struct view *view)
     view->paused = view->explained_bytes = view->mapped = 0;
     view->blocks = view->mappings = 0;
     view->is_moving = false;
-    view->explained = (struct xseg_explained)XSEG_EXPLAINED_INIT;
+    view->explained = (struct xseg_explain_result)XSEG_EXPLAIN_RESULT_INIT;
     read_stats(view, &view->stats);
-    CHECK(CALL(xseg_walk, allocator, &where, take_block, view) == XSEG_OK);
+    CHECK(CALL(xseg_for_each_block, allocator, &where, take_block, view) == XSEG_OK);
     CHECK(CALL(xseg_explain, allocator, &where, take_reason, view, &view->explained) == XSEG_OK);
-    CHECK(CALL(xseg_mappings, allocator, &where, take_mapping, view) == XSEG_OK);
+    CHECK(CALL(xseg_for_each_mapping, allocator, &where, take_mapping, view) == XSEG_OK);
     read_stats(view, &after);
     /* Host bytes may grow with the questions. */
     after.host_bytes = view->stats.host_bytes;
@@ -191,7 +191,7 @@ static void check_group(const struct view *view, unsigned group)
 
 static void check_explained(const struct view *view)
 {
-    const struct xseg_explained *sums = &view->explained;
+    const struct xseg_explain_result *sums = &view->explained;
     const uint64_t reserved = view->stats.reserved_bytes[XSEG_STAT_ALL].current;
 
     expect_equal(view, "explained", sums->reserved, reserved);
@@ -235,7 +235,7 @@ static void check_block(const struct view *view, const struct block *block)
 {
     const struct xseg_block_info *info = find_block(view, block->ptr);
 
-    if (info == NULL || info->state != XSEG_BLOCK_LIVE)
+    if (info == NULL || info->state != XSEG_BLOCK_ALLOCATED)
         failure("the block at %p is not live", (const void *)block->ptr);
     CHECK(info->requested == block->bytes);
     CHECK(info->pool == (block->tag == NULL ? NULL : block->tag->pool));
@@ -261,14 +261,14 @@ static void check_held(const struct view *view)
 
 static void check_pool(const struct view *view, const struct tag *tag)
 {
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct sums sums = {0};
     uint64_t paused = 0;
 
     where.device = tag->device;
     where.pool = tag->pool;
-    CHECK(CALL(xseg_stats, view->world->allocator, &where, &stats) == XSEG_OK);
+    CHECK(CALL(xseg_stats_get, view->world->allocator, &where, &stats) == XSEG_OK);
     for (unsigned i = 0; i < view->blocks; i++) {
         if (view->block[i].pool == tag->pool) {
             add(&sums, &view->block[i]);

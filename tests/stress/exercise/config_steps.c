@@ -76,7 +76,7 @@ void step_configure(struct worker *worker)
                                                   (before & ~setting->instead) | feature))
         continue;
     const xseg_status status =
-        CALL(xseg_configure, world->allocator, is_on ? setting->on : setting->off);
+        CALL(xseg_config_set, world->allocator, is_on ? setting->on : setting->off);
     failure_note(worker->number, "configure %s: %d", is_on ? setting->on : setting->off, status);
     /* Limits that contradict each other. */
     CHECK(status == XSEG_OK || status == XSEG_ERR_CONFIG || !fault_was_none(epoch));
@@ -91,7 +91,7 @@ void step_configure(struct worker *worker)
 void step_limits(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT, was = XSEG_LIMIT_VALUES_INIT;
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch();
@@ -128,11 +128,11 @@ static uint64_t physical(struct world *world)
     uint64_t sum = 0;
 
     for (int device = 0; device < (int)world->options.devices; device++) {
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
         where.device = device;
-        if (CALL(xseg_stats, world->allocator, &where, &stats) == XSEG_OK)
+        if (CALL(xseg_stats_get, world->allocator, &where, &stats) == XSEG_OK)
             sum += stats.physical_bytes;
     }
     return sum;
@@ -141,9 +141,9 @@ static uint64_t physical(struct world *world)
 void step_trim(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_trimmed done = XSEG_TRIMMED_INIT;
+    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct tag *tag = chance(worker, 4) ? any_own_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch(), before = physical(world);
 
@@ -181,7 +181,7 @@ void step_tick(struct worker *worker)
 void step_prewarm(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch();
     const size_t bytes = any_size(worker);

@@ -16,7 +16,7 @@ _Noreturn void failure(const char *form, ...) __attribute__((format(printf, 1, 2
     do {                                                                                  \
         if (!(condition)) {                                                               \
             char text_[1024] = "";                                                        \
-            (void)xseg_error_text(text_, sizeof(text_));                                  \
+            (void)xseg_error_message(text_, sizeof(text_));                               \
             failure("%s:%d: %s (last error: %s)", __FILE__, __LINE__, #condition, text_); \
         }                                                                                 \
     } while (0)

@@ -114,7 +114,7 @@ void step_history(struct worker *worker)
     struct look look = {.world = world, .left = 1 + below(worker, 400)};
     const uint64_t epoch = fault_epoch();
 
-    xseg_status status = CALL(xseg_history_walk, world->allocator,
+    xseg_status status = CALL(xseg_for_each_event, world->allocator,
                               chance(worker, 2) ? -1 : any_device(worker), see_event, &look, NULL);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
     /* Without a stack there is none of number 0. */

@@ -13,10 +13,10 @@
 /* Of each device what belongs together fits, whatever the other threads do meanwhile. */
 static void see_devices(const struct world *world)
 {
-    struct xseg_device_figures devices[64];
+    struct xseg_device_stats devices[64];
     size_t count = 0;
 
-    CHECK(CALL(xseg_devices, world->allocator, devices, sizeof(devices[0]),
+    CHECK(CALL(xseg_device_stats_get, world->allocator, devices, sizeof(devices[0]),
                sizeof(devices) / sizeof(devices[0]), &count) == XSEG_OK);
     CHECK(count == world->options.devices);
     for (size_t i = 0; i < count; i++) {
@@ -30,7 +30,7 @@ static void see_devices(const struct world *world)
 void step_stats(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch();
@@ -38,7 +38,7 @@ void step_stats(struct worker *worker)
     see_devices(world);
     where.device = tag == NULL ? any_device(worker) : tag->device;
     where.pool = tag == NULL ? NULL : tag->pool;
-    xseg_status status = CALL(xseg_stats, world->allocator, &where, &stats);
+    xseg_status status = CALL(xseg_stats_get, world->allocator, &where, &stats);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
     where.pool = NULL;
@@ -64,7 +64,7 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
 
     CHECK(reason->bytes ==
           reason->live_bytes + reason->pending_bytes + reason->busy_bytes + reason->cached_bytes);
-    CHECK(CALL_PLAIN(xseg_reason_text, reason->kind)[0] != 0);
+    CHECK(CALL_PLAIN(xseg_reason_message, reason->kind)[0] != 0);
     return --*left > 0;
 }
 
@@ -80,8 +80,8 @@ static bool see_mapping(void *context, const struct xseg_mapping *mapping)
 void step_explain(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_explained sums = XSEG_EXPLAINED_INIT;
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct tag *tag = chance(worker, 3) ? any_own_tag(worker) : NULL;
     uint64_t left = 1 + below(worker, 200);
 
@@ -96,9 +96,9 @@ void step_explain(struct worker *worker)
                                    sums.capture + sums.stream + sums.floor + sums.decay +
                                    sums.policy + sums.exported + sums.registered + sums.borrowed);
     left = 1 + below(worker, 200);
-    (void)CALL(xseg_walk, world->allocator, &where, see_block, &left);
+    (void)CALL(xseg_for_each_block, world->allocator, &where, see_block, &left);
     left = 1 + below(worker, 200);
-    (void)CALL(xseg_mappings, world->allocator, &where, see_mapping, &left);
+    (void)CALL(xseg_for_each_mapping, world->allocator, &where, see_mapping, &left);
 }
 
 void step_block(struct worker *worker)
@@ -108,9 +108,9 @@ void step_block(struct worker *worker)
 
     if (block == NULL)
         return;
-    CHECK(CALL(xseg_block, worker->world->allocator, block->ptr + below(worker, block->bytes),
+    CHECK(CALL(xseg_block_query, worker->world->allocator, block->ptr + below(worker, block->bytes),
                &info) == XSEG_OK);
-    CHECK(info.base == block->ptr && info.state == XSEG_BLOCK_LIVE);
+    CHECK(info.base == block->ptr && info.state == XSEG_BLOCK_ALLOCATED);
     CHECK(info.requested == block->bytes);
     CHECK(info.pool == (block->tag == NULL ? NULL : block->tag->pool));
 }
@@ -130,9 +130,9 @@ static void read_keys(const char *config)
     const char *source = NULL;
     unsigned keys = 0;
 
-    CHECK(CALL(xseg_keys, config, &source, see_key, &keys) == XSEG_OK);
+    CHECK(CALL(xseg_config_keys, config, &source, see_key, &keys) == XSEG_OK);
     CHECK(strcmp(source, "argument") == 0 && keys > 0);
-    CHECK(CALL(xseg_keys, "no_such_key:1", NULL, NULL, NULL) == XSEG_ERR_CONFIG);
+    CHECK(CALL(xseg_config_keys, "no_such_key:1", NULL, NULL, NULL) == XSEG_ERR_CONFIG);
 }
 
 /* What answers with words. */
@@ -143,15 +143,15 @@ void step_texts(struct worker *worker)
     char text[4096];
     size_t needed = 0, count = 0;
 
-    CHECK(CALL(xseg_configuration, allocator, NULL, 0, &needed) == XSEG_OK);
-    CHECK(CALL(xseg_configuration, allocator, text, sizeof(text), NULL) == XSEG_OK);
+    CHECK(CALL(xseg_config_get, allocator, NULL, 0, &needed) == XSEG_OK);
+    CHECK(CALL(xseg_config_get, allocator, text, sizeof(text), NULL) == XSEG_OK);
     /* Another thread may configure in between. */
     CHECK(strlen(text) + 1 == needed || worker->world->options.threads > 1);
     read_keys(text);
-    CHECK(strcmp(CALL_PLAIN(xseg_configuration_source, allocator), "argument") == 0);
+    CHECK(strcmp(CALL_PLAIN(xseg_config_source, allocator), "argument") == 0);
     CHECK(CALL_PLAIN(xseg_history_stacks_by, NULL) != NULL);
-    CHECK(CALL_PLAIN(xseg_status_text, XSEG_ERR_BUSY)[0] != 0);
-    (void)CALL_PLAIN(xseg_error_text, text, sizeof(text));
+    CHECK(CALL_PLAIN(xseg_status_name, XSEG_ERR_BUSY)[0] != 0);
+    (void)CALL_PLAIN(xseg_error_message, text, sizeof(text));
     CHECK(CALL(xseg_driver_calls, allocator, calls, sizeof(calls) / sizeof(calls[0]), &count) ==
           XSEG_OK);
     CHECK(count > 0 && count <= sizeof(calls) / sizeof(calls[0]));
@@ -208,12 +208,12 @@ void step_second(struct worker *worker)
         (void)unlink(ledger);
         return;
     }
-    (void)CALL(xseg_budget_look, ledger, see_share, NULL);
+    (void)CALL(xseg_budget_members, ledger, see_share, NULL);
     status = CALL(xseg_alloc, second, any_device(worker), any_size(worker), NULL, &ptr);
     CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
           !fault_was_none(epoch));
     if (status == XSEG_OK) {
-        CHECK(CALL(xseg_free, world->allocator, ptr) == XSEG_ERR_NOT_LIVE);
+        CHECK(CALL(xseg_free, world->allocator, ptr) == XSEG_ERR_NOT_ALLOCATED);
         CHECK(CALL(xseg_close, second) == XSEG_ERR_BUSY);
         status = CALL(xseg_free, second, ptr);
         CHECK(status == XSEG_OK || !fault_was_none(epoch));

@@ -12,7 +12,7 @@ static void see_mapping(void *context, const struct xseg_mapping *mapping)
 }
 
 /* In the thread that asks, whose blocks are its own. */
-static bool free_something(void *context, const struct xseg_shortage *shortage)
+static bool free_something(void *context, const struct xseg_oom_info *shortage)
 {
     struct worker *worker = world_worker;
 
@@ -30,7 +30,7 @@ static bool free_something(void *context, const struct xseg_shortage *shortage)
     return true;
 }
 
-static void see_shortage(void *context, const struct xseg_shortage *shortage)
+static void see_shortage(void *context, const struct xseg_oom_info *shortage)
 {
     (void)context;
     CHECK(shortage->status == XSEG_ERR_NO_MEMORY || shortage->status == XSEG_ERR_LIMIT ||
@@ -45,7 +45,7 @@ void step_observe(struct worker *worker)
     const uint64_t epoch = fault_epoch();
 
     if (*id != 0) {
-        CHECK(CALL(xseg_unobserve, world->allocator, *id) == XSEG_OK);
+        CHECK(CALL(xseg_observer_remove, world->allocator, *id) == XSEG_OK);
         failure_note(worker->number, "unobserve %llu", (unsigned long long)*id);
         *id = 0;
         return;
@@ -57,7 +57,7 @@ void step_observe(struct worker *worker)
         observer.out_of_memory = observer.rejected = see_shortage;
     if (chance(worker, 2) || (observer.leaving == NULL && observer.out_of_memory == NULL))
         observer.short_of_memory = free_something;
-    const xseg_status status = CALL(xseg_observe, world->allocator, &observer, id);
+    const xseg_status status = CALL(xseg_observer_add, world->allocator, &observer, id);
     failure_note(worker->number, "observe: %d, %llu", status, (unsigned long long)*id);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
     for (unsigned i = 0; i < world->options.devices; i++)
@@ -85,5 +85,5 @@ void world_trace(struct world *world)
 
     observer.context = world;
     observer.trace = account;
-    CHECK(CALL(xseg_observe, world->allocator, &observer, &world->tracer) == XSEG_OK);
+    CHECK(CALL(xseg_observer_add, world->allocator, &observer, &world->tracer) == XSEG_OK);
 }

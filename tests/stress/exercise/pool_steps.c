@@ -126,7 +126,7 @@ void step_retain(struct worker *worker)
 
 static void end_checkpoint(struct tag *tag)
 {
-    CALL_PLAIN(xseg_checkpoint_end, tag->checkpoint);
+    CALL_PLAIN(xseg_checkpoint_destroy, tag->checkpoint);
     tag->checkpoint = NULL;
     free(tag->saved);
     tag->saved = NULL;
@@ -444,7 +444,7 @@ static void give_block_back(struct restoring *restoring, char *ptr)
         }
         struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
 
-        CHECK(CALL(xseg_block, restoring->worker->world->allocator, ptr, &info) == XSEG_OK);
+        CHECK(CALL(xseg_block_query, restoring->worker->world->allocator, ptr, &info) == XSEG_OK);
         *block = (struct block){.ptr = ptr,
                                 .bytes = tag->saved[i].bytes,
                                 .device = tag->device,
@@ -503,10 +503,10 @@ void step_holds(struct worker *worker)
     for (unsigned i = 0; i < count; i++)
         ptrs[i] = saved[i].ptr;
     free(saved);
-    CHECK(CALL(xseg_pool_holds, tag->pool, ptrs, count, &exactly) == XSEG_OK);
+    CHECK(CALL(xseg_pool_check_live, tag->pool, ptrs, count, &exactly) == XSEG_OK);
     CHECK(exactly);
     if (count == 0)
         return;
-    CHECK(CALL(xseg_pool_holds, tag->pool, ptrs, count - 1, &exactly) == XSEG_OK);
+    CHECK(CALL(xseg_pool_check_live, tag->pool, ptrs, count - 1, &exactly) == XSEG_OK);
     CHECK(!exactly);
 }

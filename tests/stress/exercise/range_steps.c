@@ -66,7 +66,7 @@ static void use(struct worker *worker, struct ranged *ranged)
         (void)CALL(xseg_range_quota, range, below(worker, 4) * ranged->page);
         break;
     default:
-        (void)CALL(xseg_range_share, range, offset, ranged->page, range,
+        (void)CALL(xseg_range_alias, range, offset, ranged->page, range,
                    below(worker, GRANULES) * ranged->page);
         if (CALL(xseg_range_hold, range, offset, ranged->page) == XSEG_OK)
             ranged->holds[first]++;
@@ -86,7 +86,7 @@ static void end(struct worker *worker, struct ranged *ranged)
 
         (void)CALL(xseg_range_decommit, ranged->range, offset, ranged->page, stream);
         for (; ranged->holds[at] != 0; ranged->holds[at]--)
-            CHECK(CALL(xseg_range_let_go, ranged->range, offset, ranged->page, stream) == XSEG_OK);
+            CHECK(CALL(xseg_range_unhold, ranged->range, offset, ranged->page, stream) == XSEG_OK);
     }
     CHECK(CALL(xseg_range_info, ranged->range, &info) == XSEG_OK);
     CHECK(info.committed_bytes == 0 && info.physical_bytes <= info.leaving_bytes);

@@ -28,7 +28,8 @@ void step_passed(struct worker *worker)
     if (stream->is_captured)
         return;
     driver_finish(device, stream->handle);
-    CHECK(CALL(xseg_passed, worker->world->allocator, device, stream->handle) == XSEG_OK);
+    CHECK(CALL(xseg_stream_synchronized, worker->world->allocator, device, stream->handle) ==
+          XSEG_OK);
     failure_note(worker->number, "passed stream %p", (void *)stream->handle);
 }
 
@@ -79,7 +80,7 @@ void step_gone(struct worker *worker)
     if (is_worked_on(worker, stream) && !stream->is_captured)
         driver_finish(device, stream->handle);
     const xseg_status status =
-        CALL(xseg_stream_gone, worker->world->allocator, device, stream->handle);
+        CALL(xseg_stream_retire, worker->world->allocator, device, stream->handle);
     failure_note(worker->number, "gone stream %p: %d", (void *)stream->handle, status);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_BUSY && stream->is_captured));

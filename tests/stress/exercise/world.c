@@ -130,7 +130,7 @@ void worker_close(struct worker *worker)
 
     for (unsigned i = 0; i < WORLD_OBSERVERS; i++)
         if (worker->observer[i] != 0)
-            CHECK(CALL(xseg_unobserve, world->allocator, worker->observer[i]) == XSEG_OK);
+            CHECK(CALL(xseg_observer_remove, world->allocator, worker->observer[i]) == XSEG_OK);
     for (unsigned i = 0; i < WORLD_SHARES; i++) {
         end_share(worker, &worker->share[i]);
         CHECK(worker->share[i].imported == NULL);
@@ -166,11 +166,11 @@ static void close_allocator(struct world *world)
     /* What the background thread had claimed before the trim it has put into the page cache by now. */
     CHECK(CALL(xseg_trim, world->allocator, NULL, &how, NULL) == XSEG_OK);
     for (int device = 0; device < (int)world->options.devices; device++) {
-        struct xseg_where where = XSEG_WHERE_ANY;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_statistics stats = XSEG_STATISTICS_INIT;
 
         where.device = device;
-        CHECK(CALL(xseg_stats, world->allocator, &where, &stats) == XSEG_OK);
+        CHECK(CALL(xseg_stats_get, world->allocator, &where, &stats) == XSEG_OK);
         CHECK(stats.active[0].current == 0);
         CHECK(stats.reserved_bytes[0].current == 0);
         CHECK(stats.physical_bytes == 0);
@@ -201,7 +201,7 @@ void world_close(struct world *world)
             driver_finish(device, world->shared[device][i].handle);
     world_check(world);
     if (world->tracer != 0) {
-        CHECK(CALL(xseg_unobserve, world->allocator, world->tracer) == XSEG_OK);
+        CHECK(CALL(xseg_observer_remove, world->allocator, world->tracer) == XSEG_OK);
         CHECK(world->traced == 0);
         CHECK(world->traced_bytes == 0);
         world->tracer = 0;
@@ -367,7 +367,7 @@ static bool announce(struct worker *worker, struct block *block, const struct st
         return true;
     block->features |= FEATURE(USE);
     const xseg_status status =
-        CALL(xseg_use, worker->world->allocator, block->ptr,
+        CALL(xseg_record_stream, worker->world->allocator, block->ptr,
              stream->handle == NULL && chance(worker, 2) ? LEGACY : stream->handle);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
     return status == XSEG_OK;

@@ -18,7 +18,7 @@ from xseg._allocator import Allocator, budget, keys, open  # pylint: disable=red
 from xseg._block import Block
 from xseg._errors import (
     ArgumentError, BusyError, ConfigError, DeviceLostError, DriverError, Error, FileError, ForkedError, HostMemoryError,
-    LimitError, NoAddressesError, NoDriverError, NoMemoryError, NotLiveError, PausedError, UnsupportedError,
+    LimitError, NoAddressesError, NoDriverError, NoMemoryError, NotAllocatedError, PausedError, UnsupportedError,
 )
 from xseg._pool import Pool
 from xseg._range import Range, RangeView
@@ -33,7 +33,7 @@ __version__ = VERSION
 __all__ = [
     "Allocator", "ArgumentError", "Block", "BlockInfo", "BlockState", "BudgetEntry", "BusyError", "ConfigError", "DeviceFigures",
     "DeviceLostError", "Dmabuf", "DriverCall", "DriverError", "Error", "Explained", "FileError", "ForkedError", "Groups",
-    "HostMemoryError", "Key", "LimitError", "Limits", "NoAddressesError", "NoDriverError", "NoMemoryError", "NotLiveError",
+    "HostMemoryError", "Key", "LimitError", "Limits", "NoAddressesError", "NoDriverError", "NoMemoryError", "NotAllocatedError",
     "PausedError", "Pool", "Range", "RangeInfo", "RangeView", "Reason", "ReasonKind", "Registration", "Stat", "Statistics",
     "Trimmed", "UnsupportedError", "budget", "keys", "open",
 ]

@@ -70,7 +70,7 @@ def _stop_threads() -> None:
     """End the threads of the library that would call a function of Python after the end of the interpreter."""
     for allocator in list(_logging):
         if allocator.handle:
-            _library.load().xseg_configure(allocator.handle, b"background_thread:False,share_budget:none")
+            _library.load().xseg_config_set(allocator.handle, b"background_thread:False,share_budget:none")
 
 
 class Allocator(_library.Owner):
@@ -116,7 +116,7 @@ class Allocator(_library.Owner):
 
     def configure(self, config: str) -> None:
         """Change the keys that the string names; the others stay."""
-        _library.call("xseg_configure", self.handle, _bytes(config))
+        _library.call("xseg_config_set", self.handle, _bytes(config))
         self._look_at_stacks()
 
     def _look_at_stacks(self) -> None:
@@ -131,15 +131,15 @@ class Allocator(_library.Owner):
     def configuration(self) -> str:
         """The configuration in force, every key spelled out."""
         needed = c_size_t()
-        _library.call("xseg_configuration", self.handle, None, 0, byref(needed))
+        _library.call("xseg_config_get", self.handle, None, 0, byref(needed))
         text = ctypes.create_string_buffer(needed.value)
-        _library.call("xseg_configuration", self.handle, text, len(text), None)
+        _library.call("xseg_config_get", self.handle, text, len(text), None)
         return text.value.decode()
 
     @property
     def configuration_source(self) -> str:
         """Where it came from: "argument", the name of an environment variable, or "default"."""
-        return str(_library.load().xseg_configuration_source(self.handle).decode())
+        return str(_library.load().xseg_config_source(self.handle).decode())
 
     def allocate(self, size: int, *, device: int = 0, stream: Handle = None, alignment: int = 0,
                  zeroed: bool = False, user: int = 0) -> Block:
@@ -190,14 +190,14 @@ class Allocator(_library.Owner):
         return Dmabuf(self, address, size, pin, pcie)
 
     def block_at(self, address: int) -> _records.BlockInfo:
-        """What an address belongs to, and what is free beside it; NotLiveError: it lies in no segment."""
+        """What an address belongs to, and what is free beside it; NotAllocatedError: it lies in no segment."""
         info = _records.structure(_structs.xseg_block_info)
-        _library.call("xseg_block", self.handle, address, byref(info))
+        _library.call("xseg_block_query", self.handle, address, byref(info))
         return _records.record(_records.BlockInfo, info)
 
     def walk(self, device: int = -1, *, pool: Optional[Pool] = None) -> List[_records.BlockInfo]:
         """Every block, holes included, segment by segment in the order of addresses."""
-        return _visited("xseg_walk", self.handle, byref(_where(device, None, pool)), visitor=2,
+        return _visited("xseg_for_each_block", self.handle, byref(_where(device, None, pool)), visitor=2,
                         kind=_structs.xseg_block_info, record=_records.BlockInfo)
 
     def trim(self, *, wait: bool = False, leave_bytes: int = 0, idle_ms: int = 0, device: int = -1,
@@ -208,7 +208,7 @@ class Allocator(_library.Owner):
         """
         where = _where(device, stream, pool)
         options = _records.structure(_structs.xseg_trim_options, wait=wait, leave_bytes=leave_bytes, idle_ms=idle_ms)
-        out = _records.structure(_structs.xseg_trimmed)
+        out = _records.structure(_structs.xseg_trim_result)
         _library.call("xseg_trim", self.handle, byref(where), byref(options), byref(out))
         return _records.record(_records.Trimmed, out)
 
@@ -226,7 +226,7 @@ class Allocator(_library.Owner):
         """Statistics of a device, or of a pool.  Cost: no driver call once the device is open."""
         where = _where(-1 if pool else device, None, pool)
         out = _records.structure(_structs.xseg_statistics)
-        _library.call("xseg_stats", self.handle, byref(where), byref(out))
+        _library.call("xseg_stats_get", self.handle, byref(where), byref(out))
         return _records.record(_records.Statistics, out)
 
     def reset_statistics(self, device: int = 0, *, peak: bool = True, accumulated: bool = False) -> None:
@@ -245,10 +245,10 @@ class Allocator(_library.Owner):
 
     def devices(self) -> List[_records.DeviceFigures]:
         """What each device has, without asking the driver or waiting for anything: for schedulers that look at each step."""
-        count, size = c_size_t(), ctypes.sizeof(_structs.xseg_device_figures)
-        _library.call("xseg_devices", self.handle, None, size, 0, byref(count))
-        devices = (_structs.xseg_device_figures * count.value)()
-        _library.call("xseg_devices", self.handle, devices, size, len(devices), None)
+        count, size = c_size_t(), ctypes.sizeof(_structs.xseg_device_stats)
+        _library.call("xseg_device_stats_get", self.handle, None, size, 0, byref(count))
+        devices = (_structs.xseg_device_stats * count.value)()
+        _library.call("xseg_device_stats_get", self.handle, devices, size, len(devices), None)
         return [_records.record(_records.DeviceFigures, one) for one in devices]
 
     def limits(self, device: int = 0, *, pool: Optional[Pool] = None) -> _records.Limits:
@@ -281,7 +281,7 @@ class Allocator(_library.Owner):
 
     def explain(self, device: int = -1, *, pool: Optional[Pool] = None) -> _records.Explained:
         """Why reserved memory is not free: bytes by reason, and each piece in `reasons`."""
-        out = _records.structure(_structs.xseg_explained)
+        out = _records.structure(_structs.xseg_explain_result)
         found = _visited("xseg_explain", self.handle, byref(_where(device, None, pool)), byref(out), visitor=2,
                          kind=_structs.xseg_reason, record=_records.Reason)
         return _records.record(_records.Explained, out, reasons=found)
@@ -334,11 +334,11 @@ class Allocator(_library.Owner):
 
     def passed(self, stream: Handle, device: int = 0) -> None:
         """Say that all work queued on a stream so far has finished, as the caller knows."""
-        _library.call("xseg_passed", self.handle, device, handle(stream))
+        _library.call("xseg_stream_synchronized", self.handle, device, handle(stream))
 
     def stream_gone(self, stream: Handle, device: int = 0) -> None:
         """Say that a stream is about to be destroyed; needed where blocks were ever allocated or used on it."""
-        _library.call("xseg_stream_gone", self.handle, device, handle(stream))
+        _library.call("xseg_stream_retire", self.handle, device, handle(stream))
 
     def __enter__(self) -> "Allocator":
         return self
@@ -380,7 +380,7 @@ def keys(config: Optional[str] = None) -> List[_records.Key]:
 
     ConfigError: the string has an error.  Cost: no driver call.
     """
-    return _visited("xseg_keys", _bytes(config), None, visitor=2, kind=_structs.xseg_key, record=_records.Key)
+    return _visited("xseg_config_keys", _bytes(config), None, visitor=2, kind=_structs.xseg_key, record=_records.Key)
 
 
 def budget(name: str) -> List[_records.BudgetEntry]:
@@ -388,4 +388,4 @@ def budget(name: str) -> List[_records.BudgetEntry]:
 
     FileError: there is none, or it may not be read.  Cost: no driver call.
     """
-    return _visited("xseg_budget_look", _bytes(name), visitor=1, kind=_structs.xseg_budget_entry, record=_records.BudgetEntry)
+    return _visited("xseg_budget_members", _bytes(name), visitor=1, kind=_structs.xseg_budget_entry, record=_records.BudgetEntry)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tupl
 
 from xseg import _dlpack, _driver, _library, _records, _structs
 from xseg._arguments import integer
-from xseg._errors import BusyError, NotLiveError
+from xseg._errors import BusyError, NotAllocatedError
 from xseg._streams import Handle, handle
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ class Block(_library.Owner):
         return self._live[0] if self._live else 0
 
     def _address(self) -> int:
-        """The device address; NotLiveError: the block was freed."""
+        """The device address; NotAllocatedError: the block was freed."""
         try:
             return self._live[0]
         except IndexError:
-            raise NotLiveError(f"{self!r}: the block was freed; allocate another one") from None
+            raise NotAllocatedError(f"{self!r}: the block was freed; allocate another one") from None
 
     def free(self, after: Sequence[Handle] = ()) -> None:
         """Give the memory back to the allocator; again: nothing happens.
@@ -77,7 +77,7 @@ class Block(_library.Owner):
 
     def use(self, stream: Handle) -> None:
         """Say that work on another stream uses the block (PyTorch's record_stream)."""
-        _library.call("xseg_use", self._allocator.handle, self._address(), handle(stream))
+        _library.call("xseg_record_stream", self._allocator.handle, self._address(), handle(stream))
 
     def info(self) -> _records.BlockInfo:
         """What the allocator knows of it, and what is free beside it."""
@@ -93,7 +93,7 @@ class Block(_library.Owner):
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
-        """The block as an array of bytes, version 3; its contents are ordered on the block's stream.  NotLiveError: it was freed."""
+        """The block as an array of bytes, version 3; its contents are ordered on the block's stream.  NotAllocatedError: it was freed."""
         return {"shape": (self.size,), "typestr": "|u1", "data": (self._address(), False), "version": 3, "strides": None,
                 "stream": self.stream or _dlpack.LEGACY}
 
@@ -106,7 +106,7 @@ class Block(_library.Owner):
         """A capsule with the block as a tensor of bytes.
 
         `stream` is the consumer's: it is made to wait for what is queued on the block's stream, and noted as a use; -1:
-        neither; None: the legacy default stream.  BufferError: a copy is asked for, or another device.  NotLiveError: it was freed.
+        neither; None: the legacy default stream.  BufferError: a copy is asked for, or another device.  NotAllocatedError: it was freed.
         """
         _dlpack.check(self.device, dl_device, copy)
         consumer = _dlpack.consumer(stream)

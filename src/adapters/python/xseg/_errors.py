@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One exception for each status of libxseg.so; its text is that of xseg_error_text()."""
+"""One exception for each status of libxseg.so; its text is that of xseg_error_message()."""
 from typing import Dict, Type
 
 
@@ -62,7 +62,7 @@ class DriverError(Error):
     status = -8
 
 
-class NotLiveError(Error, ValueError):
+class NotAllocatedError(Error, ValueError):
     """The pointer is not a live block of this allocator."""
 
     status = -9

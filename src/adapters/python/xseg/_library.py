@@ -131,8 +131,8 @@ def _refuse(where: str, name: str, *_: Any) -> None:
 def error_text() -> str:
     """What was wrong in the calling thread's last call that failed; "" if none has."""
     library = load()
-    text = ctypes.create_string_buffer(library.xseg_error_text(None, 0) + 1)
-    library.xseg_error_text(text, len(text))
+    text = ctypes.create_string_buffer(library.xseg_error_message(None, 0) + 1)
+    library.xseg_error_message(text, len(text))
     return text.value.decode(errors="replace")
 
 

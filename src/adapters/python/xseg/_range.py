@@ -152,7 +152,7 @@ class Range(_library.Owner):
 
     def let_go(self, offset: int, size: int, stream: Handle = None) -> None:
         """Take a hold() back; granules that were decommitted meanwhile go once the stream has passed."""
-        _library.call("xseg_range_let_go", self.alive(), offset, size, self._number(stream))
+        _library.call("xseg_range_unhold", self.alive(), offset, size, self._number(stream))
 
     def share(self, offset: int, size: int, source: "Range", source_offset: int = 0) -> None:
         """Map the pages of committed granules of `source`, this range or another one, at granules without memory as well.
@@ -161,7 +161,7 @@ class Range(_library.Owner):
         """
         if not isinstance(source, Range):
             raise ArgumentTypeError(f"share: source is not an xseg.Range, {source!r}; pass one")
-        self._change("xseg_range_share", 1, offset, size, source.alive(), source_offset)
+        self._change("xseg_range_alias", 1, offset, size, source.alive(), source_offset)
         self._streams |= source._streams  # whose work may be on the pages
 
     def info(self) -> _records.RangeInfo:

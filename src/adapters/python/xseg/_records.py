@@ -43,11 +43,11 @@ class Limits(NamedTuple):
 class BlockState(enum.IntEnum):
     """What a block is, see xseg/allocator.h."""
 
-    LIVE = _structs.XSEG_BLOCK_LIVE
-    PENDING = _structs.XSEG_BLOCK_PENDING
+    ALLOCATED = _structs.XSEG_BLOCK_ALLOCATED
+    PENDING_FREE = _structs.XSEG_BLOCK_PENDING_FREE
     CACHED = _structs.XSEG_BLOCK_CACHED
-    HOLE = _structs.XSEG_BLOCK_HOLE
-    BUSY = _structs.XSEG_BLOCK_BUSY
+    UNMAPPED = _structs.XSEG_BLOCK_UNMAPPED
+    CLAIMED = _structs.XSEG_BLOCK_CLAIMED
 
 
 class BlockInfo(NamedTuple):
@@ -261,11 +261,11 @@ def assign(made: ctypes.Structure, **values: Any) -> None:
 def structure(kind: Type[ctypes.Structure], **values: Any) -> Any:
     """A structure with its size and what it starts from, and these values; ArgumentError as assign()."""
     made = kind(**getattr(kind, "START", {}))
-    assign(made, struct_bytes=ctypes.sizeof(kind), **values)
+    assign(made, struct_size=ctypes.sizeof(kind), **values)
     return made
 
 
 def where(device: int = -1, stream: Optional[int] = None, pool: Optional[int] = None) -> Any:
     """What a call is about; the default is everything."""
-    return structure(_structs.xseg_where, device=device, one_stream=stream is not None, stream=stream or 0,
+    return structure(_structs.xseg_scope, device=device, one_stream=stream is not None, stream=stream or 0,
                      pool=pool or 0)

@@ -19,7 +19,7 @@ XSEG_ERR_LIMIT = -5
 XSEG_ERR_HOST_MEMORY = -6
 XSEG_ERR_NO_DRIVER = -7
 XSEG_ERR_DRIVER = -8
-XSEG_ERR_NOT_LIVE = -9
+XSEG_ERR_NOT_ALLOCATED = -9
 XSEG_ERR_BUSY = -10
 XSEG_ERR_UNSUPPORTED = -11
 XSEG_ERR_FORKED = -12
@@ -29,11 +29,11 @@ XSEG_ERR_FILE = -15
 XSEG_LOG_ERROR = 0
 XSEG_LOG_WARNING = 1
 XSEG_LOG_INFO = 2
-XSEG_BLOCK_LIVE = 0
-XSEG_BLOCK_PENDING = 1
+XSEG_BLOCK_ALLOCATED = 0
+XSEG_BLOCK_PENDING_FREE = 1
 XSEG_BLOCK_CACHED = 2
-XSEG_BLOCK_HOLE = 3
-XSEG_BLOCK_BUSY = 4
+XSEG_BLOCK_UNMAPPED = 3
+XSEG_BLOCK_CLAIMED = 4
 XSEG_STAT_ALL = 0
 XSEG_STAT_SMALL = 1
 XSEG_STAT_LARGE = 2
@@ -53,7 +53,7 @@ XSEG_REASON_POLICY = 9
 XSEG_REASON_EXPORTED = 10
 XSEG_REASON_REGISTERED = 11
 XSEG_REASON_BORROWED = 12
-XSEG_POOL_NAME_MOST = 63
+XSEG_POOL_NAME_MAX = 63
 XSEG_POOL_NO_SPLIT = 0
 XSEG_POOL_USE_ON_OOM = 1
 XSEG_POOL_SINGLE_PAGE = 2
@@ -97,7 +97,7 @@ XSEG_HISTORY_ACTIONS = 16
 
 class xseg_options(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("driver", c_char_p),
         ("log", CFUNCTYPE(None, c_void_p, c_int, c_char_p)),
         ("log_context", c_void_p),
@@ -108,7 +108,7 @@ class xseg_options(Structure):
 
 class xseg_request(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("device", c_int),
         ("bytes", c_size_t),
         ("stream", c_void_p),
@@ -121,7 +121,7 @@ class xseg_request(Structure):
 
 class xseg_block_info(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("base", c_void_p),
         ("bytes", c_size_t),
         ("requested", c_size_t),
@@ -151,7 +151,7 @@ class xseg_block_info(Structure):
 
 class xseg_key(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("name", c_char_p),
         ("accepts", c_char_p),
         ("meaning", c_char_p),
@@ -163,10 +163,10 @@ class xseg_key(Structure):
     ]
 
 
-class xseg_where(Structure):
+class xseg_scope(Structure):
     START = {"device": -1}
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("device", c_int),
         ("one_stream", c_bool),
         ("stream", c_void_p),
@@ -176,16 +176,16 @@ class xseg_where(Structure):
 
 class xseg_trim_options(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("wait", c_bool),
         ("leave_bytes", c_uint64),
         ("idle_ms", c_uint64),
     ]
 
 
-class xseg_trimmed(Structure):
+class xseg_trim_result(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("returned", c_uint64),
         ("kept_partial", c_uint64),
         ("kept_busy", c_uint64),
@@ -203,7 +203,7 @@ class xseg_trimmed(Structure):
 class xseg_limit_values(Structure):
     START = {"hard_bytes": 2**64 - 1, "soft_bytes": 2**64 - 1, "fraction": 1, "rejection_fraction": 1}
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("hard_bytes", c_uint64),
         ("soft_bytes", c_uint64),
         ("keep_bytes", c_uint64),
@@ -225,7 +225,7 @@ class xseg_stat(Structure):
 
 class xseg_statistics(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("allocation", xseg_stat * 3),
         ("segment", xseg_stat * 3),
         ("active", xseg_stat * 3),
@@ -266,9 +266,9 @@ class xseg_driver_call(Structure):
     ]
 
 
-class xseg_device_figures(Structure):
+class xseg_device_stats(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("device", c_int),
         ("is_open", c_bool),
         ("is_lost", c_bool),
@@ -286,7 +286,7 @@ class xseg_device_figures(Structure):
 
 class xseg_reason(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("kind", c_int),
         ("device", c_int),
         ("stream", c_void_p),
@@ -313,9 +313,9 @@ class xseg_reason(Structure):
     ]
 
 
-class xseg_explained(Structure):
+class xseg_explain_result(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("reserved", c_uint64),
         ("live", c_uint64),
         ("pending", c_uint64),
@@ -347,7 +347,7 @@ class xseg_pool_memory(Structure):
 
 class xseg_pool_options(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("limit_bytes", c_uint64),
         ("no_split", c_bool),
         ("use_on_oom", c_bool),
@@ -364,7 +364,7 @@ class xseg_pool_options(Structure):
 
 class xseg_range_options(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("pool", c_void_p),
         ("page_bytes", c_uint64),
         ("limit_bytes", c_uint64),
@@ -376,7 +376,7 @@ class xseg_range_options(Structure):
 
 class xseg_range_info(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("base", c_void_p),
         ("bytes", c_uint64),
         ("page_bytes", c_uint64),
@@ -395,7 +395,7 @@ class xseg_range_info(Structure):
 
 class xseg_mapping(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("device", c_int),
         ("base", c_void_p),
         ("bytes", c_size_t),
@@ -410,9 +410,9 @@ class xseg_mapping(Structure):
     ]
 
 
-class xseg_shortage(Structure):
+class xseg_oom_info(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("device", c_int),
         ("stream", c_void_p),
         ("pool", c_void_p),
@@ -430,7 +430,7 @@ class xseg_shortage(Structure):
 
 class xseg_trace_entry(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("action", c_int),
         ("device", c_int),
         ("stream", c_void_p),
@@ -442,11 +442,11 @@ class xseg_trace_entry(Structure):
 
 class xseg_observer(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("context", c_void_p),
-        ("short_of_memory", CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_shortage))),
-        ("out_of_memory", CFUNCTYPE(None, c_void_p, POINTER(xseg_shortage))),
-        ("rejected", CFUNCTYPE(None, c_void_p, POINTER(xseg_shortage))),
+        ("short_of_memory", CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_oom_info))),
+        ("out_of_memory", CFUNCTYPE(None, c_void_p, POINTER(xseg_oom_info))),
+        ("rejected", CFUNCTYPE(None, c_void_p, POINTER(xseg_oom_info))),
         ("trace", CFUNCTYPE(None, c_void_p, POINTER(xseg_trace_entry))),
         ("leaving", CFUNCTYPE(None, c_void_p, POINTER(xseg_mapping))),
         ("came", CFUNCTYPE(None, c_void_p, POINTER(xseg_mapping))),
@@ -455,7 +455,7 @@ class xseg_observer(Structure):
 
 class xseg_registered(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("device", c_int),
         ("base", c_void_p),
         ("bytes", c_size_t),
@@ -465,7 +465,7 @@ class xseg_registered(Structure):
 
 class xseg_registrar(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("context", c_void_p),
         ("enter", CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_registered))),
         ("leave", CFUNCTYPE(None, c_void_p, POINTER(xseg_registered))),
@@ -490,7 +490,7 @@ class xseg_page_handle(Structure):
 
 class xseg_history_entry(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("action", c_int),
         ("device", c_int),
         ("stream", c_void_p),
@@ -512,7 +512,7 @@ class xseg_history_entry(Structure):
 
 class xseg_history_summary(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("events", c_uint64),
         ("lost", c_uint64),
         ("stacks", c_uint64),
@@ -523,7 +523,7 @@ class xseg_history_summary(Structure):
 
 class xseg_history_frame(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("pc", c_void_p),
         ("module", c_char_p),
         ("build_id", c_char_p),
@@ -537,7 +537,7 @@ class xseg_history_frame(Structure):
 
 class xseg_history_hook(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("context", c_void_p),
         ("gather", CFUNCTYPE(c_uint32, c_void_p)),
         ("name", CFUNCTYPE(c_bool, c_void_p, c_uint32, c_void_p, c_size_t)),
@@ -547,7 +547,7 @@ class xseg_history_hook(Structure):
 
 class xseg_snapshot_options(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("without_events", c_bool),
         ("host_bytes", c_uint64),
         ("most_ms", c_uint32),
@@ -556,7 +556,7 @@ class xseg_snapshot_options(Structure):
 
 class xseg_budget_entry(Structure):
     _fields_ = [
-        ("struct_bytes", c_size_t),
+        ("struct_size", c_size_t),
         ("slot", c_uint),
         ("pid", c_int),
         ("program", c_char_p),

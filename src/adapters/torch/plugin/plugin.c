@@ -37,7 +37,7 @@ static void complain(const char *what)
 {
     char text[1024];
 
-    xseg_error_text(text, sizeof(text));
+    xseg_error_message(text, sizeof(text));
     (void)fprintf(stderr, "xseg: %s: %s\n", what, text);
 }
 
@@ -92,7 +92,7 @@ XSEG_API void xseg_torch_reset(void)
 XSEG_API void xseg_torch_memory_fraction(double fraction, int device)
 {
     struct xseg_allocator *const opened = open_once();
-    struct xseg_where where = XSEG_WHERE_ANY;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
 
     where.device = device;
@@ -111,7 +111,7 @@ XSEG_API void *xseg_torch_base_alloc(void *ptr, size_t *bytes)
 {
     struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
 
-    if (allocator == NULL || xseg_block(allocator, ptr, &block) != XSEG_OK)
+    if (allocator == NULL || xseg_block_query(allocator, ptr, &block) != XSEG_OK)
         return ptr;
     if (bytes != NULL)
         *bytes = block.is_expandable ? block.bytes : block.segment_bytes;
@@ -120,7 +120,7 @@ XSEG_API void *xseg_torch_base_alloc(void *ptr, size_t *bytes)
 
 XSEG_API void xseg_torch_record_stream(void *ptr, xseg_stream stream)
 {
-    if (allocator != NULL && xseg_use(allocator, ptr, stream) != XSEG_OK)
+    if (allocator != NULL && xseg_record_stream(allocator, ptr, stream) != XSEG_OK)
         complain("a use was refused");
 }
 
