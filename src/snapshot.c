@@ -21,7 +21,7 @@ xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
     XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0',
                        "xseg_snapshot: there is no path: name a file");
     XSEG_ENTRY_REQUIRE(options == NULL ||
-                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_snapshot_options, most_ms),
+                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_snapshot_options, max_ms),
                        "xseg_snapshot: options->struct_size is %zu: start from "
                        "XSEG_SNAPSHOT_OPTIONS_INIT",
                        options->struct_size);
@@ -31,7 +31,7 @@ xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
         .asks = true,
         .host_bytes = chosen.host_bytes,
         .most_bytes = UINT64_MAX,
-        .deadline_ns = xseg_snapshot_deadline(chosen.most_ms),
+        .deadline_ns = xseg_snapshot_deadline(chosen.max_ms),
     };
     return xseg_snapshot_file_write(allocator, &plan, path);
 }

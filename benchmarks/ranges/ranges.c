@@ -199,7 +199,7 @@ static void keep(struct result *result, struct card *card)
         struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
 
         require(xseg_range_info(engine->range, &info) == XSEG_OK, "xseg_range_info");
-        result->retaken += info.retaken;
+        result->retaken += info.recommits;
         qsort(engine->tally.path_ns, engine->tally.steps, sizeof(uint64_t), compare);
         result->path_99_ns[i] = engine->tally.path_ns[engine->tally.steps * 99 / 100];
         result->path_worst_ns[i] = engine->tally.path_ns[engine->tally.steps - 1];

@@ -269,8 +269,8 @@ struct xseg_block_info {
     void *segment_base;     /* start address of the segment */
     size_t segment_bytes;   /* size of its VA range (expandable) or of its memory (classic) */
     size_t segment_mapped;  /* mapped bytes of the segment */
-    size_t free_before, free_after; /* cached bytes next to the block */
-    size_t hole_before, hole_after; /* unmapped bytes next to those */
+    size_t free_before, free_after;         /* cached bytes next to the block */
+    size_t unmapped_before, unmapped_after; /* unmapped bytes next to those */
     uint64_t generation; /* increases when other memory is mapped here (mapping.h); else 0 */
     bool is_paused;      /* the pool is paused or being paused, so the block may be unmapped */
     uint64_t age_ms; /* live, pending: age in milliseconds, within 20 ms; UINT64_MAX if unknown */

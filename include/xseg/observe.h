@@ -8,12 +8,12 @@
  *     }
  *     struct xseg_observer observer = XSEG_OBSERVER_INIT;
  *     observer.context = cache;
- *     observer.short_of_memory = shrink_cache; // Runs before a request fails.
+ *     observer.on_low_memory = shrink_cache; // Runs before a request fails.
  *     xseg_observer_add(allocator, &observer, &id);
  *
- * Callbacks run without a lock of the library, in the thread whose call caused them (except `trace`), and several threads can
+ * Callbacks run without a lock of the library, in the thread whose call caused them (except `on_trace`), and several threads can
  * be in one callback.  A callback may call the library unless its comment says otherwise.  Requests from a callback are served
- * as usual but cause no callbacks, except `leaving` and `came`.
+ * as usual but cause no callbacks, except `on_unmap` and `on_map`.
  */
 #ifndef XSEG_OBSERVE_H
 #define XSEG_OBSERVE_H
@@ -32,11 +32,11 @@ struct xseg_oom_info {
     struct xseg_pool *pool; /* private pool of the request, or NULL */
     uint64_t bytes;         /* requested size */
     xseg_status status;     /* XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT or XSEG_ERR_NO_ADDRESSES */
-    unsigned attempt;       /* short_of_memory: number of earlier calls for this request */
+    unsigned attempt;       /* on_low_memory: number of earlier calls for this request */
     bool is_capturing;      /* a capture is active: freed blocks are pending until its end */
     uint64_t allowed_bytes; /* maximum of physical memory: the limit, or the memory of the device */
     uint64_t free_bytes;    /* free memory of the device; 0: unknown */
-    const char *text;       /* error message, for short_of_memory as far as known */
+    const char *text;       /* error message, for on_low_memory as far as known */
     uint64_t block_bytes;   /* rounded size of the block */
     uint64_t
         segment_bytes; /* size of the classic segment that the request needs, as in PyTorch's message */
@@ -71,27 +71,27 @@ struct xseg_observer {
     void *context;      /* first argument of each callback */
     /* A request fits neither in the cache nor in free memory of the device.  The callback frees memory and returns true to retry the
      * request, at most XSEG_ASKS_MOST times per request. */
-    bool (*short_of_memory)(void *context, const struct xseg_oom_info *shortage);
+    bool (*on_low_memory)(void *context, const struct xseg_oom_info *shortage);
     /* A request failed (num_ooms). */
-    void (*out_of_memory)(void *context, const struct xseg_oom_info *shortage);
+    void (*on_out_of_memory)(void *context, const struct xseg_oom_info *shortage);
     /* throw_on_cudamalloc_oom rejected a request (num_oom_rejections). */
-    void (*rejected)(void *context, const struct xseg_oom_info *shortage);
+    void (*on_rejected)(void *context, const struct xseg_oom_info *shortage);
     /* An event of a block or segment.  One thread at a time delivers the events in order, also those of other threads,
-     * before its call returns, and before `leaving` and `came` are called unless another thread delivers.  On host
+     * before its call returns, and before `on_unmap` and `on_map` are called unless another thread delivers.  On host
      * allocation failure events are omitted.  The callback must not allocate or free with this allocator. */
-    void (*trace)(void *context, const struct xseg_trace_entry *entry);
+    void (*on_trace)(void *context, const struct xseg_trace_entry *entry);
     /* Memory is about to be unmapped, and no work is queued on it: trim, decay, remap, pause.  It is unmapped when all
      * observers have returned.  If it stays mapped after all (failed driver call, capture, callback of a registration in
-     * another thread), `came` reports it with the same generation. */
-    void (*leaving)(void *context, const struct xseg_mapping *mapping);
+     * another thread), `on_map` reports it with the same generation. */
+    void (*on_unmap)(void *context, const struct xseg_mapping *mapping);
     /* Memory was mapped and serves no request yet, or a pool was resumed. */
-    void (*came)(void *context, const struct xseg_mapping *mapping);
+    void (*on_map)(void *context, const struct xseg_mapping *mapping);
 };
 /* clang-format off */
 #define XSEG_OBSERVER_INIT {sizeof(struct xseg_observer), NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
-/** Maximum number of calls of short_of_memory for one request. */
+/** Maximum number of calls of on_low_memory for one request. */
 #define XSEG_ASKS_MOST 8
 
 /**
@@ -101,7 +101,7 @@ struct xseg_observer {
  * @param id        receives the ID for xseg_observer_remove(), not 0.
  *
  * @return XSEG_ERR_ARGUMENT  also: all callbacks are NULL.
- * Cost: no driver call.  With `trace` every allocation and free takes a lock that all threads share.
+ * Cost: no driver call.  With `on_trace` every allocation and free takes a lock that all threads share.
  */
 XSEG_API xseg_status xseg_observer_add(struct xseg_allocator *allocator,
                                        const struct xseg_observer *observer, uint64_t *id);

@@ -54,8 +54,8 @@ struct xseg_pool_options {
     const char *name;               /* name in messages, copied; NULL or "": the ID of the pool */
     uint64_t id[2]; /* user's ID in the history, such as PyTorch's MempoolId_t; {0, 0}: none */
     /* Called once when the pool is destroyed, with its last statistics; see xseg_pool_release().  NULL: none. */
-    void (*gone)(void *context, const struct xseg_statistics *last);
-    void *gone_context; /* first argument of `gone` */
+    void (*on_destroy)(void *context, const struct xseg_statistics *last);
+    void *on_destroy_context; /* first argument of `on_destroy` */
     bool rdma; /* other devices, such as network adapters, can access the pages (GPUDirect RDMA) */
     bool single_page; /* a block of more than 1 MiB is one physical page */
 };
@@ -145,7 +145,7 @@ XSEG_API xseg_status xseg_pool_retain(struct xseg_pool *pool);
  * is released by the next trim or under memory pressure; until then xseg_for_each_block(), xseg_explain() and xseg_for_each_mapping() return
  * the pool.  The pool is destroyed when its last memory is released.
  *
- * The last release invalidates the handle, unless the pool has a `gone` callback.  With a callback the handle is valid for
+ * The last release invalidates the handle, unless the pool has an `on_destroy` callback.  With a callback the handle is valid for
  * queries and trims until the callback has returned.  The use of an invalid handle is undefined; it is reported as
  * XSEG_ERR_ARGUMENT only while the pool has memory.
  *

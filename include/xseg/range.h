@@ -241,14 +241,14 @@ struct xseg_range_info {
     uint64_t page_bytes; /* size of a granule */
     int device;
     struct xseg_pool *pool;
-    uint64_t limit_bytes;     /* UINT64_MAX: unlimited */
-    uint64_t quota_bytes;     /* quota, including its used part */
-    uint64_t committed_bytes; /* in committed granules */
-    uint64_t leaving_bytes;   /* in granules that are pending unmap */
-    uint64_t mapped_bytes;    /* in mapped granules; 0 while the pool is paused */
-    uint64_t physical_bytes;  /* in pages that the range is charged for */
-    uint64_t prepared_bytes;  /* in prepared pages */
-    uint64_t retaken;         /* number of recommitted granules since the range was reserved */
+    uint64_t limit_bytes;         /* UINT64_MAX: unlimited */
+    uint64_t quota_bytes;         /* quota, including its used part */
+    uint64_t committed_bytes;     /* in committed granules */
+    uint64_t pending_unmap_bytes; /* in granules that are pending unmap */
+    uint64_t mapped_bytes;        /* in mapped granules; 0 while the pool is paused */
+    uint64_t physical_bytes;      /* in pages that the range is charged for */
+    uint64_t prepared_bytes;      /* in prepared pages */
+    uint64_t recommits;           /* number of recommitted granules since the range was reserved */
 };
 /* clang-format off */
 #define XSEG_RANGE_INFO_INIT {sizeof(struct xseg_range_info), NULL, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0}

@@ -24,8 +24,8 @@ struct xseg_snapshot_options {
     size_t struct_size;  /* sizeof(struct xseg_snapshot_options) */
     bool without_events; /* write segments and blocks only */
     uint64_t
-        host_bytes;   /* host memory for copies of events, 64 bytes each; 0: see xseg_snapshot() */
-    uint32_t most_ms; /* time limit in milliseconds; 0: none */
+        host_bytes;  /* host memory for copies of events, 64 bytes each; 0: see xseg_snapshot() */
+    uint32_t max_ms; /* time limit in milliseconds; 0: none */
 };
 /* clang-format off */
 #define XSEG_SNAPSHOT_OPTIONS_INIT {sizeof(struct xseg_snapshot_options), false, 0, 0}
@@ -34,11 +34,11 @@ struct xseg_snapshot_options {
 /**
  * Write a snapshot.
  *
- * Function names, files and lines of new stack frames are looked up first, in at most half of most_ms.  The source is the
+ * Function names, files and lines of new stack frames are looked up first, in at most half of max_ms.  The source is the
  * symbol table and the debug information of the module, if libdw.so.1 is installed and the file has the same build ID.  The
  * blocks of a device are those of one moment, at which its events end; each device has its own moment.
  *
- * Events that exceed host_bytes or most_ms are omitted, the oldest first; the file contains their number.  The default of
+ * Events that exceed host_bytes or max_ms are omitted, the oldest first; the file contains their number.  The default of
  * host_bytes limits the whole snapshot to 64 MiB, and 64 bytes for each live block above 10^5.
  *
  * @param path     path of the file.  It is written under a temporary name in the same directory and renamed when it is

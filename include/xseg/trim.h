@@ -6,7 +6,7 @@
  *     struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
  *     struct xseg_trim_result result = XSEG_TRIM_RESULT_INIT;
  *     scope.device = 0;
- *     options.leave_bytes = 1 << 30; // Keep 1 GiB reserved on device 0.
+ *     options.target_bytes = 1 << 30; // Keep 1 GiB reserved on device 0.
  *     if (xseg_trim(allocator, &scope, &options, &result) == XSEG_OK)
  *         printf("%llu bytes released\n", (unsigned long long)result.returned); // The driver has them.
  */
@@ -36,7 +36,7 @@ struct xseg_trim_options {
     size_t struct_size; /* sizeof(struct xseg_trim_options) */
     bool wait; /* synchronize the streams of pending and cached blocks; false: keep busy memory */
     uint64_t
-        leave_bytes; /* stop once at most this many bytes remain reserved, per device; 0: no minimum */
+        target_bytes; /* stop once at most this many bytes remain reserved, per device; 0: no minimum */
     uint64_t idle_ms; /* release only memory that is idle for this time; 0: any age */
 };
 /* clang-format off */
@@ -45,17 +45,17 @@ struct xseg_trim_options {
 
 /** Result of xseg_trim(), in bytes.  Set struct_size before the call. */
 struct xseg_trim_result {
-    size_t struct_size;    /* sizeof(struct xseg_trim_result) */
-    uint64_t returned;     /* released to the driver */
-    uint64_t kept_partial; /* cached, on pages or in segments that also hold blocks in use */
-    uint64_t kept_busy;    /* cached, but the work of its stream has not completed */
-    uint64_t kept_pool;    /* cached in private pools that are excluded */
-    uint64_t kept_pending; /* in pending blocks */
-    uint64_t kept_refused; /* the driver call failed; retried by the next trim */
-    uint64_t kept_capture; /* cached, but a capture is active on the device */
-    uint64_t kept_asked;   /* idle, but excluded by leave_bytes or idle_ms */
+    size_t struct_size;       /* sizeof(struct xseg_trim_result) */
+    uint64_t released;        /* released to the driver */
+    uint64_t kept_fragmented; /* cached, on pages or in segments that also hold blocks in use */
+    uint64_t kept_busy;       /* cached, but the work of its stream has not completed */
+    uint64_t kept_pool;       /* cached in private pools that are excluded */
+    uint64_t kept_pending;    /* in pending blocks */
+    uint64_t kept_failed;     /* the driver call failed; retried by the next trim */
+    uint64_t kept_capture;    /* cached, but a capture is active on the device */
+    uint64_t kept_by_options; /* idle, but excluded by target_bytes or idle_ms */
     uint64_t
-        left; /* remaining in the scope: reserved memory; of devices also idle pages and failed releases */
+        remaining; /* remaining in the scope: reserved memory; of devices also idle pages and failed releases */
     uint64_t kept_pinned;   /* cached, but pinned with xseg_pin() */
     uint64_t kept_exported; /* cached, but exported with xseg_export() and not pinned */
 };
@@ -76,7 +76,7 @@ struct xseg_trim_result {
  * @param options  NULL for the defaults, which never wait.
  * @param out      receives the result, up to out->struct_size bytes; may be NULL.
  *
- * @return XSEG_OK          also if the driver did not release some memory (kept_refused).
+ * @return XSEG_OK          also if the driver did not release some memory (kept_failed).
  *         XSEG_ERR_DRIVER  a stream could not be queried or synchronized; the statistics contain what was released before.
  * Cost: one stream query (or synchronize) for each stream, pool and size class with idle memory.  One unmap for each
  *       contiguous run of idle pages, if the driver supports that, and one release per page.

@@ -196,7 +196,7 @@ static void run_short(struct xseg_allocator *allocator)
     where.it.device = 0;
     how.it.wait = true;
     DONE(xseg_trim(allocator, &where.it, &how.it, &done.it));
-    CHECK(done.it.returned != 0 && done.behind == BEHIND);
+    CHECK(done.it.released != 0 && done.behind == BEHIND);
     set.it.hard_bytes = 64 << 20;
     DONE(xseg_limits(allocator, &where.it, &set.it, &was.it));
     CHECK(was.it.hard_bytes == UINT64_MAX && was.behind == BEHIND);
@@ -254,9 +254,9 @@ int main(int argc, char **argv)
     options.it.driver = getenv("XSEG_DRIVER");
     DONE(xseg_open("expandable_segments:True,history:all,history_stacks:all,block_user:True",
                    &options.it, &allocator));
-    observer.it.out_of_memory = see_shortage;
-    observer.it.trace = see_trace;
-    observer.it.came = see_came;
+    observer.it.on_out_of_memory = see_shortage;
+    observer.it.on_trace = see_trace;
+    observer.it.on_map = see_came;
     DONE(xseg_observer_add(allocator, &observer.it, &id));
     hook.it.gather = gather;
     DONE(xseg_history_set_hook(allocator, &hook.it));

@@ -96,7 +96,7 @@ static void small_blocks_from_any_address(void **state)
     info = scene_block(allocator, ptr[31]);
     assert_int_equal(info.free_before, 3584);
     assert_int_equal(info.free_after, 3584);
-    assert_int_equal(info.hole_before, 0);
+    assert_int_equal(info.unmapped_before, 0);
     for (unsigned i = 1; i < 64; i += 2)
         scene_free(allocator, ptr[i]);
     scene_close(allocator);

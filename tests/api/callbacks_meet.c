@@ -130,7 +130,7 @@ static void open_side(struct side *side, bool observes)
     commit(side->range, 0, 1, NULL);
     commit(side->range, 2, 1, NULL);
     observer.context = registrar.context = side;
-    observer.leaving = leaving;
+    observer.on_unmap = leaving;
     registrar.enter = enter;
     registrar.leave = leave;
     if (observes)

@@ -523,7 +523,7 @@ static void a_route_in_a_marked_time_makes_a_pool_the_graphs(void **state)
             assert_int_equal(xseg_route_end(pool), XSEG_OK);
         assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
         assert_int_equal(done.kept_pool, is_inside ? 20 * MIB : 0);
-        assert_int_equal(done.returned, is_inside ? 0 : 20 * MIB);
+        assert_int_equal(done.released, is_inside ? 0 : 20 * MIB);
         scene_close(allocator);
     }
 }

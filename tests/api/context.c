@@ -44,7 +44,7 @@ static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
     where.device = device;
     how.wait = wait;
     assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
-    return done.returned;
+    return done.released;
 }
 
 /* Device 0 has work queued that says nothing of what it touches: the simulator ends the process if

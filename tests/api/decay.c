@@ -545,7 +545,7 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator, uint64_t l
     struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
 
-    how.leave_bytes = leave;
+    how.target_bytes = leave;
     how.idle_ms = idle_ms;
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
     return done;
@@ -564,15 +564,15 @@ static void a_trim_goes_down_to_what_is_wanted(void **state)
     scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
     done = trim(allocator, 500 * MIB, 0);
     assert_int_equal(reserved(allocator), 500 * MIB);
-    assert_int_equal(done.returned, 320 * MIB);
-    assert_int_equal(done.kept_asked, 280 * MIB);
-    assert_int_equal(done.kept_partial, 15 * MIB);
+    assert_int_equal(done.released, 320 * MIB);
+    assert_int_equal(done.kept_by_options, 280 * MIB);
+    assert_int_equal(done.kept_fragmented, 15 * MIB);
     done = trim(allocator, 600 * MIB, 0);
-    assert_int_equal(done.returned, 0);
-    assert_int_equal(done.kept_asked, 280 * MIB);
+    assert_int_equal(done.released, 0);
+    assert_int_equal(done.kept_by_options, 280 * MIB);
     done = trim(allocator, 1, 0);
-    assert_int_equal(done.returned, 280 * MIB);
-    assert_int_equal(done.kept_asked, 0);
+    assert_int_equal(done.released, 280 * MIB);
+    assert_int_equal(done.kept_by_options, 0);
     scene_free(allocator, live);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(stream);
@@ -588,24 +588,24 @@ static void a_trim_takes_what_has_been_idle_for_long(void **state)
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
         ptr[i] = scene_alloc(allocator, 100 * MIB, stream);
-    assert_int_equal(trim(allocator, 0, 1000).returned, 0);
+    assert_int_equal(trim(allocator, 0, 1000).released, 0);
     for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
         scene_free(allocator, ptr[i]);
         xseg_sim_advance(1000 * MS);
-        assert_int_equal(trim(allocator, 0, 10000).returned, 0);
+        assert_int_equal(trim(allocator, 0, 10000).released, 0);
     }
     done = trim(allocator, 0, 2500);
-    assert_int_equal(done.returned, 100 * MIB);
-    assert_int_equal(done.kept_asked, 200 * MIB);
+    assert_int_equal(done.released, 100 * MIB);
+    assert_int_equal(done.kept_by_options, 200 * MIB);
     /* Both conditions at once. */
     done = trim(allocator, 180 * MIB, 1);
-    assert_int_equal(done.returned, 20 * MIB);
-    assert_int_equal(done.kept_asked, 180 * MIB);
+    assert_int_equal(done.released, 20 * MIB);
+    assert_int_equal(done.kept_by_options, 180 * MIB);
     /* A busy stream's memory stays until the stream has passed. */
     assert_int_equal(xseg_sim_launch_on(stream, 50 * MS, (uintptr_t)ptr[2], 20 * MIB), XSEG_OK);
     assert_int_equal(trim(allocator, 0, 1).kept_busy, 180 * MIB);
     xseg_sim_advance(100 * MS);
-    assert_int_equal(trim(allocator, 0, 1).returned, 180 * MIB);
+    assert_int_equal(trim(allocator, 0, 1).released, 180 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(stream);
 }

@@ -213,11 +213,11 @@ static void a_trim_takes_what_a_gone_stream_left(void **state)
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     assert_int_equal(done.kept_busy, 20 * MIB);
-    assert_int_equal(done.returned, 0);
+    assert_int_equal(done.released, 0);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
     scene_stream_destroy(stream);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
-    assert_int_equal(done.returned, 20 * MIB);
+    assert_int_equal(done.released, 20 * MIB);
     scene_close(allocator);
 }
 

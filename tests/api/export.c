@@ -323,7 +323,7 @@ static void importers_outlive_the_exporter(void **state)
     scene_free(own, block);
     assert_int_equal(xseg_export_close(own, block), XSEG_OK);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(trim(own, NULL).returned, 40 * MIB);
+    assert_int_equal(trim(own, NULL).released, 40 * MIB);
     assert_int_equal(reserved(own), 0);
     /* The device is without that memory until the importer is done. */
     assert_int_equal(xseg_sim_used(0), 40 * MIB);
@@ -351,7 +351,7 @@ static void a_process_that_dies_lets_go(void **state)
     send_block(&process, own, block);
     scene_free(own, block);
     assert_int_equal(xseg_export_close(own, block), XSEG_OK);
-    assert_int_equal(trim(own, pool).returned, 20 * MIB);
+    assert_int_equal(trim(own, pool).released, 20 * MIB);
     assert_int_equal(xseg_sim_used(0), 20 * MIB);
     (void)close(process.socket);
     assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
@@ -515,8 +515,8 @@ static void a_trim_leaves_exported_pages(void **state)
     struct xseg_trim_result done = trim(allocator, pool);
     assert_int_equal(done.kept_exported, 40 * MIB);
     assert_int_equal(done.kept_pinned, 0);
-    assert_int_equal(done.returned, 20 * MIB);
-    assert_int_equal(done.left, 40 * MIB);
+    assert_int_equal(done.released, 20 * MIB);
+    assert_int_equal(done.remaining, 40 * MIB);
     assert_int_equal(explained(allocator), 40 * MIB);
     assert_string_equal(xseg_reason_message(XSEG_REASON_EXPORTED), "idle, but exported");
     assert_int_equal(xseg_for_each_mapping(allocator, NULL, find_mapping, &mapped), XSEG_OK);
@@ -540,7 +540,7 @@ static void a_trim_leaves_exported_pages(void **state)
     scene_expect_error(xseg_unpin(allocator, block, 1), XSEG_ERR_ARGUMENT, "pinned");
     assert_int_equal(trim(allocator, pool).kept_exported, 40 * MIB);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_int_equal(trim(allocator, pool).returned, 40 * MIB);
+    assert_int_equal(trim(allocator, pool).released, 40 * MIB);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);
 }
@@ -967,7 +967,7 @@ static void an_export_is_whole_or_nothing(void **state)
         assert_int_equal(explained(allocator), 0);
     }
     scene_free(allocator, block);
-    assert_int_equal(trim(allocator, pool).returned, 200 * MIB);
+    assert_int_equal(trim(allocator, pool).released, 200 * MIB);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);
 }
@@ -1238,7 +1238,7 @@ static void fabric_handles_are_bytes(void **state)
     /* A fabric handle does not keep the memory. */
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
-    assert_int_equal(trim(allocator, pool).returned, 60 * MIB);
+    assert_int_equal(trim(allocator, pool).released, 60 * MIB);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(exported_import(allocator, &exported, NULL, &again), XSEG_ERR_DRIVER);
     exported_drop(&exported);

@@ -88,7 +88,7 @@ static void idle_pages_serve_a_growth_at_the_limit(void **state)
 
     (void)state;
     observer.context = &shortages;
-    observer.short_of_memory = note_shortage;
+    observer.on_low_memory = note_shortage;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
     for (unsigned i = 0; i < 30; i++) {

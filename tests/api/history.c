@@ -203,7 +203,7 @@ static void an_observer_leaves_the_stack_of_the_request(void **state)
     struct sparer sparer = {.allocator =
                                 scene_open_on(&settings, "history:all,history_stacks:all")};
     observer.context = &sparer;
-    observer.short_of_memory = spare;
+    observer.on_low_memory = spare;
     assert_int_equal(xseg_observer_add(sparer.allocator, &observer, &id), XSEG_OK);
     sparer.spare = alloc_here(sparer.allocator, 80 * MIB);
     assert_int_equal(xseg_history_clear(sparer.allocator, -1), XSEG_OK);

@@ -129,7 +129,7 @@ static void after_a_flush_the_cheapest_place_is_tried(void **state)
     /* The page stays with the driver until the flush, which then gets half of it. */
     assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
-    assert_int_equal(done.kept_refused, 20 * MIB);
+    assert_int_equal(done.kept_failed, 20 * MIB);
     assert_int_equal(xseg_sim_hold_memory(0, 10 * MIB), XSEG_OK);
     /* Behind the second block 5 MiB are cached. */
     ptr = scene_alloc(allocator, 12 * MIB, NULL);

@@ -386,7 +386,7 @@ static void a_trace_follows_who_holds_a_block(void **state)
         uint64_t id = 0;
 
         observer.context = count;
-        observer.trace = count_by_pool;
+        observer.on_trace = count_by_pool;
         assert_int_equal(xseg_observer_add(lender.allocator, &observer, &id), XSEG_OK);
         void *lent = lend(&lender);
         scene_free(lender.allocator, lent);

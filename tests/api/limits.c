@@ -370,21 +370,21 @@ static void the_answer_says_what_was_achieved(void **state)
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
-    how.leave_bytes = 300 * MIB;
+    how.target_bytes = 300 * MIB;
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
-    assert_int_equal(done.left, 300 * MIB);
-    assert_int_equal(done.left, xseg_sim_used(0));
+    assert_int_equal(done.remaining, 300 * MIB);
+    assert_int_equal(done.remaining, xseg_sim_used(0));
     /* Less than what is live: as far as it goes, with the reason. */
-    how.leave_bytes = 50 * MIB;
+    how.target_bytes = 50 * MIB;
     assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
     where.device = 0;
     assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
-    assert_int_equal(done.left, 120 * MIB);
-    assert_int_equal(done.left, xseg_sim_used(0));
-    assert_int_equal(done.kept_refused, 20 * MIB);
-    assert_int_equal(done.kept_partial, 5 * MIB);
+    assert_int_equal(done.remaining, 120 * MIB);
+    assert_int_equal(done.remaining, xseg_sim_used(0));
+    assert_int_equal(done.kept_failed, 20 * MIB);
+    assert_int_equal(done.kept_fragmented, 5 * MIB);
     assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
-    assert_int_equal(done.left, 100 * MIB);
+    assert_int_equal(done.remaining, 100 * MIB);
     scene_free(allocator, live);
     scene_close(allocator);
 }

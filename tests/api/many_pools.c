@@ -226,13 +226,13 @@ static void cached_memory_says_whose_it_was(void **state)
     assert_int_equal(xseg_explain(allocator, &where, NULL, NULL, &sums), XSEG_OK);
     assert_int_equal(sums.reserved, 20 * MIB);
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
-    assert_int_equal(done.returned, 20 * MIB);
-    assert_int_equal(done.left, 0);
+    assert_int_equal(done.released, 20 * MIB);
+    assert_int_equal(done.remaining, 0);
     assert_int_equal(reserved(allocator), 2 * MIB);
     where.pool = one;
     done = (struct xseg_trim_result)XSEG_TRIM_RESULT_INIT;
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
-    assert_int_equal(done.returned, 2 * MIB);
+    assert_int_equal(done.released, 2 * MIB);
     assert_int_equal(reserved(allocator), 0);
     scene_close(allocator);
 }

@@ -153,9 +153,9 @@ static void pinned_pages_stay_when_the_block_is_freed(void **state)
     scene_free(allocator, ptr);
     scene_free(allocator, small);
     struct xseg_trim_result done = trim(allocator);
-    assert_int_equal(done.returned, 140 * MIB);
+    assert_int_equal(done.released, 140 * MIB);
     assert_int_equal(done.kept_pinned, 62 * MIB);
-    assert_int_equal(done.kept_partial + done.kept_refused + done.kept_asked, 0);
+    assert_int_equal(done.kept_fragmented + done.kept_failed + done.kept_by_options, 0);
     assert_int_equal(reserved(allocator), 62 * MIB);
     const struct list left = mappings(allocator, NULL);
     assert_non_null(find(&left, ptr + 40 * MIB));
@@ -168,7 +168,7 @@ static void pinned_pages_stay_when_the_block_is_freed(void **state)
     assert_int_equal(trim(allocator).kept_pinned, 62 * MIB);
     assert_int_equal(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_OK);
     scene_expect_error(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_ERR_ARGUMENT, "pinned");
-    assert_int_equal(trim(allocator).returned, 20 * MIB);
+    assert_int_equal(trim(allocator).released, 20 * MIB);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
     assert_int_equal(xseg_unpin(allocator, ptr + 59 * MIB, 2 * MIB), XSEG_OK);
     assert_int_equal(xseg_unpin(allocator, small, 1000), XSEG_OK);
@@ -234,10 +234,10 @@ static void a_classic_segment_is_pinned_as_a_whole(void **state)
     assert_int_equal(xseg_pin(allocator, ptr + 10 * MIB, 100), XSEG_OK);
     scene_free(allocator, ptr);
     struct xseg_trim_result done = trim(allocator);
-    assert_int_equal(done.returned, 0);
+    assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_pinned, 30 * MIB);
     assert_int_equal(xseg_unpin(allocator, ptr, 1), XSEG_OK);
-    assert_int_equal(trim(allocator).returned, 30 * MIB);
+    assert_int_equal(trim(allocator).released, 30 * MIB);
     scene_close(allocator);
 }
 

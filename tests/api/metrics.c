@@ -471,7 +471,7 @@ static void a_peak_lasts_until_it_is_reset(void **state)
     assert_true(now(allocator, "xseg_stranded_age_seconds{device=\"0\"}") < 0);
     scene_free(allocator, block);
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
-    assert_int_equal(done.returned, 100 * MIB);
+    assert_int_equal(done.released, 100 * MIB);
     expect_metric(allocator, "xseg_reserved_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
     expect_metric(allocator, peak, 100 * MIB);
     expect_metric(allocator, of_pool, 100 * MIB);

@@ -80,9 +80,9 @@ static bool shrink_to_share(struct neighbour *neighbour)
     struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
     struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
-    how.leave_bytes = SHARE;
-    return xseg_trim(neighbour->allocator, NULL, &how, &done) == XSEG_OK && done.left <= SHARE &&
-           done.returned >= PEAK - SHARE - 20 * MIB;
+    how.target_bytes = SHARE;
+    return xseg_trim(neighbour->allocator, NULL, &how, &done) == XSEG_OK &&
+           done.remaining <= SHARE && done.released >= PEAK - SHARE - 20 * MIB;
 }
 
 static bool end_neighbour(struct neighbour *neighbour)
@@ -193,7 +193,7 @@ static void a_neighbour_shrinks_when_it_is_asked_to(void **state)
     (void)state;
     set_scene(&idle, &other, NULL);
     observer.context = &idle;
-    observer.short_of_memory = ask_neighbour;
+    observer.on_low_memory = ask_neighbour;
     assert_int_equal(xseg_observer_add(other, &observer, &id), XSEG_OK);
     try_burst(other, true);
     assert_int_equal(scene_stats(other).num_ooms, 0);
@@ -283,7 +283,7 @@ static void a_process_shrinks_when_it_is_asked_to(void **state)
         return;
     try_burst(own, false);
     observer.context = &process;
-    observer.short_of_memory = ask_process;
+    observer.on_low_memory = ask_process;
     assert_int_equal(xseg_observer_add(own, &observer, &id), XSEG_OK);
     try_burst(own, true);
     assert_int_equal(scene_stats(own).num_ooms, 1);

@@ -102,8 +102,8 @@ static struct mirror *observe(struct xseg_allocator *allocator)
     assert_non_null(mirror);
     mirror->allocator = allocator;
     observer.context = mirror;
-    observer.leaving = leaving;
-    observer.came = came;
+    observer.on_unmap = leaving;
+    observer.on_map = came;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     return mirror;
 }
@@ -270,7 +270,7 @@ static void nothing_goes_in_a_capture_that_begins_meanwhile(void **state)
     scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
     mirror->act = begin_capture;
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
-    assert_int_equal(done.returned, 0);
+    assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_capture, 60 * MIB);
     assert_int_equal(mirror->came, 2);
     expect_true(mirror);
@@ -307,7 +307,7 @@ static void a_shortage_leaves_a_capture_alone_that_begins_meanwhile(void **state
     (void)state;
     mirror.stream = scene_stream();
     observer.context = &mirror;
-    observer.leaving = free_in_a_capture;
+    observer.on_unmap = free_in_a_capture;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
     assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, side, &ptr), XSEG_ERR_LIMIT);

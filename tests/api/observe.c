@@ -103,10 +103,10 @@ static uint64_t observe(struct witness *witness, bool traces)
     uint64_t id = 0;
 
     observer.context = witness;
-    observer.short_of_memory = traces ? NULL : spare;
-    observer.out_of_memory = traces ? NULL : tell;
-    observer.rejected = traces ? NULL : reject;
-    observer.trace = traces ? trace : NULL;
+    observer.on_low_memory = traces ? NULL : spare;
+    observer.on_out_of_memory = traces ? NULL : tell;
+    observer.on_rejected = traces ? NULL : reject;
+    observer.on_trace = traces ? trace : NULL;
     assert_int_equal(xseg_observer_add(witness->allocator, &observer, &id), XSEG_OK);
     assert_true(id != 0);
     return id;
@@ -311,7 +311,7 @@ static void wrong_observers_are_refused(void **state)
     (void)state;
     scene_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
                        "no function");
-    observer.trace = trace;
+    observer.on_trace = trace;
     observer.struct_size = 3;
     scene_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
                        "unknown size");
@@ -421,9 +421,9 @@ static void blocks_are_told_of_before_their_memory(void **state)
 
     (void)state;
     observer.context = &witness;
-    observer.trace = trace;
-    observer.came = come;
-    observer.leaving = leave;
+    observer.on_trace = trace;
+    observer.on_map = come;
+    observer.on_unmap = leave;
     assert_int_equal(xseg_observer_add(witness.allocator, &observer, &id), XSEG_OK);
     assert_int_equal(xseg_record_stream(witness.allocator, first, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
@@ -474,7 +474,7 @@ static void observers_that_come_and_go_leave_nothing(void **state)
 
     (void)state;
     observer.context = &observer;
-    observer.trace = trace_nothing;
+    observer.on_trace = trace_nothing;
     for (unsigned i = 0; i < 2000; i++) {
         uint64_t id = 0;
 

@@ -108,14 +108,14 @@ static void emptying_the_cache_empties_it(void **state)
     let_go(allocator, 10 * MIB, NULL);
     expect(allocator, 0, 100);
     scene_free(allocator, scene_alloc(allocator, 60 * MIB, stream));
-    how.leave_bytes = 80 * MIB;
+    how.target_bytes = 80 * MIB;
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
-    assert_int_equal(done.returned, 20 * MIB);
-    assert_int_equal(done.kept_asked, 80 * MIB);
-    assert_int_equal(done.left, 80 * MIB);
+    assert_int_equal(done.released, 20 * MIB);
+    assert_int_equal(done.kept_by_options, 80 * MIB);
+    assert_int_equal(done.remaining, 80 * MIB);
     expect(allocator, 60, 20);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
-    assert_int_equal(done.returned, 80 * MIB);
+    assert_int_equal(done.released, 80 * MIB);
     expect(allocator, 0, 0);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(stream);
@@ -137,8 +137,8 @@ static void a_trim_by_age_takes_old_pages_of_it(void **state)
     expect(allocator, 0, 160);
     how.idle_ms = 1500;
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
-    assert_int_equal(done.returned, 100 * MIB);
-    assert_int_equal(done.kept_asked, 60 * MIB);
+    assert_int_equal(done.released, 100 * MIB);
+    assert_int_equal(done.kept_by_options, 60 * MIB);
     expect(allocator, 0, 60);
     scene_close(allocator);
 }

@@ -854,9 +854,9 @@ static void open_world(struct world *world)
     commit(world->other, 0, COUNT, NULL);
     world->fd = -1;
     observer.context = world;
-    observer.came = on_came;
-    observer.leaving = on_leaving;
-    observer.short_of_memory = on_short;
+    observer.on_map = on_came;
+    observer.on_unmap = on_leaving;
+    observer.on_low_memory = on_short;
     assert_int_equal(xseg_observer_add(world->allocator, &observer, &world->observer), XSEG_OK);
 }
 

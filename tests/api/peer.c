@@ -485,7 +485,7 @@ static void a_pool_that_moves_is_in_the_way(void **state)
     uint64_t id = 0;
 
     (void)state;
-    observer.leaving = meddle;
+    observer.on_unmap = meddle;
     observer.context = &meddling;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);

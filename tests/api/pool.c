@@ -504,7 +504,7 @@ static void memory_that_is_gone_in_part_is_not_restored(void **state)
     assert_ptr_equal(first, block);
     where.pool = pool;
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
-    assert_int_equal(done.returned, 40 * MIB);
+    assert_int_equal(done.released, 40 * MIB);
     scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "is gone");
     assert_int_equal(scene_block(allocator, first).bytes, 10 * MIB);
     /* With memory in the same place it can be restored. */

@@ -199,8 +199,8 @@ static struct xseg_pool_options telling(struct told *told)
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
 
     *told = (struct told){.times = 0};
-    options.gone = hear;
-    options.gone_context = told;
+    options.on_destroy = hear;
+    options.on_destroy_context = told;
     return options;
 }
 
@@ -242,13 +242,13 @@ static void a_released_pool_is_trimmed_by_name(void **state)
         scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
         assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
-        assert_int_equal(done.returned, 40 * MIB);
+        assert_int_equal(done.released, 40 * MIB);
         assert_int_equal(told.times, 0);
         scene_free(allocator, kept);
         assert_int_equal(told.times, 0);
         assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
-        assert_int_equal(done.returned, 2 * MIB);
-        assert_int_equal(done.left, 0);
+        assert_int_equal(done.released, 2 * MIB);
+        assert_int_equal(done.remaining, 0);
         assert_int_equal(told.times, 1);
         assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].peak, 42 * MIB);
         assert_int_equal(told.last.reserved_bytes[XSEG_STAT_SMALL].freed, 2 * MIB);
@@ -280,7 +280,7 @@ static void a_trim_that_destroys_its_pool_names_all_devices(void **state)
     scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
-    assert_int_equal(done.returned, 40 * MIB);
+    assert_int_equal(done.released, 40 * MIB);
     assert_int_equal(told.times, 1);
     scene_close(allocator);
 }
@@ -339,8 +339,8 @@ static void a_failure_keeps_its_text(void **state)
     settings.memory_bytes = 128 * MIB;
     struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
     assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
-    options.gone = fail_elsewhere;
-    options.gone_context = &other;
+    options.on_destroy = fail_elsewhere;
+    options.on_destroy_context = &other;
     struct xseg_pool *pool = make_pool(allocator, &options);
     scene_free(allocator, scene_alloc_in(allocator, pool, 60 * MIB, NULL));
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);

@@ -45,7 +45,7 @@ static void memory_comes_and_goes(void **state)
 
     decommit(range, 4, 2, NULL);
     assert_int_equal(xseg_sim_used(0), 6 * PAGE);
-    assert_int_equal(info(range).leaving_bytes, 2 * PAGE);
+    assert_int_equal(info(range).pending_unmap_bytes, 2 * PAGE);
     assert_int_equal(scene_stats(allocator).active_bytes[0].current, 6 * PAGE);
     assert_int_equal(scene_stats(allocator).allocated_bytes[0].current, 4 * PAGE);
     xseg_sim_finish_all();
@@ -77,7 +77,7 @@ static void taking_back_costs_nothing(void **state)
     uint64_t before = calls();
     commit(range, 2, 3, NULL);
     assert_int_equal(calls(), before);
-    assert_int_equal(info(range).retaken, 3);
+    assert_int_equal(info(range).recommits, 3);
     /* Another stream waits on the device for the one that they leave with. */
     before = xseg_sim_calls("cuStreamWaitEvent");
     commit(range, 5, 3, other);

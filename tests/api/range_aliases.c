@@ -196,7 +196,7 @@ static void what_has_left_is_not_in_the_way(void **state)
     decommit(range, 0, 1, stream);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
     pause(range);
-    assert_int_equal(info(range).leaving_bytes, 0);
+    assert_int_equal(info(range).pending_unmap_bytes, 0);
     resume(range);
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_int_equal(xseg_range_hold(range, PAGE, PAGE), XSEG_OK);
@@ -294,8 +294,8 @@ static void a_commit_gives_a_page_of_its_own(void **state)
     commit(reader, 0, 1, stream);
     *word(range, 8) = 9;
     assert_int_equal(*word(range, 0), 7);
-    assert_int_equal(info(range).retaken, 0);
-    assert_int_equal(info(reader).retaken, 1); /* no other mapping was left */
+    assert_int_equal(info(range).recommits, 0);
+    assert_int_equal(info(reader).recommits, 1); /* no other mapping was left */
     assert_int_equal(xseg_range_hold(range, 10 * PAGE, PAGE), XSEG_OK);
     share(range, 10, range, 0);
     decommit(range, 10, 1, stream);
@@ -360,7 +360,7 @@ static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_ra
     scene_work_at(stream, word(other, 0), PAGE);
     decommit(other, 0, 1, stream);
     observer.context = ended;
-    observer.leaving = end_range;
+    observer.on_unmap = end_range;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     return id;
 }

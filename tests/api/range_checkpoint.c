@@ -166,12 +166,12 @@ static void what_was_held_comes_back(void **state)
     decommit(range, 3, 1, NULL);
     decommit(range, 5, 1, stage.stream);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
-    const uint64_t calls = xseg_sim_calls(NULL), retaken = info(range).retaken;
+    const uint64_t calls = xseg_sim_calls(NULL), retaken = info(range).recommits;
     restore(&stage);
     assert_int_equal(xseg_sim_calls(NULL), calls);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
-    assert_int_equal(info(range).leaving_bytes, 0);
-    assert_int_equal(info(range).retaken, retaken + 2);
+    assert_int_equal(info(range).pending_unmap_bytes, 0);
+    assert_int_equal(info(range).recommits, retaken + 2);
     assert_int_equal(*word_of(range, 3), 7);
     assert_int_equal(*word_of(range, 5), 9);
     const struct xseg_statistics now = scene_stats(stage.allocator);
@@ -203,7 +203,7 @@ static void what_leaves_is_not_taken(void **state)
     commit(range, 8, 2, NULL);
     restore(&stage);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
-    assert_int_equal(info(range).leaving_bytes, 4 * PAGE);
+    assert_int_equal(info(range).pending_unmap_bytes, 4 * PAGE);
     assert_int_equal(look(&stage).bytes[XSEG_BLOCK_ALLOCATED], 2 * PAGE);
     xseg_sim_advance(2 * SECOND);
     decommit(range, 0, 1, NULL);
@@ -297,7 +297,7 @@ static void a_pool_of_blocks_and_ranges(void **state)
     assert_int_equal(info(twin).mapped_bytes, 5 * PAGE);
     assert_int_equal(info(early).committed_bytes, 5 * PAGE);
     /* What is held stays with its memory: it leaves. */
-    assert_int_equal(info(early).leaving_bytes, 10 * PAGE);
+    assert_int_equal(info(early).pending_unmap_bytes, 10 * PAGE);
     const struct xseg_statistics now = scene_stats(stage.allocator);
     assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current - PAGE);
     assert_int_equal(now.allocation[0].current, then.allocation[0].current);
@@ -500,7 +500,7 @@ static void all_mappings_of_a_page_are_decommitted(void **state)
     assert_int_equal(xseg_range_alias(other, 8 * PAGE, PAGE, range, 4 * PAGE), XSEG_OK);
     work(&stage, 8, NULL);
     restore(&stage);
-    assert_int_equal(info(other).leaving_bytes, PAGE);
+    assert_int_equal(info(other).pending_unmap_bytes, PAGE);
     assert_int_equal(scene_stats(stage.allocator).active_bytes[0].current, 2 * PAGE);
     xseg_sim_finish_all();
     decommit(range, 0, 1, NULL);
@@ -540,7 +540,7 @@ static void a_granule_that_a_call_works_on(void **state)
     (void)state;
     take(&stage);
     observer.context = &within;
-    observer.came = came;
+    observer.on_map = came;
     assert_int_equal(xseg_observer_add(stage.allocator, &observer, &id), XSEG_OK);
     commit(stage.range, 3, 1, NULL);
     assert_int_equal(within.refused, 1);

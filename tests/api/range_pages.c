@@ -31,9 +31,9 @@ static void all_or_nothing(void **state)
     assert_int_equal(xseg_sim_fail("cuMemCreate", 2, 999), XSEG_OK);
     scene_expect_error(xseg_range_commit(range, 0, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
-    assert_int_equal(info(range).leaving_bytes, PAGE);
+    assert_int_equal(info(range).pending_unmap_bytes, PAGE);
     commit(range, 0, 3, NULL);
-    assert_int_equal(info(range).retaken, 1);
+    assert_int_equal(info(range).recommits, 1);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     decommit(range, 0, 3, NULL);
     release(range);
@@ -77,7 +77,7 @@ static void pages_made_ahead_at_a_limit(void **state)
 
     (void)state;
     observer.context = &shortages;
-    observer.short_of_memory = count_shortage;
+    observer.on_low_memory = count_shortage;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     assert_int_equal(xseg_range_quota(range, 8 * PAGE), XSEG_OK);
     commit(other, 0, 8, NULL);
@@ -136,7 +136,7 @@ static void limits_hold_while_observers_are_told(void **state)
         assert_int_equal(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &greedy.range),
                          XSEG_OK);
         observer.context = &greedy;
-        observer.came = want_more;
+        observer.on_map = want_more;
         assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
         commit(greedy.range, 0, 3, NULL);
         assert_int_equal(greedy.committed, 3 * PAGE);
@@ -257,7 +257,7 @@ static void a_range_is_released_while_a_refusal_is_reported(void **state)
     options.log_context = &to_release;
     assert_int_equal(xseg_open("oom_snapshot:/dev/null", &options, &allocator), XSEG_OK);
     observer.context = &count;
-    observer.out_of_memory = count_refusal;
+    observer.on_out_of_memory = count_refusal;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     range = to_release = reserve(allocator);
     assert_int_equal(xseg_range_commit(range, 0, GRANULES * PAGE, NULL), XSEG_ERR_NO_MEMORY);

@@ -248,7 +248,7 @@ static void a_classic_segment_that_stays_enters_again(void **state)
 
     (void)state;
     observer.context = &capturing;
-    observer.leaving = capture_once;
+    observer.on_unmap = capture_once;
     assert_int_equal(xseg_observer_add(allocator, &observer, &observed), XSEG_OK);
     scene_free(allocator, block);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
@@ -415,7 +415,7 @@ static void what_enters_again_stays_meanwhile(void **state)
     (void)state;
     scene_free(allocator, block);
     seen.within = trim_all;
-    some.leave_bytes = 80 * MIB;
+    some.target_bytes = 80 * MIB;
     assert_int_equal(xseg_trim(allocator, NULL, &some, NULL), XSEG_OK);
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_sim_registered(), 80 * MIB);

@@ -120,14 +120,14 @@ static void vllm_45615_a_kernel_in_flight(void **state)
     scene_free(allocator, own);
     scene_free(allocator, shared);
     done = trim(allocator);
-    assert_int_equal(done.returned, 0);
+    assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_busy, 60 * MIB);
     assert_int_equal(done.kept_pending, 40 * MIB);
     assert_int_equal(xseg_sim_used(0), 100 * MIB);
 
     /* Each waits for its own work only, and empty_cache for all of it. */
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    assert_int_equal(trim(allocator).returned, 40 * MIB);
+    assert_int_equal(trim(allocator).released, 40 * MIB);
     scene_empty_cache(allocator);
     assert_int_equal(xseg_sim_used(0), 0);
     capture_close(allocator, stream, side);
@@ -232,7 +232,7 @@ static void pytorch_175015_a_route_is_no_capture(void **state)
     assert_int_equal(active(allocator), 1);
     scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(active(allocator), 0);
-    assert_int_equal(trim(allocator).returned, 20 * MIB);
+    assert_int_equal(trim(allocator).released, 20 * MIB);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
     capture_close(allocator, side, NULL);
 }

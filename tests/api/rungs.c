@@ -105,7 +105,7 @@ static void what_an_observer_spares_is_used(void **state)
 
     (void)state;
     observer.context = block;
-    observer.short_of_memory = spare;
+    observer.on_low_memory = spare;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     const struct traces before = look(allocator);
     ptr = scene_alloc(allocator, 60 * MIB, NULL);

@@ -222,7 +222,7 @@ static void a_pipe_is_written_into(void **state)
     assert_int_equal(mkfifo(path, 0600), 0);
     const int file = open(path, O_RDWR | O_CLOEXEC);
     assert_true(file >= 0);
-    options.most_ms = 1;
+    options.max_ms = 1;
     assert_int_equal(xseg_snapshot(allocator, path, &options), XSEG_OK);
     const ssize_t got = read(file, bytes, sizeof(bytes));
     assert_true(got > 1000 && got < (ssize_t)sizeof(bytes));

@@ -70,10 +70,10 @@ static void busy_streams_keep_their_memory(void **state)
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
     done = trim(allocator, false);
     assert_int_equal(done.kept_busy, 60 * MIB);
-    assert_int_equal(done.returned, 40 * MIB);
+    assert_int_equal(done.released, 40 * MIB);
     assert_int_equal(reserved(allocator), 60 * MIB);
     done = trim(allocator, true);
-    assert_int_equal(done.returned, 60 * MIB);
+    assert_int_equal(done.released, 60 * MIB);
     assert_int_equal(reserved(allocator), 0);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(stream);
@@ -93,7 +93,7 @@ static void one_stream_alone(void **state)
     where.one_stream = true;
     where.stream = stream;
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
-    assert_int_equal(done.returned, 60 * MIB);
+    assert_int_equal(done.released, 60 * MIB);
     assert_int_equal(reserved(allocator), 40 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(stream);
@@ -124,10 +124,10 @@ static void one_pool_alone(void **state)
     where.pool = pool;
     by_age.idle_ms = 1000000;
     assert_int_equal(xseg_trim(allocator, &where, &by_age, &done), XSEG_OK);
-    assert_int_equal(done.kept_asked, 60 * MIB);
+    assert_int_equal(done.kept_by_options, 60 * MIB);
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
-    assert_int_equal(done.returned, 60 * MIB);
-    assert_int_equal(done.left, 0);
+    assert_int_equal(done.released, 60 * MIB);
+    assert_int_equal(done.remaining, 0);
     assert_int_equal(reserved(allocator), 60 * MIB);
     /* The pool goes on serving. */
     ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
@@ -229,13 +229,13 @@ static void refused_pages_are_not_lost(void **state)
     scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
     assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
     done = trim(allocator, true);
-    assert_int_equal(done.returned, 0);
-    assert_int_equal(done.kept_refused, 20 * MIB);
+    assert_int_equal(done.released, 0);
+    assert_int_equal(done.kept_failed, 20 * MIB);
     assert_int_equal(reserved(allocator), 0);
     assert_int_equal(scene_stats(allocator).stuck_bytes, 20 * MIB);
     assert_int_equal(scene_stats(allocator).physical_bytes, xseg_sim_used(0));
     done = trim(allocator, true);
-    assert_int_equal(done.kept_refused, 0);
+    assert_int_equal(done.kept_failed, 0);
     assert_int_equal(scene_stats(allocator).physical_bytes, 0);
     scene_close(allocator);
 }
@@ -257,11 +257,11 @@ static void a_page_is_idle_since_its_last_block_went(void **state)
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
     scene_free(allocator, late);
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
-    assert_int_equal(done.returned, 0);
-    assert_int_equal(done.kept_asked, 20 * MIB);
+    assert_int_equal(done.released, 0);
+    assert_int_equal(done.kept_by_options, 20 * MIB);
     xseg_sim_advance(2000 * UINT64_C(1000000));
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
-    assert_int_equal(done.returned, 20 * MIB);
+    assert_int_equal(done.released, 20 * MIB);
     scene_close(allocator);
 }
 

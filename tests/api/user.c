@@ -219,7 +219,7 @@ static void each_request_has_its_own_word(void **state)
 
     (void)state;
     observer.context = &sparer;
-    observer.short_of_memory = spare;
+    observer.on_low_memory = spare;
     assert_int_equal(xseg_observer_add(sparer.allocator, &observer, &id), XSEG_OK);
     void *first = take(sparer.allocator, NULL, 1000, NULL);
     sparer.spare = scene_alloc(sparer.allocator, 60 * MIB, NULL);

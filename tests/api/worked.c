@@ -137,15 +137,15 @@ static void e7_e8_only_idle_pages_go(void **state)
     expect_counts(allocator, 2, 2, 1);
     info = scene_block(allocator, live);
     assert_int_equal(info.free_before, 5 * MIB);
-    assert_int_equal(info.hole_before, 20 * MIB);
+    assert_int_equal(info.unmapped_before, 20 * MIB);
     assert_int_equal(info.free_after, 13 * MIB);
-    assert_true(info.hole_after > 80 * GIB);
+    assert_true(info.unmapped_after > 80 * GIB);
 
     next = scene_alloc(allocator, 45 * MIB, NULL);
     expect(allocator, "49283072 49283072 0 62914560 49283072 2 2 0 0");
     expect_counts(allocator, 3, 2, 1);
     assert_ptr_equal(next, live + 2 * MIB);
-    assert_int_equal(scene_block(allocator, live).hole_before, 20 * MIB);
+    assert_int_equal(scene_block(allocator, live).unmapped_before, 20 * MIB);
     scene_free(allocator, live);
     scene_free(allocator, next);
     scene_close(allocator);

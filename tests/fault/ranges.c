@@ -87,7 +87,7 @@ static void expect_ranges(const struct stage *stage)
         const struct xseg_range_info info = info_of(range);
         assert_int_equal(info.committed_bytes, live * PAGE);
         if (!wanted.paused[range])
-            assert_int_equal(info.mapped_bytes, info.committed_bytes + info.leaving_bytes);
+            assert_int_equal(info.mapped_bytes, info.committed_bytes + info.pending_unmap_bytes);
         assert_true(info.physical_bytes <= info.mapped_bytes);
         own += info.physical_bytes;
     }
@@ -132,9 +132,9 @@ static void expect_as_before(const struct stage *stage, const struct before *bef
             continue;
         const struct xseg_range_info *was = &before->info[range], now = info_of(range);
         assert_int_equal(now.committed_bytes, was->committed_bytes);
-        assert_true(now.leaving_bytes <= was->leaving_bytes);
+        assert_true(now.pending_unmap_bytes <= was->pending_unmap_bytes);
         assert_int_equal(now.quota_bytes, was->quota_bytes);
-        assert_int_equal(now.retaken, was->retaken);
+        assert_int_equal(now.recommits, was->recommits);
     }
 }
 
@@ -196,7 +196,7 @@ static void commit(struct stage *stage, unsigned range, unsigned first, unsigned
         status = xseg_range_commit(wanted.range[range], first * PAGE, count * PAGE, stream);
         if (status == XSEG_OK)
             note_committed(range, first, count,
-                           info_of(range).retaken == before.info[range].retaken + count);
+                           info_of(range).recommits == before.info[range].recommits + count);
     } while (again(stage, &before, status));
 }
 

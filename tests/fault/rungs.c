@@ -32,7 +32,7 @@ static void ask(struct stage *stage)
     void *a;
 
     observer.context = &spare;
-    observer.short_of_memory = free_spare;
+    observer.on_low_memory = free_spare;
     while (stage_again(stage, xseg_observer_add(stage->allocator, &observer, &id)))
         ;
     a = stage_take(stage, 90 * MIB, NULL);

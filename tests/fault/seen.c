@@ -51,7 +51,7 @@ static void is_asked(struct stage *stage)
     void *a, *b, *c;
 
     observer.context = &entries;
-    observer.trace = hear;
+    observer.on_trace = hear;
     while (stage_again(stage, xseg_observer_add(stage->allocator, &observer, &id)))
         ;
     a = stage_take(stage, 30 * MIB, NULL);

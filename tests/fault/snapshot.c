@@ -164,7 +164,7 @@ static bool write_one(struct world *world, uint64_t of_host, bool onward, uint64
     char path[128];
 
     (void)snprintf(path, sizeof(path), "%s/asked", folder);
-    options.most_ms = of_file % 2 == 1 ? 2 : 0;
+    options.max_ms = of_file % 2 == 1 ? 2 : 0;
     struck = 0;
     host_fail(of_host, onward);
     until = of_file;

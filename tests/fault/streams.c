@@ -378,7 +378,7 @@ static void own_memory(struct stage *stage)
     assert_int_equal(untold, 0);
     options.memory = (struct xseg_pool_memory){own_alloc, own_free, stage};
     options.id[1] = 7;
-    options.gone = hear_end;
+    options.on_destroy = hear_end;
     make_pool(stage, &options, &pool);
     untold++;
     a = stage_take_from(stage, pool, 12 * MIB, NULL);

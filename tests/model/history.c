@@ -204,7 +204,7 @@ static void step_trim(struct player *player)
     const unsigned pool = below(player, 3) == 0 ? any_pool(player) : 0;
 
     how.wait = below(player, 4) == 0 && world->captured == 0;
-    how.leave_bytes = below(player, 3) == 0 ? below(player, 200) * MIB : 0;
+    how.target_bytes = below(player, 3) == 0 ? below(player, 200) * MIB : 0;
     where.device = (int)below(player, 3) - 1;
     if (below(player, 3) == 0) {
         where.device = 0;
@@ -519,7 +519,7 @@ static void write_snapshot(struct world *world)
         return;
     (void)snprintf(path, sizeof(path), "%s/%" PRIu64 "-%u.pickle", folder, seed_played, written);
     options.host_bytes = written % 4 == 1 ? 20000 : 0;
-    options.most_ms = written % 4 == 3 ? 2 : 0;
+    options.max_ms = written % 4 == 3 ? 2 : 0;
     assert_int_equal(xseg_snapshot(world->allocator, path, &options), XSEG_OK);
     written++;
 }

@@ -190,7 +190,7 @@ static void do_trim(struct world *world)
     assert_int_equal(xseg_trim(world->allocator, &where, &how, &done), XSEG_OK);
     if (how.wait)
         assert_int_equal(done.kept_busy, 0);
-    assert_int_equal(done.kept_refused, 0);
+    assert_int_equal(done.kept_failed, 0);
 }
 
 static void do_prewarm(struct world *world)

@@ -398,9 +398,9 @@ static void open_world(uint64_t seed, bool has_faults)
     world.registrar = (struct xseg_registrar)XSEG_REGISTRAR_INIT;
     world.registrar.enter = on_enter;
     world.registrar.leave = on_leave;
-    observer.came = on_map;
-    observer.leaving = on_unmap;
-    observer.short_of_memory = on_short;
+    observer.on_map = on_map;
+    observer.on_unmap = on_unmap;
+    observer.on_low_memory = on_short;
     PROMISE(xseg_observer_add(world.allocator, &observer, &world.observer) == XSEG_OK,
             "no observer");
 }

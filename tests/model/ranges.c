@@ -405,11 +405,11 @@ static void check_range(unsigned range)
                    leaving = count_use(range, XSEG_ELASTIC_LEAVING);
 
     assert_int_equal(info.committed_bytes, live);
-    assert_int_equal(info.leaving_bytes, leaving);
+    assert_int_equal(info.pending_unmap_bytes, leaving);
     assert_int_equal(info.mapped_bytes, world.is_paused[range] ? 0 : live + leaving);
     assert_int_equal(info.physical_bytes, (world.is_paused[range] ? 0 : own_of(range)));
     assert_int_equal(info.quota_bytes, world.quota[range]);
-    assert_int_equal(info.retaken, world.retaken[range]);
+    assert_int_equal(info.recommits, world.retaken[range]);
 }
 
 static void check_pool(struct xseg_pool *pool)

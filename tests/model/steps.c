@@ -411,7 +411,7 @@ static void check_kept(struct world *world, const struct xseg_trim_result *done)
 {
     const struct xseg_statistics stats = scene_stats(world->allocator);
 
-    assert_int_equal(done->kept_partial + done->kept_busy + done->kept_pool + done->kept_capture,
+    assert_int_equal(done->kept_fragmented + done->kept_busy + done->kept_pool + done->kept_capture,
                      stats.reserved_bytes[XSEG_STAT_ALL].current -
                          stats.active_bytes[XSEG_STAT_ALL].current);
     assert_int_equal(done->kept_pending, stats.active_bytes[XSEG_STAT_ALL].current -
@@ -438,14 +438,14 @@ void step_trim(struct world *world)
     world_leave(world, device);
     world->may_come_back = true;
     world->saved_may_be_gone =
-        world->saved_may_be_gone || (named == world->saved_pool && done.returned > 0);
+        world->saved_may_be_gone || (named == world->saved_pool && done.released > 0);
     if (where.one_stream)
         world_meet(world, slot);
     if (how.wait && !captured)
         world_expect_nothing_pending(world);
-    assert_int_equal(done.returned, before - reserved_bytes(world));
-    assert_int_equal(done.kept_refused, 0);
-    assert_true(captured ? done.returned == 0 : done.kept_capture == 0);
+    assert_int_equal(done.released, before - reserved_bytes(world));
+    assert_int_equal(done.kept_failed, 0);
+    assert_true(captured ? done.released == 0 : done.kept_capture == 0);
     assert_true(!how.wait || done.kept_busy == 0);
     if (!where.one_stream && where.pool == NULL)
         check_kept(world, &done);

@@ -54,8 +54,8 @@ void step_pool(struct world *world)
     options.limit_bytes = world_below(world, 5) == 0 ? (20 + world_below(world, 80)) * MIB : 0;
     if (world_below(world, 4) == 0)
         options.memory = (struct xseg_pool_memory){own_alloc, own_free, world};
-    options.gone = note_gone;
-    options.gone_context = pool;
+    options.on_destroy = note_gone;
+    options.on_destroy_context = pool;
     pool->options = options;
     pool->holders = 1;
     const int device = world_enter(world);

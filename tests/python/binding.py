@@ -386,10 +386,10 @@ class Streams(StreamCase):
     def test_a_trim_can_be_of_a_stream(self):
         for stream in self.streams:
             self.allocator.allocate(20 * MIB, stream=stream).free()
-        self.assertEqual(self.allocator.trim(stream=self.streams[0]).returned, 20 * MIB)
+        self.assertEqual(self.allocator.trim(stream=self.streams[0]).released, 20 * MIB)
         self.streams[1].launch()
         self.assertEqual(self.allocator.trim().kept_busy, 20 * MIB)
-        self.assertEqual(self.allocator.trim(wait=True).returned, 20 * MIB)
+        self.assertEqual(self.allocator.trim(wait=True).released, 20 * MIB)
 
 
 class Pools(Case):
@@ -405,7 +405,7 @@ class Pools(Case):
                 pool.allocate(60 * MIB)
             pool.set_limit(None)
             pool.allocate(60 * MIB).free()
-            self.assertEqual(pool.trim().returned, 60 * MIB)
+            self.assertEqual(pool.trim().released, 60 * MIB)
         self.assertEqual(pool.handle, 0)
         with self.assertRaises(xseg.ArgumentError):
             pool.pause()
@@ -512,16 +512,16 @@ class Arguments(Case):
             ("limit_bytes", 64, lambda x: one.range(2 * MIB, limit_bytes=x)), ("address", 64, lambda x: one.register(x, 1, *registered)),
             ("size", 64, lambda x: one.register(block.pointer, x, *registered)), ("address", 64, lambda x: one.dmabuf(x, 1)),
             ("size", 64, lambda x: one.dmabuf(block.pointer, x)), ("address", 64, one.block_at), ("device", 31, one.walk),
-            ("leave_bytes", 64, lambda x: one.trim(leave_bytes=x)), ("idle_ms", 64, lambda x: one.trim(idle_ms=x)),
+            ("target_bytes", 64, lambda x: one.trim(target_bytes=x)), ("idle_ms", 64, lambda x: one.trim(idle_ms=x)),
             ("device", 31, lambda x: one.trim(device=x)), ("stream", 64, lambda x: one.trim(stream=x)), ("budget_us", 64, one.tick),
             ("size", 64, one.prewarm), ("device", 31, lambda x: one.prewarm(1, device=x)),
             ("stream", 64, lambda x: one.prewarm(1, stream=x)), ("device", 31, one.statistics), ("device", 31, one.reset_statistics),
             ("device", 31, one.limits), ("device", 31, one.set_limits), ("hard_bytes", 64, lambda x: one.set_limits(hard_bytes=x)),
             ("soft_bytes", 64, lambda x: one.set_limits(soft_bytes=x)), ("keep_bytes", 64, lambda x: one.set_limits(keep_bytes=x)),
             ("hard_bytes", 64, pool.set_limit), ("device", 31, one.explain), ("host_bytes", 64, lambda x: one.snapshot("/no-folder/x", host_bytes=x)),
-            ("most_ms", 32, lambda x: one.snapshot("/no-folder/x", most_ms=x)), ("stream", 64, one.passed), ("device", 31, lambda x: one.passed(0, x)),
+            ("max_ms", 32, lambda x: one.snapshot("/no-folder/x", max_ms=x)), ("stream", 64, one.passed), ("device", 31, lambda x: one.passed(0, x)),
             ("stream", 64, one.stream_gone), ("device", 31, lambda x: one.stream_gone(0, x)),
-            ("stream", 64, lambda x: pool.capture(x).__enter__()), ("leave_bytes", 64, lambda x: pool.trim(leave_bytes=x)),
+            ("stream", 64, lambda x: pool.capture(x).__enter__()), ("target_bytes", 64, lambda x: pool.trim(target_bytes=x)),
             ("offset", 64, lambda x: area.commit(x, 2 * MIB)), ("size", 64, lambda x: area.commit(0, x)),
             ("stream", 64, lambda x: area.commit(0, 2 * MIB, x)), ("offset", 64, lambda x: area.decommit(x, 2 * MIB)),
             ("size", 64, lambda x: area.decommit(0, x)), ("stream", 64, lambda x: area.decommit(0, 2 * MIB, x)), ("size", 64, area.prepare),

@@ -77,7 +77,7 @@ class Arrays(unittest.TestCase):
         self.assertEqual(array.copy_to_host().tolist(), list(range(10)))
         del array
         self.assertEqual(self.live(), 0)
-        self.assertGreater(self.allocator.trim(wait=True).returned, 0)
+        self.assertGreater(self.allocator.trim(wait=True).released, 0)
 
     def test_too_much_is_a_memory_error(self):
         with self.assertRaises(MemoryError):

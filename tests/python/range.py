@@ -84,7 +84,7 @@ class Ranges(Case):
             own = one.pool.handle
             self.assertEqual(one.info(), xseg.RangeInfo(
                 base=one.address, bytes=8 * PAGE, page_bytes=PAGE, device=0, pool=own, limit_bytes=4 * PAGE, quota_bytes=3 * PAGE,
-                committed_bytes=0, leaving_bytes=0, mapped_bytes=0, physical_bytes=0, prepared_bytes=2 * PAGE, retaken=0))
+                committed_bytes=0, pending_unmap_bytes=0, mapped_bytes=0, physical_bytes=0, prepared_bytes=2 * PAGE, recommits=0))
             creates = machine.simulator.xseg_sim_calls(b"cuMemCreate")
             one.commit(0, 2 * PAGE)
             self.assertEqual(machine.simulator.xseg_sim_calls(b"cuMemCreate"), creates)
@@ -100,21 +100,21 @@ class Ranges(Case):
         one.commit(0, 4 * PAGE, own)
         own.launch()
         one.decommit(0, 4 * PAGE, stream=own)
-        self.assertEqual((one.info().leaving_bytes, machine.simulator.xseg_sim_used(0)), (4 * PAGE, 4 * PAGE))
+        self.assertEqual((one.info().pending_unmap_bytes, machine.simulator.xseg_sim_used(0)), (4 * PAGE, 4 * PAGE))
         one.commit(0, PAGE, own)
-        self.assertEqual(one.info().retaken, 1)
+        self.assertEqual(one.info().recommits, 1)
         one.commit(PAGE, PAGE, other)
         self.assertEqual(machine.simulator.cuStreamQuery(c_void_p(other.number)), 600)
         own.finish()
         one.decommit(0, 2 * PAGE, other)
-        self.assertEqual(one.info().leaving_bytes, 0)
+        self.assertEqual(one.info().pending_unmap_bytes, 0)
 
     def test_what_is_held_stays_until_it_is_let_go_of(self):
         one = self.range
         one.commit(0, 2 * PAGE)
         one.hold(0, PAGE)
         one.decommit(0, 2 * PAGE)
-        self.assertEqual(one.info().leaving_bytes, PAGE)
+        self.assertEqual(one.info().pending_unmap_bytes, PAGE)
         with self.assertRaisesRegex(xseg.BusyError, "held"):
             one.release()
         one.let_go(0, PAGE)
@@ -244,7 +244,7 @@ class Endings(Case):
         with self.assertRaises(ZeroDivisionError):
             with self.allocator.range(4 * PAGE) as one:
                 one.commit(0, PAGE)
-                _ = 1 // (one.info().leaving_bytes)
+                _ = 1 // (one.info().pending_unmap_bytes)
         with self.assertRaises(xseg.BusyError):
             with one:
                 pass
@@ -352,7 +352,7 @@ PAGE = 2 << 20
 heard, fields = [], dict(_structs.xseg_observer._fields_)
 sys.setswitchinterval(1e-5)
 allocator = xseg.open("expandable_segments:True,page_cache_mb:0", log=lambda level, line: heard.append("log"))
-calls = {name: fields[name](lambda _, what, name=name: heard.append(name)) for name in ("trace", "came", "leaving")}
+calls = {name: fields[name](lambda _, what, name=name: heard.append(name)) for name in ("on_trace", "on_map", "on_unmap")}
 observer, number = _records.structure(_structs.xseg_observer, **calls), ctypes.c_uint64()
 _library.call("xseg_observer_add", allocator.handle, ctypes.byref(observer), ctypes.byref(number))
 keeping, pointer, everything = ctypes.PyDLL(_library.path()), ctypes.c_void_p(), _records.where()
@@ -379,7 +379,7 @@ thread.join()
 _library.call("xseg_observer_remove", allocator.handle, number)
 print(sorted(set(heard)))
 """
-        self.assertEqual(cases.said(program)[0], "['came', 'leaving', 'log', 'trace']\n")
+        self.assertEqual(cases.said(program)[0], "['log', 'on_map', 'on_trace', 'on_unmap']\n")
 
 
 if __name__ == "__main__":

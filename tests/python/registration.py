@@ -119,8 +119,8 @@ class Registrations(unittest.TestCase):
         block = self.allocator.allocate(20 * MIB)
         with self.register(block.pointer, 20 * MIB, pin=True):
             block.free()
-            self.assertEqual(self.allocator.trim().returned, 0)
-        self.assertEqual(self.allocator.trim().returned, 20 * MIB)
+            self.assertEqual(self.allocator.trim().released, 0)
+        self.assertEqual(self.allocator.trim().released, 20 * MIB)
 
     def test_errors_are_the_library_s(self):
         with self.assertRaises(xseg.NotAllocatedError):
@@ -134,12 +134,12 @@ class Registrations(unittest.TestCase):
             self.assertEqual(one.offset, 12345 % 4096)
             os.fstat(one.fileno())
             block.free()
-            self.assertEqual(self.allocator.trim().returned, 20 * MIB)
+            self.assertEqual(self.allocator.trim().released, 20 * MIB)
             file = one.fileno()
         self.assertEqual(one.fileno(), -1)
         with self.assertRaises(OSError):
             os.fstat(file)
-        self.assertEqual(self.allocator.trim().returned, 40 * MIB)
+        self.assertEqual(self.allocator.trim().released, 40 * MIB)
 
     def test_a_pool_is_made_for_single_pages_before_its_first_block(self):
         pool = self.allocator.pool()

@@ -264,7 +264,7 @@ static void trim(struct worker *worker)
 
     how.wait = below(worker, 2) == 0;
     require_ok(xseg_trim(worker->shared->allocator, NULL, &how, &done));
-    require(done.kept_refused == 0);
+    require(done.kept_failed == 0);
 }
 
 static void *work(void *self)

@@ -126,7 +126,7 @@ static void a_free_goes_on_while_its_stream_goes(void **state)
 
     (void)state;
     observer.context = &entries;
-    observer.trace = trace;
+    observer.on_trace = trace;
     for (unsigned round = 0; round < 20; round++) {
         void *live[2], *first;
         xseg_stream stream = settle(allocator, live);
@@ -178,7 +178,7 @@ static void memory_is_told_of_while_its_stream_goes(void **state)
 
     (void)state;
     observer.context = &told;
-    observer.leaving = stop;
+    observer.on_unmap = stop;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
     for (unsigned round = 0; round < 20; round++) {
         void *live[2], *more[4], *first;
@@ -354,11 +354,11 @@ static void observe(struct shared *shared)
     uint64_t id = 0;
 
     observer.context = &shared->entries;
-    observer.trace = trace;
+    observer.on_trace = trace;
     assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
-    observer.trace = NULL;
+    observer.on_trace = NULL;
     observer.context = &shared->told;
-    observer.leaving = observer.came = count_notice;
+    observer.on_unmap = observer.on_map = count_notice;
     assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
 }
 

@@ -139,8 +139,8 @@ static void play(const char *config, bool observed, unsigned rounds)
     settings.real_bytes = true;
     fight.allocator = scene_open_on(&settings, config);
     observer.context = &fight;
-    observer.short_of_memory = free_spare;
-    observer.trace = count;
+    observer.on_low_memory = free_spare;
+    observer.on_trace = count;
     if (observed)
         assert_int_equal(xseg_observer_add(fight.allocator, &observer, &id), XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++) {

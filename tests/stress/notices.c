@@ -179,8 +179,8 @@ static void set_up(struct shared *shared, const char *config)
     scene_free(shared->allocator, first);
     scene_empty_cache(shared->allocator);
     observer.context = shared;
-    observer.leaving = leaving;
-    observer.came = came;
+    observer.on_unmap = leaving;
+    observer.on_map = came;
     assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
 }
 

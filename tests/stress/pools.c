@@ -144,8 +144,8 @@ static struct entry *make_pool(struct worker *worker)
 
     require(entry != NULL);
     *entry = (struct entry){shared, NULL, below(worker, RECENT), true};
-    options.gone = forget;
-    options.gone_context = entry;
+    options.on_destroy = forget;
+    options.on_destroy_context = entry;
     require(xseg_pool_create(shared->allocator, 0, &options, &entry->pool) == XSEG_OK);
     require(pthread_mutex_lock(&shared->mutex) == 0);
     shared->recent[entry->slot] = entry;

@@ -102,7 +102,7 @@ static uint64_t retaken(struct xseg_range *range)
     struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
 
     expect(xseg_range_info(range, &info) == XSEG_OK);
-    return info.retaken;
+    return info.recommits;
 }
 
 /* Write to a granule; not where a page of the common range has come back, which others have. */
@@ -382,8 +382,8 @@ static void play(const char *config, uint64_t memory)
     struct xseg_pool *pool = scene_pool(shared->allocator);
     reserve_all(shared, pool);
     observer.context = shared;
-    observer.leaving = leaving;
-    observer.came = came;
+    observer.on_unmap = leaving;
+    observer.on_map = came;
     assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
     for (unsigned i = 0; i < COUNT_OF(run); i++) {
         worker[i] = (struct worker){

@@ -193,15 +193,15 @@ static void trim(struct worker *worker)
     struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
 
     how.wait = below(worker, 20) == 0;
-    how.leave_bytes = below(worker, 2) == 0 ? below(worker, MEMORY) : 0;
+    how.target_bytes = below(worker, 2) == 0 ? below(worker, MEMORY) : 0;
     how.idle_ms = below(worker, 3) == 0 ? below(worker, 100) : 0;
     where.one_stream = below(worker, 4) == 0;
     where.stream = worker->service->stream[below(worker, STREAMS)];
     where.pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
     CHECK(xseg_trim(worker->service->allocator, &where, &how, &done) == XSEG_OK);
-    CHECK(done.returned <= MEMORY);
+    CHECK(done.released <= MEMORY);
     /* What another thread's pool has on its way while it is paused counts as not taken back yet. */
-    CHECK(done.kept_refused == 0 || worker->service->threads > 1);
+    CHECK(done.kept_failed == 0 || worker->service->threads > 1);
 }
 
 static void configure(struct worker *worker)

@@ -110,8 +110,8 @@ static void *disturb(void *self)
                                                    : "expandable_segments:False") != XSEG_OK ||
             xseg_config_get(shared->allocator, text, sizeof(text), NULL) != XSEG_OK)
             abort();
-        if (done.returned > 8 * GIB || done.kept_partial > 8 * GIB || done.kept_busy > 8 * GIB ||
-            done.kept_pending > 8 * GIB || done.kept_refused != 0)
+        if (done.released > 8 * GIB || done.kept_fragmented > 8 * GIB || done.kept_busy > 8 * GIB ||
+            done.kept_pending > 8 * GIB || done.kept_failed != 0)
             abort();
         char *ptr = atomic_load(&shared->slot[next_random(worker) % SLOTS]);
         /* An address that is no start: looked up and refused while segments grow and end. */

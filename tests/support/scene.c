@@ -266,7 +266,7 @@ struct xseg_pool *scene_watched_pool(struct xseg_allocator *allocator)
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
     struct xseg_pool *pool = NULL;
 
-    options.gone = ignore;
+    options.on_destroy = ignore;
     expect_ok(xseg_pool_create(allocator, 0, &options, &pool), "pool");
     return pool;
 }

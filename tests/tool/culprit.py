@@ -167,7 +167,7 @@ class Culprit(unittest.TestCase):
         path = self.folder / "end.pickle"
         for seed, pages in enumerate(("", "large_segment_size_mb:32", "large_segment_size_mb:12", "page_mb:small") * 3):
             done = trimmed(f"expandable_segments:True,history:all,{pages}", seed, path)
-            self.assertGreater(min(done.returned, done.kept_partial), MIB)
+            self.assertGreater(min(done.released, done.kept_fragmented), MIB)
             snapshot = pickle.loads(path.read_bytes())
             for trace in snapshot["device_traces"]:
                 for entry in trace:
@@ -177,7 +177,7 @@ class Culprit(unittest.TestCase):
                 path.write_bytes(pickle.dumps(snapshot | {"device_traces": device_traces}, 4))
                 blame = self.blamed(path)
                 self.assertEqual(blame["left_out"], 0)
-                self.assertEqual((int(blame["stranded"]), int(blame["idle"])), (done.kept_partial, done.returned), (pages, seed))
+                self.assertEqual((int(blame["stranded"]), int(blame["idle"])), (done.kept_fragmented, done.released), (pages, seed))
 
 
 if __name__ == "__main__":

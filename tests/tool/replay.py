@@ -142,7 +142,7 @@ class BadInput(ReplayTest):
     def test_the_tool_itself(self):
         for arguments, status, words in (((), 2, "usage"), (("--help",), 0, "usage"),
                                          (("replay", "--help"), 0, "--min-device"),
-                                         (("--version",), 0, "xseg 1"), (("fly",), 2, "'fly'")):
+                                         (("--version",), 0, "xseg 0."), (("fly",), 2, "'fly'")):
             done = subprocess.run([TOOL, *arguments], capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, status)
             self.assertIn(words, done.stdout + done.stderr)

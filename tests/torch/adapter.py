@@ -459,7 +459,7 @@ def case_control():
     allocator = xseg.torch.allocator()
     held = byte_tensor(50)
     byte_tensor(100)
-    expect(allocator.trim(wait=True).returned > 0, "trim")
+    expect(allocator.trim(wait=True).released > 0, "trim")
     live = torch.cuda.memory_stats()["active_bytes.all.current"]
     expect(live == 50 * MIB and allocator.statistics(device=0).active_bytes.all.current == live, live)
     del allocator, held

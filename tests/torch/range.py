@@ -102,10 +102,10 @@ def case_streams():
         expect(simulator.xseg_sim_launch(side.cuda_stream, OPEN) == 0, "launch")
         cache.decommit(0, 2 * PAGE)
         cache.commit(0, PAGE)
-        expect(cache.info().retaken == 1 and cache.info().leaving_bytes == PAGE, cache.info())
+        expect(cache.info().recommits == 1 and cache.info().pending_unmap_bytes == PAGE, cache.info())
     cache.commit(PAGE, PAGE, side)
     cache.decommit(0, 2 * PAGE, stream=side)
-    expect(cache.info().leaving_bytes == 2 * PAGE, cache.info())
+    expect(cache.info().pending_unmap_bytes == 2 * PAGE, cache.info())
     expect(simulator.xseg_sim_finish(side.cuda_stream) == 0, "finish")
     torch.cuda.empty_cache()
     expect(cache.info().mapped_bytes == 0, cache.info())
@@ -184,7 +184,7 @@ def case_locks():
     sys.setswitchinterval(1e-5)
     cache, heard = xseg.torch.range(64 * PAGE), []
     fields, number = dict(_structs.xseg_observer._fields_), ctypes.c_uint64()
-    calls = {name: fields[name](lambda _, what, name=name: heard.append(name)) for name in ("came", "leaving", "trace")}
+    calls = {name: fields[name](lambda _, what, name=name: heard.append(name)) for name in ("on_map", "on_unmap", "on_trace")}
     observer, library = _records.structure(_structs.xseg_observer, **calls), xseg.torch.allocator().handle
     _library.call("xseg_observer_add", library, ctypes.byref(observer), ctypes.byref(number))
     done, ready = threading.Event(), threading.Event()
@@ -205,7 +205,7 @@ def case_locks():
     done.set()
     thread.join()
     _library.call("xseg_observer_remove", library, number)
-    expect(set(heard) == {"came", "leaving", "trace"}, set(heard))
+    expect(set(heard) == {"on_map", "on_unmap", "on_trace"}, set(heard))
 
 
 class Programmes(unittest.TestCase):

@@ -218,9 +218,9 @@ static void close_machine(struct machine *machine, struct worker *worker)
 
         assert_int_equal(xseg_range_info(machine->range[device], &info), XSEG_OK);
         if (fates[device] == SLOW)
-            assert_int_equal(info.leaving_bytes, GRANULES / 2 * PAGE);
+            assert_int_equal(info.pending_unmap_bytes, GRANULES / 2 * PAGE);
         else if (fates[device] == USUAL)
-            assert_int_equal(info.leaving_bytes + info.committed_bytes, 0);
+            assert_int_equal(info.pending_unmap_bytes + info.committed_bytes, 0);
         assert_int_equal(xseg_range_release(machine->range[device]), XSEG_OK);
     }
     assert_int_equal(xseg_close(machine->allocator), XSEG_OK);
@@ -319,7 +319,7 @@ static void observed(void **state)
     (void)state;
     open_machine(&machine, true);
     observer.context = &machine;
-    observer.came = came;
+    observer.on_map = came;
     assert_int_equal(xseg_observer_add(machine.allocator, &observer, &id), XSEG_OK);
     start(&machine, worker, thread, true);
     while (!atomic_load(&machine.is_stopped))

@@ -303,7 +303,7 @@ static void an_unobserve_waits_for_calls_under_way(void **state)
     (void)state;
     reset();
     observer.context = &watched;
-    observer.trace = park_first;
+    observer.on_trace = park_first;
     assert_int_equal(xseg_observer_add(allocator, &observer, &watched.id), XSEG_OK);
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);

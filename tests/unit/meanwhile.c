@@ -145,8 +145,8 @@ static void a_routed_request_retains_its_pool(void **state)
         unsigned times = 0;
         pthread_t thread;
 
-        options.gone = count_end;
-        options.gone_context = &times;
+        options.on_destroy = count_end;
+        options.on_destroy_context = &times;
         assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
         if (has_cached)
             scene_free(allocator, scene_alloc_in(allocator, pool, taking.bytes, NULL));

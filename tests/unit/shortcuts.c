@@ -72,7 +72,7 @@ static void what_changes_the_answers_drops_it(void **state)
 
     (void)state;
     observer.context = &traced;
-    observer.trace = trace;
+    observer.on_trace = trace;
     warm(allocator, NULL);
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));

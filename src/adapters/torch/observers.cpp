@@ -127,7 +127,7 @@ void call(AllocatorTraceTracker *tracker, const TraceEntry &entry)
     }
 }
 
-/* Segments are told of by `came` and `leaving`, which come at the right side of the change: NCCL lets go of what is
+/* Segments are told of by `on_map` and `on_unmap`, which come at the right side of the change: NCCL lets go of what is
  * registered before the memory goes. */
 void trace(void *context, const struct xseg_trace_entry *entry)
 {
@@ -177,9 +177,9 @@ void track(struct xseg_allocator *library, AllocatorTraceTracker *tracker)
     struct xseg_observer observer = XSEG_OBSERVER_INIT;
     uint64_t id = 0;
     observer.context = tracker;
-    observer.trace = trace;
-    observer.came = came;
-    observer.leaving = leaving;
+    observer.on_trace = trace;
+    observer.on_map = came;
+    observer.on_unmap = leaving;
     check(xseg_observer_add(library, &observer, &id), "a trace tracker cannot be attached");
 }
 
@@ -190,9 +190,9 @@ void observe(struct xseg_allocator *library)
     struct xseg_observer observer = XSEG_OBSERVER_INIT;
     uint64_t id = 0;
     observer.context = library;
-    observer.short_of_memory = spare;
-    observer.out_of_memory = tell_shortage;
-    observer.rejected = tell_rejection;
+    observer.on_low_memory = spare;
+    observer.on_out_of_memory = tell_shortage;
+    observer.on_rejected = tell_rejection;
     check(xseg_observer_add(library, &observer, &id), "shortages cannot be observed");
     Held<std::mutex> lock(observers().mutex);
     for (AllocatorTraceTracker *tracker : observers().trackers) {

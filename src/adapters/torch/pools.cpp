@@ -189,8 +189,8 @@ Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     options.name = name.c_str();
     options.id[0] = id.first;
     options.id[1] = id.second;
-    options.gone = note_gone;
-    options.gone_context = pool.get();
+    options.on_destroy = note_gone;
+    options.on_destroy_context = pool.get();
     options.rdma = options.single_page = kind == Memory::REGISTERED;
     if (pool->memory) {
         options.memory = {memory_alloc, memory_free, pool->memory.get()};
@@ -302,7 +302,7 @@ void count_ended_pools(Allocator *allocator, MempoolId_t id)
 void trim_released_pools(Allocator *allocator, MempoolId_t id,
                          const struct xseg_trim_options &options)
 {
-    /* The handle of a released pool is valid until `gone` has returned, which takes the same lock. */
+    /* The handle of a released pool is valid until `on_destroy` has returned, which takes the same lock. */
     Lock lock;
     std::vector<Key> keys;
     for (const auto &[key, pool] : table().pools) {

@@ -6,7 +6,7 @@
  * library says that its last memory is back.  The statistics of a pool outlive it, under its id.
  *
  * One recursive lock guards the table.  Neither an allocation nor a free takes it, but for the last free of a released
- * pool.  It is held over calls of the library, which never calls `gone` with a lock of its own held.
+ * pool.  It is held over calls of the library, which never calls `on_destroy` with a lock of its own held.
  */
 #ifndef XSEG_ADAPTERS_TORCH_POOLS_H
 #define XSEG_ADAPTERS_TORCH_POOLS_H

@@ -6,8 +6,8 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
-#include "src/core/device/device.h"
 #include "src/core/device/counters.h"
+#include "src/core/device/device.h"
 #include "src/core/history/context.h"
 
 static struct xseg_pool *pool_of(struct xseg_list *node)
@@ -196,7 +196,7 @@ static void destroy(struct xseg_pool *pool)
 
     XSEG_ASSERT(xseg_pool_is_retired(pool) && atomic_load(&pool->reserved) == 0);
     xseg_pool_visit_arenas(pool, reset, device);
-    if (pool->options.gone == NULL) {
+    if (pool->options.on_destroy == NULL) {
         xseg_pool_end_visit(pool);
         return;
     }
@@ -242,7 +242,7 @@ static void notify(struct xseg_pool *pool)
 
     XSEG_ASSERT(!xseg_lock_is_any_held());
     xseg_counters_read_pool(pool, &last);
-    pool->options.gone(pool->options.gone_context, &last);
+    pool->options.on_destroy(pool->options.on_destroy_context, &last);
 }
 
 /* Call the callbacks of destroyed pools, in the order in which they were destroyed, and free the pools. */
@@ -283,6 +283,6 @@ void xseg_pools_notify_all(struct xseg_device *device)
 {
     xseg_pools_notify(device);
     for (struct xseg_pool *pool = NULL; (pool = xseg_pools_next(device, pool)) != NULL;)
-        if (pool->options.gone != NULL)
+        if (pool->options.on_destroy != NULL)
             notify(pool);
 }

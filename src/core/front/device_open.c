@@ -218,7 +218,7 @@ static xseg_status give_everything_back(struct xseg_device *device)
     if (!all)
         return xseg_fail(XSEG_ERR_DRIVER,
                          "device %d: the driver did not take back %" PRIu64 " bytes: close again",
-                         device->context.ordinal, done.kept_refused);
+                         device->context.ordinal, done.kept_failed);
     status = xseg_leftovers_retry(&device->leftovers);
     if (status == XSEG_OK)
         status = end_stream(device, &device->side);

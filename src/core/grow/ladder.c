@@ -177,7 +177,7 @@ static xseg_status shrink_pool(struct xseg_arena *arena, const struct xseg_need 
     const xseg_status status = xseg_trim_device(arena->device, &own, &done);
 
     XSEG_ASSERT(need->is_single);
-    if (status == XSEG_ERR_DEVICE_LOST || done.returned == 0)
+    if (status == XSEG_ERR_DEVICE_LOST || done.released == 0)
         return status == XSEG_ERR_DEVICE_LOST ? status : XSEG_OK;
     return xseg_growth_grow(arena, need, out);
 }

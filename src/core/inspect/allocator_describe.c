@@ -74,8 +74,8 @@ void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg
     info->segment_base = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
     info->segment_bytes = segment->bytes;
     info->segment_mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
-    look_beside(part, true, &info->free_before, &info->hole_before);
-    look_beside(part, false, &info->free_after, &info->hole_after);
+    look_beside(part, true, &info->free_before, &info->unmapped_before);
+    look_beside(part, false, &info->free_after, &info->unmapped_after);
     info->is_paused = arena->is_paused;
     info->generation = part->state == XSEG_BLOCK_UNMAPPED
                            ? 0

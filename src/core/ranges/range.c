@@ -309,11 +309,11 @@ xseg_status xseg_ranges_tell(struct xseg_range *range, struct xseg_range_info *o
         .limit_bytes = body->limit,
         .quota_bytes = elastic->quota,
         .committed_bytes = elastic->live * segment->granule_bytes,
-        .leaving_bytes = elastic->leaving * segment->granule_bytes,
+        .pending_unmap_bytes = elastic->leaving * segment->granule_bytes,
         .mapped_bytes = atomic_load_explicit(&segment->mapped, memory_order_relaxed),
         .physical_bytes = body->pool->state == XSEG_POOL_PAUSED ? 0 : elastic->own,
         .prepared_bytes = xseg_pages_of_kind(&device->pages, prepared),
-        .retaken = body->retaken,
+        .recommits = body->retaken,
     };
     xseg_lock_give(&device->growth_lock);
     return XSEG_OK;

@@ -125,10 +125,10 @@ static void count_rest(void *self, struct xseg_arena *arena)
         const uint64_t loose = is_limited(trim->plan) ? whole.loose : 0;
         const uint64_t counted = loose + whole.held.pinned + whole.held.exported;
 
-        done->kept_asked += loose;
+        done->kept_by_options += loose;
         done->kept_pinned += whole.held.pinned;
         done->kept_exported += whole.held.exported;
-        done->kept_partial += cached - xseg_min(cached, counted);
+        done->kept_fragmented += cached - xseg_min(cached, counted);
     }
 }
 
@@ -144,16 +144,16 @@ static void count_all(struct trim *trim, const struct xseg_reclaim_result *resul
     if (xseg_pending_captures(trim->device->pending))
         done->kept_capture -= xseg_min(done->kept_capture - before.kept_capture, stays);
     else if (is_limited(trim->plan))
-        done->kept_asked -= xseg_min(done->kept_asked - before.kept_asked, stays);
+        done->kept_by_options -= xseg_min(done->kept_by_options - before.kept_by_options, stays);
     else
-        done->kept_partial -= xseg_min(done->kept_partial - before.kept_partial, stays);
-    done->returned += result->released;
+        done->kept_fragmented -= xseg_min(done->kept_fragmented - before.kept_fragmented, stays);
+    done->released += result->released;
     done->kept_busy += result->busy;
     done->kept_capture += result->kept;
-    done->kept_refused += result->refused;
-    done->left += reserved_bytes(trim);
+    done->kept_failed += result->refused;
+    done->remaining += reserved_bytes(trim);
     if (is_all(trim->plan))
-        done->left +=
+        done->remaining +=
             xseg_leftovers_bytes(&trim->device->leftovers) + xseg_pages_bytes(&trim->device->pages);
 }
 
@@ -202,8 +202,8 @@ static void empty_page_cache(struct trim *trim)
         trim->most -= xseg_min(trim->most,
                                xseg_pages_release_old(pages, now - xseg_min(now, age), trim->most));
     }
-    trim->done->returned += had - xseg_pages_bytes(pages);
-    trim->done->kept_asked += xseg_pages_bytes(pages);
+    trim->done->released += had - xseg_pages_bytes(pages);
+    trim->done->kept_by_options += xseg_pages_bytes(pages);
 }
 
 static xseg_status reclaim(struct trim *trim, struct xseg_reclaim_result *result)
@@ -251,7 +251,7 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_tri
                                struct xseg_trim_result *done)
 {
     struct trim trim = {.device = device, .plan = plan, .done = done, .most = UINT64_MAX};
-    const uint64_t returned_before = done->returned;
+    const uint64_t returned_before = done->released;
     struct xseg_reclaim_result result = {.released = 0};
 
     if (xseg_context_is_lost(&device->context))
@@ -276,11 +276,11 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_tri
     count_all(&trim, &result);
 
     /* Memory that left the arenas without being released by the driver is a leftover. */
-    XSEG_ASSERT(done->returned >= returned_before);
+    XSEG_ASSERT(done->released >= returned_before);
     const uint64_t now = xseg_leftovers_bytes(&device->leftovers);
     const uint64_t left = now - xseg_min(now, kept);
-    done->returned -= xseg_min(left, done->returned - returned_before);
-    done->kept_refused += kept + left;
+    done->released -= xseg_min(left, done->released - returned_before);
+    done->kept_failed += kept + left;
     return waited != XSEG_OK ? waited : status;
 }
 

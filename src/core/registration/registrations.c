@@ -167,7 +167,7 @@ static void came(void *context, const struct xseg_mapping *mapping)
 static xseg_status observe(struct xseg_registrations *all)
 {
     const struct xseg_observer observer = {
-        .struct_size = sizeof(observer), .context = all, .leaving = leaving, .came = came};
+        .struct_size = sizeof(observer), .context = all, .on_unmap = leaving, .on_map = came};
     xseg_status status = XSEG_OK;
     uint64_t id = 0;
 

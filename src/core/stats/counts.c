@@ -29,14 +29,15 @@ void xseg_totals_fini(struct xseg_totals *totals)
 
 static uint64_t peak_value(const struct xseg_totals *totals, unsigned group, enum xseg_count what)
 {
-    return atomic_load_explicit(&totals->peak[group][what], memory_order_relaxed);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS)); /* so the load need not be atomic */
+    return totals->peak[group][what];
 }
 
 static void set_peak(struct xseg_totals *totals, unsigned group, enum xseg_count what,
                      uint64_t value)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
-    atomic_store_explicit(&totals->peak[group][what], value, memory_order_relaxed);
+    __atomic_store_n(&totals->peak[group][what], value, __ATOMIC_RELAXED);
 }
 
 void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small)

@@ -84,8 +84,8 @@ struct xseg_totals {
     /* Whether a block has ever been pending.  Until then active blocks are the allocated ones,
      * with one peak and one quota. */
     bool has_pended;
-    /* Written under the lock, read without. */
-    atomic_uint_fast64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
+    /* Written under the lock, atomically, since readers without the lock exist. */
+    uint64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
     /* Sums at the last reset of the totals. */
     uint64_t up_base[XSEG_STAT_GROUPS][XSEG_COUNTS], down_base[XSEG_STAT_GROUPS][XSEG_COUNTS];
 };
@@ -283,8 +283,7 @@ struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_gro
 static inline uint64_t xseg_totals_peak(const struct xseg_totals *totals, enum xseg_count what,
                                         uint64_t current)
 {
-    const uint64_t peak =
-        atomic_load_explicit(&totals->peak[XSEG_STAT_ALL][what], memory_order_relaxed);
+    const uint64_t peak = __atomic_load_n(&totals->peak[XSEG_STAT_ALL][what], __ATOMIC_RELAXED);
 
     XSEG_ASSERT(what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES);
     return peak > current ? peak : current;

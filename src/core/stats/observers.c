@@ -72,7 +72,7 @@ void xseg_observers_fini(struct xseg_observers *observers)
 
 static unsigned is_noticing(const struct xseg_watcher *watcher)
 {
-    return watcher->calls.leaving != NULL || watcher->calls.came != NULL;
+    return watcher->calls.on_unmap != NULL || watcher->calls.on_map != NULL;
 }
 
 xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xseg_observer *calls,
@@ -87,7 +87,7 @@ xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xs
     xseg_list_init(&watcher->link);
     xseg_lock_take(&observers->lock);
     *id = watcher->id = ++observers->last_id;
-    observers->tracing += watcher->calls.trace != NULL;
+    observers->tracing += watcher->calls.on_trace != NULL;
     atomic_fetch_add(&observers->noticing, is_noticing(watcher));
     xseg_list_insert(&observers->list, &watcher->link);
     xseg_lock_give(&observers->lock);
@@ -116,9 +116,9 @@ xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
                                              (watcher->inside > 0 && xseg_callback_is_any()));
     if (watcher != NULL && !is_busy) {
         watcher->ends = true;
-        XSEG_ASSERT(observers->tracing >= (watcher->calls.trace != NULL));
+        XSEG_ASSERT(observers->tracing >= (watcher->calls.on_trace != NULL));
         XSEG_ASSERT(atomic_load(&observers->noticing) >= is_noticing(watcher));
-        observers->tracing -= watcher->calls.trace != NULL;
+        observers->tracing -= watcher->calls.on_trace != NULL;
         atomic_fetch_sub(&observers->noticing, is_noticing(watcher));
         if (observers->tracing == 0)
             observers->count = 0;
@@ -160,20 +160,20 @@ struct message {
 static bool wants(const struct xseg_observer *calls, const struct message *message)
 {
     if (message->entry != NULL)
-        return calls->trace != NULL;
+        return calls->on_trace != NULL;
     switch (message->subject) {
     case XSEG_OBSERVERS_SHORT:
-        return calls->short_of_memory != NULL;
+        return calls->on_low_memory != NULL;
     case XSEG_OBSERVERS_OOM:
-        return calls->out_of_memory != NULL;
+        return calls->on_out_of_memory != NULL;
     case XSEG_OBSERVERS_REJECTED:
-        return calls->rejected != NULL;
+        return calls->on_rejected != NULL;
     case XSEG_OBSERVERS_LEAVING:
-        return calls->leaving != NULL;
+        return calls->on_unmap != NULL;
     case XSEG_OBSERVERS_CAME:
         break;
     }
-    return calls->came != NULL;
+    return calls->on_map != NULL;
 }
 
 /* Call the function of a message that is not a trace entry.  Returns its answer. */
@@ -181,18 +181,18 @@ static bool say(const struct xseg_observer *calls, const struct message *message
 {
     switch (message->subject) {
     case XSEG_OBSERVERS_SHORT:
-        return calls->short_of_memory(calls->context, message->shortage);
+        return calls->on_low_memory(calls->context, message->shortage);
     case XSEG_OBSERVERS_OOM:
-        calls->out_of_memory(calls->context, message->shortage);
+        calls->on_out_of_memory(calls->context, message->shortage);
         break;
     case XSEG_OBSERVERS_REJECTED:
-        calls->rejected(calls->context, message->shortage);
+        calls->on_rejected(calls->context, message->shortage);
         break;
     case XSEG_OBSERVERS_LEAVING:
-        calls->leaving(calls->context, message->mapping);
+        calls->on_unmap(calls->context, message->mapping);
         break;
     case XSEG_OBSERVERS_CAME:
-        calls->came(calls->context, message->mapping);
+        calls->on_map(calls->context, message->mapping);
         break;
     }
     return false;
@@ -208,7 +208,7 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
     XSEG_ASSERT(!xseg_lock_is_any_held());
     xseg_callback_begin(&callback, watcher);
     if (message->entry != NULL)
-        calls->trace(calls->context, message->entry);
+        calls->on_trace(calls->context, message->entry);
     else
         answer = say(calls, message);
     xseg_callback_end(&callback);

@@ -148,7 +148,7 @@ void step_trim(struct worker *worker)
     const uint64_t epoch = fault_epoch(), before = physical(world);
 
     how.wait = chance(worker, 3);
-    how.leave_bytes = chance(worker, 4) ? below(worker, world->memory) : 0;
+    how.target_bytes = chance(worker, 4) ? below(worker, world->memory) : 0;
     how.idle_ms = chance(worker, 6) ? below(worker, 50) : 0;
     where.device = chance(worker, 3) ? any_device(worker) : -1;
     if (tag != NULL) {
@@ -163,14 +163,14 @@ void step_trim(struct worker *worker)
     const xseg_status status = CALL(xseg_trim, world->allocator, &where, &how, &done);
     failure_note(worker->number, "trim device %d, stream %p, pool %p, wait %d: %d, %llu back",
                  where.device, where.one_stream ? (void *)where.stream : NULL, (void *)where.pool,
-                 how.wait, status, (unsigned long long)done.returned);
+                 how.wait, status, (unsigned long long)done.released);
     note_features(world, FEATURE(TRIM), where.device < 0 ? 0 : where.device, tag, NULL,
                   status == XSEG_OK);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
     if (status == XSEG_OK && fault_was_none(epoch) && world->options.threads == 1 &&
         !world->options.has_background_thread && world->options.faults == 0)
-        CHECK(done.returned == before - physical(world) && done.kept_refused == 0);
+        CHECK(done.released == before - physical(world) && done.kept_failed == 0);
 }
 
 void step_tick(struct worker *worker)

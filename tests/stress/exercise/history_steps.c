@@ -79,7 +79,7 @@ static void write_snapshot(struct worker *worker, uint64_t epoch)
 
     options.without_events = chance(worker, 4);
     options.host_bytes = chance(worker, 2) ? 65536 : 0;
-    options.most_ms = chance(worker, 2) ? 5 : 0;
+    options.max_ms = chance(worker, 2) ? 5 : 0;
     (void)snprintf(name, sizeof(name), P_tmpdir "/xseg-exercise-%ld-%u", (long)getpid(),
                    worker->number);
     const xseg_status status =

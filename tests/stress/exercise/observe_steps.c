@@ -52,11 +52,11 @@ void step_observe(struct worker *worker)
     }
     observer.context = world;
     if (chance(worker, 2))
-        observer.leaving = observer.came = see_mapping;
+        observer.on_unmap = observer.on_map = see_mapping;
     if (chance(worker, 2))
-        observer.out_of_memory = observer.rejected = see_shortage;
-    if (chance(worker, 2) || (observer.leaving == NULL && observer.out_of_memory == NULL))
-        observer.short_of_memory = free_something;
+        observer.on_out_of_memory = observer.on_rejected = see_shortage;
+    if (chance(worker, 2) || (observer.on_unmap == NULL && observer.on_out_of_memory == NULL))
+        observer.on_low_memory = free_something;
     const xseg_status status = CALL(xseg_observer_add, world->allocator, &observer, id);
     failure_note(worker->number, "observe: %d, %llu", status, (unsigned long long)*id);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
@@ -84,6 +84,6 @@ void world_trace(struct world *world)
     struct xseg_observer observer = XSEG_OBSERVER_INIT;
 
     observer.context = world;
-    observer.trace = account;
+    observer.on_trace = account;
     CHECK(CALL(xseg_observer_add, world->allocator, &observer, &world->tracer) == XSEG_OK);
 }

@@ -89,7 +89,7 @@ static void end(struct worker *worker, struct ranged *ranged)
             CHECK(CALL(xseg_range_unhold, ranged->range, offset, ranged->page, stream) == XSEG_OK);
     }
     CHECK(CALL(xseg_range_info, ranged->range, &info) == XSEG_OK);
-    CHECK(info.committed_bytes == 0 && info.physical_bytes <= info.leaving_bytes);
+    CHECK(info.committed_bytes == 0 && info.physical_bytes <= info.pending_unmap_bytes);
     CHECK(CALL(xseg_range_release, ranged->range) == XSEG_OK);
     failure_note(worker->number, "range ended");
 }

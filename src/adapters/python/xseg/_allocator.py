@@ -200,14 +200,14 @@ class Allocator(_library.Owner):
         return _visited("xseg_for_each_block", self.handle, byref(_where(device, None, pool)), visitor=2,
                         kind=_structs.xseg_block_info, record=_records.BlockInfo)
 
-    def trim(self, *, wait: bool = False, leave_bytes: int = 0, idle_ms: int = 0, device: int = -1,
+    def trim(self, *, wait: bool = False, target_bytes: int = 0, idle_ms: int = 0, device: int = -1,
              stream: Optional[Handle] = None, pool: Optional[Pool] = None) -> _records.Trimmed:
         """Give idle cached memory back to the driver: of a device, a stream, a pool, or all there is.
 
         wait=True waits for streams, as torch.cuda.empty_cache() does.  The result says what was kept, and why.
         """
         where = _where(device, stream, pool)
-        options = _records.structure(_structs.xseg_trim_options, wait=wait, leave_bytes=leave_bytes, idle_ms=idle_ms)
+        options = _records.structure(_structs.xseg_trim_options, wait=wait, target_bytes=target_bytes, idle_ms=idle_ms)
         out = _records.structure(_structs.xseg_trim_result)
         _library.call("xseg_trim", self.handle, byref(where), byref(options), byref(out))
         return _records.record(_records.Trimmed, out)
@@ -287,16 +287,16 @@ class Allocator(_library.Owner):
         return _records.record(_records.Explained, out, reasons=found)
 
     def snapshot(self, path: Union[str, "os.PathLike[str]"], *, events: bool = True, host_bytes: int = 0,
-                 most_ms: int = 0) -> None:
+                 max_ms: int = 0) -> None:
         """Write where all memory is, and what led to it, in the format of torch.cuda.memory._dump_snapshot().
 
         events=False leaves out what led to it.  `host_bytes` bounds the host memory for copies of events, 0: what blocks and
-        pages leave of 64 MiB; `most_ms` the time, 0: any.  The oldest events are left out for both.  Other threads go on meanwhile.
+        pages leave of 64 MiB; `max_ms` the time, 0: any.  The oldest events are left out for both.  Other threads go on meanwhile.
 
         FileError: the file cannot be written; a file that was there before still is.
         """
         options = _records.structure(_structs.xseg_snapshot_options, without_events=not events, host_bytes=host_bytes,
-                                     most_ms=most_ms)
+                                     max_ms=max_ms)
         _library.call("xseg_snapshot", self.handle, os.fsencode(path), byref(options))
 
     def metrics(self) -> str:

@@ -123,9 +123,9 @@ class Pool(_library.Owner):
         finally:
             self.resume()
 
-    def trim(self, *, wait: bool = False, leave_bytes: int = 0, idle_ms: int = 0) -> _records.Trimmed:
+    def trim(self, *, wait: bool = False, target_bytes: int = 0, idle_ms: int = 0) -> _records.Trimmed:
         """Give idle memory of the pool back, see Allocator.trim()."""
-        return self._allocator.trim(wait=wait, leave_bytes=leave_bytes, idle_ms=idle_ms, pool=self)
+        return self._allocator.trim(wait=wait, target_bytes=target_bytes, idle_ms=idle_ms, pool=self)
 
     def statistics(self) -> _records.Statistics:
         """What the pool has: groups and a few sums; the rest is 0."""

@@ -17,15 +17,15 @@ NONE = 2**64 - 1
 class Trimmed(NamedTuple):
     """What a trim did, in bytes, see xseg/trim.h."""
 
-    returned: int
-    kept_partial: int
+    released: int
+    kept_fragmented: int
     kept_busy: int
     kept_pool: int
     kept_pending: int
-    kept_refused: int
+    kept_failed: int
     kept_capture: int
-    kept_asked: int
-    left: int
+    kept_by_options: int
+    remaining: int
     kept_pinned: int
     kept_exported: int
 
@@ -67,8 +67,8 @@ class BlockInfo(NamedTuple):
     segment_mapped: int
     free_before: int
     free_after: int
-    hole_before: int
-    hole_after: int
+    unmapped_before: int
+    unmapped_after: int
     generation: int
     is_paused: bool
     age_ms: Optional[int]
@@ -214,11 +214,11 @@ class RangeInfo(NamedTuple):
     limit_bytes: Optional[int]
     quota_bytes: int
     committed_bytes: int
-    leaving_bytes: int
+    pending_unmap_bytes: int
     mapped_bytes: int
     physical_bytes: int
     prepared_bytes: int
-    retaken: int
+    recommits: int
 
 
 Record = TypeVar("Record", bound=tuple)

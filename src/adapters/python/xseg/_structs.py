@@ -136,8 +136,8 @@ class xseg_block_info(Structure):
         ("segment_mapped", c_size_t),
         ("free_before", c_size_t),
         ("free_after", c_size_t),
-        ("hole_before", c_size_t),
-        ("hole_after", c_size_t),
+        ("unmapped_before", c_size_t),
+        ("unmapped_after", c_size_t),
         ("generation", c_uint64),
         ("is_paused", c_bool),
         ("age_ms", c_uint64),
@@ -178,7 +178,7 @@ class xseg_trim_options(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
         ("wait", c_bool),
-        ("leave_bytes", c_uint64),
+        ("target_bytes", c_uint64),
         ("idle_ms", c_uint64),
     ]
 
@@ -186,15 +186,15 @@ class xseg_trim_options(Structure):
 class xseg_trim_result(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
-        ("returned", c_uint64),
-        ("kept_partial", c_uint64),
+        ("released", c_uint64),
+        ("kept_fragmented", c_uint64),
         ("kept_busy", c_uint64),
         ("kept_pool", c_uint64),
         ("kept_pending", c_uint64),
-        ("kept_refused", c_uint64),
+        ("kept_failed", c_uint64),
         ("kept_capture", c_uint64),
-        ("kept_asked", c_uint64),
-        ("left", c_uint64),
+        ("kept_by_options", c_uint64),
+        ("remaining", c_uint64),
         ("kept_pinned", c_uint64),
         ("kept_exported", c_uint64),
     ]
@@ -355,8 +355,8 @@ class xseg_pool_options(Structure):
         ("exportable", c_bool),
         ("name", c_char_p),
         ("id", c_uint64 * 2),
-        ("gone", CFUNCTYPE(None, c_void_p, POINTER(xseg_statistics))),
-        ("gone_context", c_void_p),
+        ("on_destroy", CFUNCTYPE(None, c_void_p, POINTER(xseg_statistics))),
+        ("on_destroy_context", c_void_p),
         ("rdma", c_bool),
         ("single_page", c_bool),
     ]
@@ -385,11 +385,11 @@ class xseg_range_info(Structure):
         ("limit_bytes", c_uint64),
         ("quota_bytes", c_uint64),
         ("committed_bytes", c_uint64),
-        ("leaving_bytes", c_uint64),
+        ("pending_unmap_bytes", c_uint64),
         ("mapped_bytes", c_uint64),
         ("physical_bytes", c_uint64),
         ("prepared_bytes", c_uint64),
-        ("retaken", c_uint64),
+        ("recommits", c_uint64),
     ]
 
 
@@ -444,12 +444,12 @@ class xseg_observer(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
         ("context", c_void_p),
-        ("short_of_memory", CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_oom_info))),
-        ("out_of_memory", CFUNCTYPE(None, c_void_p, POINTER(xseg_oom_info))),
-        ("rejected", CFUNCTYPE(None, c_void_p, POINTER(xseg_oom_info))),
-        ("trace", CFUNCTYPE(None, c_void_p, POINTER(xseg_trace_entry))),
-        ("leaving", CFUNCTYPE(None, c_void_p, POINTER(xseg_mapping))),
-        ("came", CFUNCTYPE(None, c_void_p, POINTER(xseg_mapping))),
+        ("on_low_memory", CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_oom_info))),
+        ("on_out_of_memory", CFUNCTYPE(None, c_void_p, POINTER(xseg_oom_info))),
+        ("on_rejected", CFUNCTYPE(None, c_void_p, POINTER(xseg_oom_info))),
+        ("on_trace", CFUNCTYPE(None, c_void_p, POINTER(xseg_trace_entry))),
+        ("on_unmap", CFUNCTYPE(None, c_void_p, POINTER(xseg_mapping))),
+        ("on_map", CFUNCTYPE(None, c_void_p, POINTER(xseg_mapping))),
     ]
 
 
@@ -550,7 +550,7 @@ class xseg_snapshot_options(Structure):
         ("struct_size", c_size_t),
         ("without_events", c_bool),
         ("host_bytes", c_uint64),
-        ("most_ms", c_uint32),
+        ("max_ms", c_uint32),
     ]
 
 
