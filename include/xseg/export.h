@@ -2,10 +2,15 @@
 /*
  * Export and import: device memory of one process that other processes access.
  *
- *     exporter                                          importer
- *     xseg_export()         token, offset      ---->    xseg_import()
- *     xseg_export_close()   when no importer            xseg_import_close()
- *                           uses the memory
+ *     // The exporter sends the token and the offset to the importer.
+ *     if (xseg_export(allocator, block, &token, &offset) != XSEG_OK)
+ *         return 1;
+ *     // The importer maps the memory; device 0 is the device that has the memory.
+ *     if (xseg_import(importer, 0, &token, &base) != XSEG_OK)
+ *         return 1;
+ *     use((char *)base + offset);
+ *     xseg_import_close(importer, base);
+ *     xseg_export_close(allocator, block); // The exporter, when no importer uses the memory.
  *
  * An export covers a run: the pages under one block.  An export token names the run; it is 64 bytes that travel by any
  * way.  xseg_import() resolves the token at a socket of the exporter, so both processes run as the same user on the same

@@ -42,11 +42,11 @@
  *     xseg_range_alias() onto it      maps memory    BUSY           ARGUMENT       ARGUMENT
  *     xseg_range_alias() from it      ARGUMENT       BUSY           allowed        ARGUMENT
  *     xseg_range_release()            allowed        BUSY           BUSY           waits for the stream
- *     xseg_pin()                      NOT_LIVE       BUSY           allowed        NOT_LIVE
- *     xseg_export()                   NOT_LIVE       BUSY           allowed        NOT_LIVE
- *     xseg_dmabuf()                   NOT_LIVE       as mapped      allowed        allowed
- *     xseg_dmabuf(), XSEG_DMABUF_PIN  NOT_LIVE       BUSY           allowed        allowed
- *     xseg_register()                 NOT_LIVE       BUSY           allowed        allowed
+ *     xseg_pin()                      NOT_ALLOCATED  BUSY           allowed        NOT_ALLOCATED
+ *     xseg_export()                   NOT_ALLOCATED  BUSY           allowed        NOT_ALLOCATED
+ *     xseg_dmabuf()                   NOT_ALLOCATED  as mapped      allowed        allowed
+ *     xseg_dmabuf(), XSEG_DMABUF_PIN  NOT_ALLOCATED  BUSY           allowed        allowed
+ *     xseg_register()                 NOT_ALLOCATED  BUSY           allowed        allowed
  *     xseg_pool_pause()               allowed        BUSY           allowed        BUSY until the stream has passed
  *     xseg_trim()                     -              skips it       -              unmaps what the stream has passed
  *

@@ -8,7 +8,7 @@
  *     scope.device = 0;
  *     options.target_bytes = 1 << 30; // Keep 1 GiB reserved on device 0.
  *     if (xseg_trim(allocator, &scope, &options, &result) == XSEG_OK)
- *         printf("%llu bytes released\n", (unsigned long long)result.returned); // The driver has them.
+ *         printf("%llu bytes released\n", (unsigned long long)result.released); // The driver has them.
  */
 #ifndef XSEG_TRIM_H
 #define XSEG_TRIM_H
