@@ -20,7 +20,7 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
         return NULL;
     XSEG_ASSERT((uintptr_t)arena % _Alignof(struct xseg_arena) == 0);
     xseg_slab_init(&arena->blocks, sizeof(struct xseg_block), arena);
-    xseg_slab_init(&arena->uses, sizeof(struct xseg_record_stream), arena);
+    xseg_slab_init(&arena->uses, sizeof(struct xseg_stream_use), arena);
     arena->device = plan->device;
     arena->page_map = plan->page_map;
     arena->searches = plan->searches;

@@ -84,7 +84,7 @@ struct xseg_arena {
     atomic_uint_fast64_t evicted;
     _Alignas(64) struct xseg_small small;
     struct xseg_slab blocks;        /* struct xseg_block */
-    struct xseg_slab uses;          /* struct xseg_record_stream */
+    struct xseg_slab uses;          /* struct xseg_stream_use */
     struct xseg_page_map *page_map; /* the allocator's */
     atomic_uint *searches;     /* of the device's default pool, while garbage is collected by age */
     struct xseg_block *victim; /* without cells; see cached.h */

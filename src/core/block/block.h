@@ -34,7 +34,7 @@
 #include "xseg/allocator.h"
 
 struct xseg_extent;
-struct xseg_record_stream;
+struct xseg_stream_use;
 struct xseg_known_stream;
 
 #define XSEG_BLOCK_OVERSIZE 1u
@@ -58,8 +58,8 @@ struct xseg_block {
     struct xseg_block *prev, *next;
     struct xseg_block *left, *right; /* in a tree */
     union {
-        struct xseg_record_stream *uses; /* streams beside its own that use the block */
-        struct xseg_block *lower;        /* in the free index: the one before it in its bin */
+        struct xseg_stream_use *uses; /* streams beside its own that use the block */
+        struct xseg_block *lower;     /* in the free index: the one before it in its bin */
     };
     union {
         struct xseg_block *ended;  /* busy: the next one whose uses have ended */
@@ -68,11 +68,11 @@ struct xseg_block {
 };
 
 /* A use of a block by another stream than its own, see pending.h. */
-struct xseg_record_stream {
+struct xseg_stream_use {
     struct xseg_slab_record record;
-    bool outside, captured; /* noted while the stream was not being captured; while it was */
-    bool is_shared;         /* the event is the last one of a retired stream */
-    struct xseg_record_stream *next; /* of the same block */
+    bool outside, captured;       /* noted while the stream was not being captured; while it was */
+    bool is_shared;               /* the event is the last one of a retired stream */
+    struct xseg_stream_use *next; /* of the same block */
     struct xseg_known_stream *stream;
     uint64_t number; /* of that stream; once another stream has its entry, the use is over */
     struct xseg_block *block;
@@ -81,7 +81,7 @@ struct xseg_record_stream {
 };
 
 _Static_assert(offsetof(struct xseg_block, record) == 0 &&
-                   offsetof(struct xseg_record_stream, record) == 0,
+                   offsetof(struct xseg_stream_use, record) == 0,
                "a slab finds the owner of a record at its beginning");
 
 static inline uint64_t xseg_block_end(const struct xseg_block *block)

@@ -71,8 +71,7 @@ static bool wait_for_all(const struct xseg_block *block)
         !xseg_context_is_lost(&arena->device->context) && wait_for(arena, xseg_arena_stream(arena));
 
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
-    for (const struct xseg_record_stream *use = block->uses; use != NULL && is_idle;
-         use = use->next)
+    for (const struct xseg_stream_use *use = block->uses; use != NULL && is_idle; use = use->next)
         is_idle = wait_for(arena, use->stream);
     return is_idle;
 }

@@ -370,8 +370,7 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
 
         XSEG_LIST_FOR(link, &stream->uses)
         {
-            const struct xseg_record_stream *use =
-                XSEG_CONTAINER(link, struct xseg_record_stream, link);
+            const struct xseg_stream_use *use = XSEG_CONTAINER(link, struct xseg_stream_use, link);
 
             if (count < most)
                 waits[count++] = (struct wait){use->block->base, stream->handle};

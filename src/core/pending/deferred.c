@@ -57,7 +57,7 @@ static struct marks mark_block(struct xseg_context *context, const struct xseg_b
     bool all = mark_stream(context, xseg_arena_stream(block->extent->arena), &marks);
 
     /* A use outside the capture is real work, of which the graph knows nothing. */
-    for (const struct xseg_record_stream *use = block->uses; all && use != NULL; use = use->next)
+    for (const struct xseg_stream_use *use = block->uses; all && use != NULL; use = use->next)
         all = !use->outside && xseg_pending_is_current(use) &&
               mark_stream(context, use->stream, &marks);
     if (!all)
@@ -154,7 +154,7 @@ void xseg_deferred_unmark(struct xseg_pending *pending)
 /* End the uses of a block that were noted only in a capture. */
 static void drop_captured(struct xseg_arena *arena, struct xseg_block *block)
 {
-    struct xseg_record_stream **place = &block->uses, *use;
+    struct xseg_stream_use **place = &block->uses, *use;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->state == XSEG_BLOCK_PENDING_FREE);

@@ -46,7 +46,7 @@ void xseg_pending_put_event(struct xseg_pending *pending, xseg_event event)
 void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
                       struct xseg_known_stream *stream, bool captured)
 {
-    struct xseg_record_stream *use = block->uses;
+    struct xseg_stream_use *use = block->uses;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->extent->arena == arena && block->state == XSEG_BLOCK_ALLOCATED);
@@ -73,7 +73,7 @@ void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
  * thread's default stream cannot be named here: the legacy stream stands for it, since that waits
  * for all streams of that kind.
  */
-static xseg_status record_use(struct xseg_pending *pending, struct xseg_record_stream *use)
+static xseg_status record_use(struct xseg_pending *pending, struct xseg_stream_use *use)
 {
     bool can_name = true;
     xseg_status status = XSEG_OK;
@@ -91,7 +91,7 @@ static xseg_status record_use(struct xseg_pending *pending, struct xseg_record_s
 }
 
 /* Give back the event of a use. */
-static void put_event(struct xseg_pending *pending, const struct xseg_record_stream *use)
+static void put_event(struct xseg_pending *pending, const struct xseg_stream_use *use)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
     if (!use->is_shared)
@@ -101,12 +101,12 @@ static void put_event(struct xseg_pending *pending, const struct xseg_record_str
 /* Record an event for each use of a block; on failure the recorded ones are idle again. */
 static xseg_status record_all(struct xseg_pending *pending, struct xseg_block *block)
 {
-    for (struct xseg_record_stream *use = block->uses; use != NULL; use = use->next) {
+    for (struct xseg_stream_use *use = block->uses; use != NULL; use = use->next) {
         const xseg_status status = record_use(pending, use);
 
         if (status == XSEG_OK)
             continue;
-        for (struct xseg_record_stream *undo = block->uses; undo != use; undo = undo->next)
+        for (struct xseg_stream_use *undo = block->uses; undo != use; undo = undo->next)
             put_event(pending, undo);
         return status;
     }
@@ -148,7 +148,7 @@ static void note(struct xseg_arena *arena, const struct xseg_block *block,
 
 void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
 {
-    struct xseg_record_stream *use = block->uses, *next;
+    struct xseg_stream_use *use = block->uses, *next;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->extent->arena == arena);
@@ -161,9 +161,9 @@ void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
     xseg_arena_take_back(arena, block);
 }
 
-static void queue_all(struct xseg_pending *pending, struct xseg_record_stream *use)
+static void queue_all(struct xseg_pending *pending, struct xseg_stream_use *use)
 {
-    struct xseg_record_stream *next;
+    struct xseg_stream_use *next;
 
     for (; use != NULL; use = next) {
         next = use->next;
@@ -191,7 +191,7 @@ xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block 
     if (status != XSEG_OK)
         return status;
     block->waits = 0;
-    for (const struct xseg_record_stream *use = block->uses; use != NULL; use = use->next)
+    for (const struct xseg_stream_use *use = block->uses; use != NULL; use = use->next)
         block->waits++;
     XSEG_ASSERT(block->waits != 0);
     queue_all(pending, block->uses);
@@ -230,7 +230,7 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
 }
 
 /* End a use whose event is complete; with its last use a block becomes free. */
-static void finish(struct xseg_pending *pending, struct xseg_record_stream *use)
+static void finish(struct xseg_pending *pending, struct xseg_stream_use *use)
 {
     struct xseg_block *block = use->block;
     struct xseg_arena *arena = block->extent->arena;
@@ -259,7 +259,7 @@ static void finish(struct xseg_pending *pending, struct xseg_record_stream *use)
  * was not told of, it never completes.  Once the stream is out of the capture, a new event stands
  * behind the same work.
  */
-static bool record_again(struct xseg_pending *pending, struct xseg_record_stream *use)
+static bool record_again(struct xseg_pending *pending, struct xseg_stream_use *use)
 {
     xseg_event event;
 
@@ -273,12 +273,12 @@ static bool record_again(struct xseg_pending *pending, struct xseg_record_stream
     return true;
 }
 
-static inline struct xseg_record_stream *first_use(struct xseg_list *node)
+static inline struct xseg_stream_use *first_use(struct xseg_list *node)
 {
     XSEG_ASSERT(
         !xseg_list_is_empty(&XSEG_CONTAINER(node, struct xseg_known_stream, waiting)->uses));
     return XSEG_LIST_FIRST(&XSEG_CONTAINER(node, struct xseg_known_stream, waiting)->uses,
-                           struct xseg_record_stream, link);
+                           struct xseg_stream_use, link);
 }
 
 /*
@@ -291,7 +291,7 @@ static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pen
                                                         struct xseg_list *node,
                                                         enum xseg_driver_answer answer)
 {
-    struct xseg_record_stream *use = first_use(node);
+    struct xseg_stream_use *use = first_use(node);
     struct xseg_known_stream *stream = use->stream;
     struct xseg_list *next = node->next;
 
@@ -357,7 +357,7 @@ void xseg_pending_passed(struct xseg_pending *pending,
     xseg_pending_lock(pending);
     XSEG_LIST_FOR_SAFE(node, &stream->uses)
     {
-        finish(pending, XSEG_CONTAINER(node, struct xseg_record_stream, link));
+        finish(pending, XSEG_CONTAINER(node, struct xseg_stream_use, link));
     }
     XSEG_ASSERT(xseg_list_is_empty(&stream->uses));
     xseg_list_remove(&stream->waiting);
@@ -380,8 +380,8 @@ static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint
     {
         const struct xseg_known_stream *stream =
             XSEG_CONTAINER(node, struct xseg_known_stream, waiting);
-        struct xseg_record_stream *use =
-            XSEG_CONTAINER(stream->uses.prev, struct xseg_record_stream, link);
+        struct xseg_stream_use *use =
+            XSEG_CONTAINER(stream->uses.prev, struct xseg_stream_use, link);
 
         if (stream->rank < *rank)
             continue;

@@ -31,7 +31,7 @@
 #include "vmm/fence.h"
 
 /* Whether the entry of a use still stands for the same stream, there or not. */
-static inline bool xseg_pending_is_current(const struct xseg_record_stream *use)
+static inline bool xseg_pending_is_current(const struct xseg_stream_use *use)
 {
     return atomic_load_explicit(&use->stream->number, memory_order_acquire) == use->number;
 }

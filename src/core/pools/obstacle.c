@@ -26,7 +26,7 @@ static void mark_uses(const struct xseg_part *part)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(part->record != NULL);
-    for (const struct xseg_record_stream *use = part->record->uses; use != NULL; use = use->next)
+    for (const struct xseg_stream_use *use = part->record->uses; use != NULL; use = use->next)
         use->stream->is_asked = true;
 }
 
