@@ -38,7 +38,7 @@ struct xseg_budget_entry {
     int pid;             /* process ID in the namespace of the process; for information */
     const char *program; /* program name, arbitrary bytes; for information */
     bool
-        is_readable; /* false: the process is alive, but its data could not be read; all other members are 0 */
+        is_readable; /* false: the process is alive, but its data could not be read; only `slot` is set */
     const char *uuid;  /* UUID of the device without a prefix such as GPU-; NULL: no device */
     uint64_t taken;    /* physical memory of the process */
     uint64_t idle;     /* part of `taken` that can be released */
@@ -58,7 +58,7 @@ struct xseg_budget_entry {
  * @return XSEG_OK        also if visit ended the visits.
  *         XSEG_ERR_FILE  the file does not exist, cannot be read, or is not a budget file of this version.  Or it is
  *                        world-writable, has several links, or its file system lacks locks of open file descriptions.
- *         XSEG_ERR_BUSY  the file is empty: a process is initializing it; retry.
+ *         XSEG_ERR_BUSY  the file is not initialized.  Retry a few times: its creator may have ended.
  * Cost: no driver call.  About ten system calls, and three per process; 350 KiB of host memory during the call.
  */
 XSEG_API xseg_status xseg_budget_members(const char *name,

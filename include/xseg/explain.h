@@ -10,8 +10,8 @@
  *     }
  *     xseg_explain(allocator, NULL, print_reason, NULL, NULL);
  *
- * These functions change nothing: they move no memory, query no event and synchronize no stream.  Callbacks run without a
- * lock and may call the library; their argument describes a moment before the call.
+ * These functions change nothing: they move no memory, query no event and synchronize no stream.  Callbacks run without
+ * a lock and may call the library; their argument describes a moment before the call.
  */
 #ifndef XSEG_EXPLAIN_H
 #define XSEG_EXPLAIN_H
@@ -33,7 +33,8 @@ extern "C" {
  *
  * @return XSEG_OK          also if visit ended the walk.
  *         XSEG_ERR_DRIVER  the stream of the scope does not exist.
- * Cost: no driver call.  An arena's lock is held for 128 blocks at a time.
+ * Cost: no driver call.  Blocks are read in batches of 128, under a lock for which requests of the same pool and stream
+ *       wait.
  */
 XSEG_API xseg_status xseg_for_each_block(
     struct xseg_allocator *allocator, const struct xseg_scope *where,
@@ -101,8 +102,8 @@ struct xseg_explain_result {
 /**
  * Report why memory is not free.  Every reserved byte has one reason.
  *
- * No page of a device is mapped or unmapped while the device is examined, so the reasons add up to its reserved bytes.  Ages
- * are known while a decay key or share_budget is set, from the first decay pass on.
+ * No page of a device is mapped or unmapped while the device is examined, so the reasons add up to its reserved bytes.
+ * Ages are known while a decay key or share_budget is set, from the first decay pass on.
  *
  * @param where    scope; NULL: all memory.  A pool includes blocks of the default pool in its memory (use_on_oom).
  * @param visit    called for each reason, which is valid during the call; returns false to end the walk.  May be NULL.
@@ -111,8 +112,8 @@ struct xseg_explain_result {
  *
  * @return XSEG_OK          also if visit ended the walk.
  *         XSEG_ERR_DRIVER  the stream of the scope does not exist.
- * Cost: a stream query for each stream with idle memory, and cuMemGetInfo with device_free_min_mb.  O(blocks): the lock of each
- *       arena is held during its walk, and misses on the device wait.
+ * Cost: a stream query for each stream with idle memory, and cuMemGetInfo with device_free_min_mb.  O(blocks): the lock
+ *       of each arena is held during its walk, and misses on the device wait.
  */
 XSEG_API xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_scope *where,
                                   bool (*visit)(void *context, const struct xseg_reason *reason),

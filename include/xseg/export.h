@@ -13,16 +13,17 @@
  *     xseg_export_close(allocator, block); // The exporter, when no importer uses the memory.
  *
  * An export covers a run: the pages under one block.  An export token names the run; it is 64 bytes that travel by any
- * way.  xseg_import() resolves the token at a socket of the exporter, so both processes run as the same user on the same
- * host, in one network namespace.  An application that has a transport exchanges raw handles of the pages instead
+ * way.  xseg_import() resolves the token at a socket of the exporter, so both processes run as the same user on the
+ * same host, in one network namespace.  An application that has a transport exchanges raw handles of the pages instead
  * (xseg_export_handles(), xseg_import_handles()): file descriptors on one host, and fabric handles between hosts.
  *
  * Importers can read and write everything on the pages of the run, also other blocks.  Memory that must stay private
- * belongs in another pool.  The pages of a pool can be exported if the pool was created for that: `exportable` of struct
- * xseg_pool_options, or of the configuration, which includes the default pool.
+ * belongs in another pool.  The pages of a pool can be exported if the pool was created for that: `exportable` of
+ * struct xseg_pool_options, or of the configuration, which includes the default pool.
  *
  * Threads: any.  Errors: as in allocator.h.
- * Fork:    as in allocator.h.  A child keeps copies of the descriptors that are open during the fork: those of raw handles,
+ * Fork:    as in allocator.h.  A child keeps copies of the descriptors that are open during the fork: those of raw
+ * handles,
  *          and those of an importer that is being answered.  An open descriptor keeps the memory of its page allocated.
  */
 #ifndef XSEG_EXPORT_H
@@ -71,14 +72,14 @@ struct xseg_page_handle {
 /**
  * Export the pages under a live block, and write the token that names them.
  *
- * Each call needs one xseg_export_close().  Until then the pages are retained as by a pin: they are not unmapped, moved or
- * paused, also after the block is freed.  Importers of a freed block then access the block that reuses its memory.  Pages
- * that were ever exported are not moved to another pool.  After the last close the pages can be released to the driver;
- * importers keep the memory, and the device has less free memory until they close their imports.
+ * Each call needs one xseg_export_close().  Until then the pages are retained as by a pin: they are not unmapped, moved
+ * or paused, also after the block is freed.  Importers of a freed block then access the block that reuses its memory.
+ * Pages that were ever exported are not moved to another pool.  After the last close the pages can be released to the
+ * driver; importers keep the memory, and the device has less free memory until they close their imports.
  *
- * The first call for a device starts a thread, which runs until xseg_close() and handles no signals.  It answers importers
- * at an abstract Unix socket: it makes descriptors for the request and closes them.  xseg_close() waits up to 2 seconds
- * for an importer that is being answered.
+ * The first call for a device starts a thread, which runs until xseg_close() and handles no signals.  It answers
+ * importers at an abstract Unix socket: it makes descriptors for the request and closes them.  xseg_close() waits up to
+ * 2 seconds for an importer that is being answered.
  *
  * @param ptr     the start of a live block of an expandable segment, in an exportable pool.
  * @param token   receives the token.
@@ -100,9 +101,9 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_export(struct xseg_allocator *allocator
 /**
  * Export the pages under a live block, and make a raw handle for each page.
  *
- * Retains the pages as xseg_export() does, and needs one xseg_export_close(); starts no thread.  The caller owns the file
- * descriptors, which are closed on exec, and closes them as soon as they are sent: an open descriptor keeps the memory of
- * its page allocated.  A fabric handle does not: importers map the memory before the export is closed.
+ * Retains the pages as xseg_export() does, and needs one xseg_export_close(); starts no thread.  The caller owns the
+ * file descriptors, which are closed on exec, and closes them as soon as they are sent: an open descriptor keeps the
+ * memory of its page allocated.  A fabric handle does not: importers map the memory before the export is closed.
  *
  * @param ptr       as for xseg_export().
  * @param type      XSEG_HANDLE_FD; or XSEG_HANDLE_FABRIC, where the driver makes fabric handles (the first exportable
@@ -127,8 +128,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_export_handles(struct xseg_allocator *a
                                                         uint64_t *offset);
 
 /**
- * Close one export of an address, the oldest: once for each xseg_export() and xseg_export_handles().  The block may have
- * been freed.  Importers keep what they have mapped.  A token is valid until all exports of its run are closed.
+ * Close one export of an address, the oldest: once for each xseg_export() and xseg_export_handles().  The block may
+ * have been freed.  Importers keep what they have mapped.  A token is valid until all exports of its run are closed.
  *
  * @return XSEG_ERR_NOT_ALLOCATED  ptr is not exported.
  * Threads: any; waits for a growth or trim of the device.
@@ -137,19 +138,19 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_export_handles(struct xseg_allocator *a
 XSEG_API xseg_status xseg_export_close(struct xseg_allocator *allocator, void *ptr);
 
 /**
- * Map a run that another process exports, into a range of addresses of exactly its size.  The exporter may be the calling
- * process.
+ * Map a run that another process exports, into a range of addresses of exactly its size.  The exporter may be the
+ * calling process.
  *
- * Imported memory is not a block of this allocator: it is not in the statistics of blocks and of reserved bytes, only in
- * imported_bytes, and not in walks.
+ * Imported memory is not a block of this allocator: it is not in the statistics of blocks and of reserved bytes, only
+ * in imported_bytes, and not in walks.
  *
  * @param device  CUDA ordinal, in this process, of the device that has the memory.
  * @param token   as xseg_export() wrote it.
  * @param base    receives the address of the run; the block is at `base` plus the offset that xseg_export() returned.
  *
  * @return XSEG_ERR_ARGUMENT     the token is malformed or of another version; the memory is on another device.
- *         XSEG_ERR_FILE         the exporter does not answer within 10 seconds: it has ended, has closed its allocator, or runs as another
- *                               user or in another network namespace.  Or this process cannot
+ *         XSEG_ERR_FILE         the exporter does not answer within 10 seconds: it has ended, has closed its allocator,
+ *                               or runs as another user or in another network namespace.  Or this process cannot
  *                               open as many descriptors as there are pages (`ulimit -n`).
  *         XSEG_ERR_NOT_ALLOCATED     the exporter has closed the export.
  *         XSEG_ERR_UNSUPPORTED  the device has no virtual memory management.
@@ -166,13 +167,13 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_import(struct xseg_allocator *allocator
 /**
  * Map a run by the raw handles of its pages.  Otherwise as xseg_import().
  *
- * @param device   CUDA ordinal, in this process, of the device that has the memory; with XSEG_HANDLE_FABRIC, of the device
- *                 that uses it.
+ * @param device   CUDA ordinal, in this process, of the device that has the memory; with XSEG_HANDLE_FABRIC, of the
+ *                 device that uses it.
  * @param handles  in the order of their offsets, without gaps; the caller closes the descriptors afterwards.
  *
  * @return as xseg_import().
- *         XSEG_ERR_ARGUMENT  a size or an offset does not fit its neighbors or the device's granularity; a descriptor is
- *                            not open.
+ *         XSEG_ERR_ARGUMENT  a size or an offset does not fit its neighbors or the device's granularity; a descriptor
+ *                            is not open.
  *         XSEG_ERR_DRIVER    also: a handle is not one of device memory
  *         On an error nothing has changed.
  * Cost: as xseg_import(), without the exporter.
@@ -183,8 +184,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_import_handles(struct xseg_allocator *a
                                                         size_t count, void **base);
 
 /**
- * Unmap an imported run.  Does not wait for streams: synchronize the streams that used the memory first.  A mapping that
- * the driver does not remove is retried at the next trim.
+ * Unmap an imported run.  Does not wait for streams: synchronize the streams that used the memory first.  A mapping
+ * that the driver does not remove is retried at the next trim.
  *
  * @param base  as xseg_import() or xseg_import_handles() returned it.
  *

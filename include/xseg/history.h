@@ -14,7 +14,8 @@
  * Five configuration keys select what is recorded; xseg_config_set() changes them at run time:
  *
  *     history         nothing (default); state: time and stack of each live block; all: events as well.
- *     history_stacks  stacks: none (default); state: of live blocks; alloc: also of events that allocate; all: of all events.
+ *     history_stacks  none (default); state: stacks of live blocks; alloc: also of ALLOC, SEGMENT_ALLOC, SEGMENT_MAP,
+ *                     RESUME, ASK and OOM; all: of all events.
  *     history_events  number of events that are kept for each stream and pool, separately for small and large memory.
  *     history_skip    actions that are not recorded.
  *     block_user      False (default); True: the user value of each request (struct xseg_request).
@@ -51,9 +52,9 @@ enum xseg_history_action {
     XSEG_HISTORY_PAUSE, /* memory of a paused pool is unmapped; no RESUME follows if the pool is destroyed */
     XSEG_HISTORY_RESUME,     /* memory of a paused pool is mapped again */
     XSEG_HISTORY_ANNOTATION, /* xseg_history_annotate() */
-    XSEG_HISTORY_ASK,        /* a request waits for idle memory of other processes (share_budget) */
-    XSEG_HISTORY_GIVE,       /* the reason of a release: other processes demand the memory */
-    XSEG_HISTORY_ACTIONS     /* number of kinds; later versions have more */
+    XSEG_HISTORY_ASK, /* a request begins to wait for idle memory of other processes (share_budget) */
+    XSEG_HISTORY_GIVE,   /* the reason of a release: other processes demand the memory */
+    XSEG_HISTORY_ACTIONS /* number of kinds; later versions have more */
 };
 
 /** An event. */
@@ -68,10 +69,10 @@ struct xseg_history_entry {
     uint64_t bytes;     /* size; OOM: free memory of the device, a multiple of 512; ASK: demand */
     uint64_t requested; /* ALLOC, FREE_*, OOM: requested size; otherwise `bytes` */
     uint64_t time_ns;   /* of xseg_options.clock, or CLOCK_MONOTONIC */
-    uint32_t order;  /* increasing number of events of memory that moves between streams; 0: none */
-    uint32_t stack;  /* for xseg_history_stack(); 0: not recorded */
-    uint32_t frames; /* of the hook; 0: none */
-    int thread;      /* thread ID of the kernel */
+    uint32_t order; /* sequence number of an event of a segment or an annotation; 0: other events */
+    uint32_t stack; /* for xseg_history_stack(); 0: not recorded */
+    uint32_t frames;     /* of the hook; 0: none */
+    int thread;          /* thread ID of the kernel */
     const char *label;   /* label of the thread; ANNOTATION: its string; NULL: none */
     uint64_t pool_id[2]; /* id of the pool's options; {0, 0}: none */
     void
@@ -95,15 +96,16 @@ struct xseg_history_summary {
 /**
  * Visit the events of one or all devices, from the oldest to the newest.
  *
- * The events of a device are those of one moment.  Events that are replaced before they are copied count as lost.  Events of
- * memory that moves between streams are sorted by `order`, other events by time.  Labels are valid until the function returns.
+ * The events of a device are those of one moment.  Events that are replaced before they are copied count as lost.
+ * Events with an `order` are sorted by it, other events by time.  Labels are valid until the function returns.
  *
  * @param device   CUDA ordinal; -1: all open devices.
  * @param visit    called without a lock for each event, which is valid during the call; returns false to end the walk.
  * @param context  first argument of visit.
  * @param summary  receives the size of the history; may be NULL.
  *
- * Cost: no driver call.  Host memory of 64 bytes per event, 72 with block_user.  Locks the device and each arena briefly.
+ * Cost: no driver call.  Host memory of 64 bytes per event, 72 with block_user.  Locks the device, and the cache of
+ *       each stream, briefly.
  */
 XSEG_API xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
                                          bool (*visit)(void *context,
@@ -152,8 +154,9 @@ XSEG_API xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32
 /**
  * Get the method by which call stacks are recorded.
  *
- * The methods are "libunwind", "frame records" (aarch64) and "backtrace".  The last is that of the C library, which is about
- * 25 times slower; it is used if libunwind.so.8 (Debian: libunwind8) cannot be opened, and the log reports that once.
+ * The methods are "libunwind", "frame records" (aarch64) and "backtrace".  The last is that of the C library, which is
+ * about 25 times slower; it is used if libunwind.so.8 (Debian: libunwind8) cannot be opened, and the log reports that
+ * once.
  *
  * @param allocator  NULL: the method that any allocator of the process would use.
  *
@@ -180,12 +183,13 @@ struct xseg_history_hook {
 /**
  * Set the callbacks for frames of an interpreter.
  *
- * No callback may call the allocator.  The previous callbacks can still run in other threads after the return, so their code
- * must stay loaded.
+ * No callback may call the allocator.  The previous callbacks can still run in other threads after the return, so their
+ * code must stay loaded.
  *
- * `forget` receives the numbers that events and blocks still use.  It covers numbers that `gather` returned last before the
- * previous call of `forget`.  It runs without a lock, in one thread at a time: in xseg_history_clear(), after many stacks were
- * recorded, and when a new label or annotation finds the table of labels full.
+ * `forget` receives the numbers that events and blocks still use.  A number that is not among them can be discarded if
+ * `gather` has not returned it since the previous call of `forget`.  It runs without a lock, in one thread at a time:
+ * in xseg_history_clear(), after many stacks were recorded, and when a new label or annotation finds the table of
+ * labels full.
  *
  * @param hook  callbacks, copied; NULL: none.
  *
@@ -215,18 +219,18 @@ XSEG_API xseg_status xseg_history_annotate(struct xseg_allocator *allocator, int
  *     step();
  *     xseg_history_label(allocator, before, NULL);
  *
- * Each distinct string is stored once while it is in use: as the label of a thread, in an event or a block, or in `before`.
- * Unused strings are discarded when the table of labels is full, so a service can use one label per request.  While 16 MiB of
- * strings are in use (32 MiB during a walk or snapshot), a new string becomes "(other)".
+ * Each distinct string is stored once while it is in use: as the label of a thread, in an event or a block, or in
+ * `before`.  Unused strings are discarded when the table of labels is full, so a service can use one label per request.
+ * While 16 MiB of strings are in use (32 MiB during a walk or snapshot), a new string becomes "(other)".
  *
  * @param text    string, truncated to 119 bytes and copied; NULL: no label.
  * @param before  receives the previous label; may be NULL.  The string is valid until the thread ends, has received 32
- *                further labels, or sets this or an earlier label again with `before` NULL.
+ *                further labels, or passes this pointer or one received earlier as `text` with `before` NULL.
  *
  * @return XSEG_ERR_HOST_MEMORY  also: the thread is ending.
  *         An error leaves the label unchanged.
- * Cost: no driver call; one lookup under a lock that is held briefly.  If the table is full, O(events + blocks + labels), and
- *       the call waits for driver calls in progress.
+ * Cost: no driver call; one lookup under a lock that is held briefly.  If the table is full, O(events + blocks +
+ *       labels), and the call waits for driver calls in progress.
  */
 XSEG_API xseg_status xseg_history_label(struct xseg_allocator *allocator, const char *text,
                                         const char **before);

@@ -36,11 +36,13 @@ struct xseg_key {
 };
 
 /**
- * Parse a configuration as xseg_open() does, and visit all keys in the order of docs/options.md.  No allocator is opened.
+ * Parse a configuration as xseg_open() does, and visit all keys in the order of docs/options.md.  No allocator is
+ * opened.
  *
  * @param config   configuration string; NULL: the environment, as for xseg_open().
  * @param source   receives the source of the configuration as xseg_config_source(), a static string; may be NULL.
- * @param visit    called for each key, which is valid during the call; returns false to end the visits.  NULL: only parse.
+ * @param visit    called for each key, which is valid during the call; returns false to end the visits.  NULL: only
+ *                 parse.
  * @param context  first argument of visit.
  *
  * @return XSEG_OK          also if visit ended the visits.

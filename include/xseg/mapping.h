@@ -70,12 +70,13 @@ struct xseg_mapping {
 /**
  * Visit all mapped memory: each run of adjacent pages of one size and generation, and each classic segment.
  *
- * Libraries that register each physical page need this list (NVIDIA/nccl#1820, pytorch/pytorch#165419).  Memory of paused
- * pools is not mapped.  The result describes the state at the start of the call; to rely on it later, pin the pages or compare
- * generations.
+ * Libraries that register each physical page need this list (NVIDIA/nccl#1820, pytorch/pytorch#165419).  Memory of
+ * paused pools is not mapped.  The result describes the state at the start of the call; to rely on it later, pin the
+ * pages or compare generations.
  *
  * @param where    scope; NULL: all memory.
- * @param visit    called without a lock for each mapping, which is valid during the call; returns false to end the walk.
+ * @param visit    called without a lock for each mapping, which is valid during the call; returns false to end the
+ *                 walk.
  * @param context  first argument of visit.
  *
  * @return XSEG_OK          also if visit ended the walk.

@@ -6,13 +6,13 @@
  *     xseg_metrics(allocator, NULL, 0, &bytes);
  *     bytes += 4096; // Values grow between the two calls.
  *     char *text = malloc(bytes);
- *     if (text != NULL && xseg_metrics(allocator, text, bytes, NULL) == XSEG_OK)
+ *     if (text != NULL && xseg_metrics(allocator, text, bytes, NULL) == XSEG_OK && text[0] != '\0')
  *         send_response(XSEG_METRICS_CONTENT_TYPE, text); // Serves the request of a Prometheus server.
  *     free(text);
  *
- * Metrics are read without locks of the fast path and without driver calls.  Concurrent changes may be reported as of slightly
- * different moments.  Only open devices have metrics.  The 128 oldest private pools of a device have their own metrics; the
- * others share one row.
+ * Metrics are read without locks of the fast path and without driver calls.  Concurrent changes may be reported as of
+ * slightly different moments.  Only open devices have metrics.  The 128 oldest private pools of a device have their own
+ * metrics; the others share one row.
  */
 #ifndef XSEG_METRICS_H
 #define XSEG_METRICS_H
@@ -34,7 +34,8 @@ extern "C" {
  * @param needed  receives the size of the whole text in bytes, including the terminator; may be NULL.
  *
  * @return XSEG_OK  also if the text does not fit.
- * Cost: no driver call; O(pools x streams).  Host memory of about 300 bytes per listed pool during the call.
+ * Cost: no driver call; O(pools x streams).  Locks the registrations briefly once memory was registered.  Host memory
+ *       of about 300 bytes per listed pool during the call.
  */
 XSEG_API xseg_status xseg_metrics(struct xseg_allocator *allocator, char *text, size_t bytes,
                                   size_t *needed);
@@ -42,8 +43,8 @@ XSEG_API xseg_status xseg_metrics(struct xseg_allocator *allocator, char *text, 
 /**
  * Write the metrics of an allocator to a file, for the textfile collector of Prometheus's node exporter.
  *
- * The text is written to a temporary file in the same directory, whose name ends in ".part" and which then replaces the file
- * atomically.  Devices, pipes and /dev/stdout are written directly.
+ * The text is written to a temporary file in the same directory, whose name ends in ".part" and which then replaces the
+ * file atomically.  Devices, pipes and /dev/stdout are written directly.
  *
  * @param path  path of the file; the collector reads files whose names end in ".prom".
  *

@@ -11,9 +11,9 @@
  *     observer.on_low_memory = shrink_cache; // Runs before a request fails.
  *     xseg_observer_add(allocator, &observer, &id);
  *
- * Callbacks run without a lock of the library, in the thread whose call caused them (except `on_trace`), and several threads can
- * be in one callback.  A callback may call the library unless its comment says otherwise.  Requests from a callback are served
- * as usual but cause no callbacks, except `on_unmap` and `on_map`.
+ * Callbacks run without a lock of the library, in the thread whose call caused them (except `on_trace`), and several
+ * threads can be in one callback.  A callback may call the library unless its comment says otherwise.  Requests from a
+ * callback are served as usual, but do not cause `on_low_memory`, `on_out_of_memory` and `on_rejected`.
  */
 #ifndef XSEG_OBSERVE_H
 #define XSEG_OBSERVE_H
@@ -38,8 +38,7 @@ struct xseg_oom_info {
     uint64_t free_bytes;    /* free memory of the device; 0: unknown */
     const char *text;       /* error message, for on_low_memory as far as known */
     uint64_t block_bytes;   /* rounded size of the block */
-    uint64_t
-        segment_bytes; /* size of the classic segment that the request needs, as in PyTorch's message */
+    uint64_t segment_bytes; /* size of a new classic segment, also if segments are expandable */
 };
 
 /** Kind of a trace entry, as in PyTorch. */
@@ -54,7 +53,7 @@ enum xseg_trace_action {
     XSEG_TRACE_OOM             /* a request fails (num_ooms) */
 };
 
-/** An event.  Valid during the call. */
+/** An event.  Valid during the callback. */
 struct xseg_trace_entry {
     size_t struct_size; /* sizeof(struct xseg_trace_entry) of the library */
     enum xseg_trace_action action;
@@ -69,8 +68,8 @@ struct xseg_trace_entry {
 struct xseg_observer {
     size_t struct_size; /* sizeof(struct xseg_observer) */
     void *context;      /* first argument of each callback */
-    /* A request fits neither in the cache nor in free memory of the device.  The callback frees memory and returns true to retry the
-     * request, at most XSEG_ASKS_MOST times per request. */
+    /* A request is served neither by the cache nor, within the limits, by the driver.  The callback frees memory and
+     * returns true to retry the request, at most XSEG_ASKS_MOST times per request. */
     bool (*on_low_memory)(void *context, const struct xseg_oom_info *shortage);
     /* A request failed (num_ooms). */
     void (*on_out_of_memory)(void *context, const struct xseg_oom_info *shortage);
@@ -110,7 +109,8 @@ XSEG_API xseg_status xseg_observer_add(struct xseg_allocator *allocator,
  * Remove an observer.  No callback of it runs after the return.
  *
  * @return XSEG_ERR_ARGUMENT  no observer has this ID.
- *         XSEG_ERR_BUSY      the call is from a callback of the observer, or from another callback while the observer runs.
+ *         XSEG_ERR_BUSY      the call is from a callback of the observer, or from another callback while the observer
+ *                            runs.
  * Threads: any; waits for callbacks of the observer in other threads.
  * Cost: no driver call.
  */

@@ -8,11 +8,12 @@
  *         xseg_alloc_with(allocator, &request, &weights) != XSEG_OK) // Served from memory of the pool.
  *         return 1;
  *     xseg_pool_pause(request.pool, XSEG_KEEP_HOST, NULL); // Releases the physical memory; the addresses stay.
- *     xseg_pool_resume(request.pool);                      // Maps memory at the same addresses and copies the contents.
- *     xseg_pool_release(request.pool);                     // Blocks of the pool stay valid until they are freed.
+ *     xseg_pool_resume(request.pool);  // Maps memory at the same addresses and copies the contents.
+ *     xseg_pool_release(request.pool); // Blocks of the pool stay valid until they are freed.
  *
- * Memory of a private pool serves no request of another pool and is not reclaimed while the pool is retained.  A pool is of
- * one device and has its own small and large segments for each stream.  docs/pools.md describes the options in combination.
+ * Memory of a private pool serves no request of another pool, except with use_on_oom.  While the pool is retained, its
+ * memory is released only by a call that names the pool (xseg_trim(), xseg_pool_pause()).  A pool is of one device and
+ * has its own small and large segments for each stream.  docs/pools.md describes the options in combination.
  */
 #ifndef XSEG_POOL_H
 #define XSEG_POOL_H
@@ -26,8 +27,8 @@ extern "C" {
 /**
  * Memory functions of a pool, in place of the driver.
  *
- * The functions must not call the library.  They are called without a lock of the hot path, and in relaxed capture mode, so
- * they may allocate and free during a capture.
+ * The functions must not call the library.  They are called without a lock of the hot path, and in relaxed capture
+ * mode, so they may allocate and free during a capture.
  *
  * alloc: returns `bytes` of device memory, 512-byte aligned and usable by work on `stream` immediately, or NULL.
  * free:  releases memory of alloc, which no work uses.
@@ -66,9 +67,9 @@ struct xseg_pool_options {
 /**
  * Create a private pool.  The caller retains it once.
  *
- * use_on_oom: a block of the default pool that uses memory of this pool has the pool as `lender` (struct xseg_block_info).
- * The pool cannot be paused while such a block is live.  A pool that took part in a capture serves only its own requests,
- * since graphs may write to its cached memory.
+ * use_on_oom: a block of the default pool that uses memory of this pool has the pool as `lender` (struct
+ * xseg_block_info).  The pool cannot be paused while such a block is live.  A pool that took part in a capture serves
+ * only its own requests, since graphs may write to its cached memory.
  *
  * memory: a pool with memory functions has classic segments, and cannot be exportable, rdma or single_page.
  *
@@ -88,16 +89,16 @@ struct xseg_pool_options {
  * @param out      receives the pool; release it with xseg_pool_release().
  *
  * @return XSEG_ERR_UNSUPPORTED  the pool is exportable, but the driver cannot create or export such memory.
- * Cost: no driver call once the device is open.  The first exportable pool of a device creates, exports and releases one page
- *       as a probe, and again for fabric handles.
+ * Cost: no driver call once the device is open.  The first exportable pool of a device creates, exports and releases
+ *       one page as a probe, and again for fabric handles.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
                                                      const struct xseg_pool_options *options,
                                                      struct xseg_pool **out);
 
 /**
- * Allocate at a given address, in cached memory of a pool and a stream (PyTorch's allocateWithAddress; docs/differences.md
- * describes how the statistics differ).  No memory is mapped or moved.
+ * Allocate at a given address, in cached memory of a pool and a stream (PyTorch's allocateWithAddress;
+ * docs/differences.md describes how the statistics differ).  No memory is mapped or moved.
  *
  * @param bytes    size, rounded as by xseg_alloc(); up to 1 MiB in small segments, else in large ones.  0 returns NULL.
  * @param stream   stream of the cached memory.
@@ -121,8 +122,9 @@ enum xseg_pool_setting { XSEG_POOL_NO_SPLIT, XSEG_POOL_USE_ON_OOM, XSEG_POOL_SIN
 /**
  * Set an option of a pool: no_split and use_on_oom at any time, single_page before the first allocation.
  *
- * no_split applies to later requests; existing blocks keep their size.  After use_on_oom is cleared, the default pool takes no
- * more memory of the pool; blocks that use it stay valid.  A concurrent request can still use the previous value.
+ * no_split applies to later requests; existing blocks keep their size.  After use_on_oom is cleared, the default pool
+ * takes no more memory of the pool; blocks that use it stay valid.  A concurrent request can still use the previous
+ * value.
  *
  * @return XSEG_ERR_BUSY      single_page of a pool that has served a request.
  *         XSEG_ERR_ARGUMENT  also: the pool has been released, or single_page of a pool with memory functions.
@@ -141,15 +143,16 @@ XSEG_API xseg_status xseg_pool_retain(struct xseg_pool *pool);
 /**
  * Decrement the reference count of a pool.
  *
- * After the last release the pool serves no requests.  Its live blocks stay valid and are freed as usual.  Its cached memory
- * is released by the next trim or under memory pressure; until then xseg_for_each_block(), xseg_explain() and xseg_for_each_mapping() return
- * the pool.  The pool is destroyed when its last memory is released.
+ * After the last release the pool serves no requests.  Its live blocks stay valid and are freed as usual.  Its cached
+ * memory is released by the next trim or under memory pressure; until then xseg_for_each_block(), xseg_explain() and
+ * xseg_for_each_mapping() return the pool.  The pool is destroyed when its last memory is released.
  *
- * The last release invalidates the handle, unless the pool has an `on_destroy` callback.  With a callback the handle is valid for
- * queries and trims until the callback has returned.  The use of an invalid handle is undefined; it is reported as
- * XSEG_ERR_ARGUMENT only while the pool has memory.
+ * The last release invalidates the handle, unless the pool has an `on_destroy` callback.  With a callback the handle is
+ * valid for queries and trims until the callback has returned.  The use of an invalid handle is undefined; it is
+ * reported as XSEG_ERR_ARGUMENT only while the pool has memory.
  *
- * The callback runs without a lock and may call the allocator.  It runs once, in one of these calls of any thread.
+ * The callback runs without a lock and may call the allocator; `last` is valid during the call.  It runs once, in one
+ * of these calls, which may be of any thread.
  *   - The last release, if the pool has no memory and no capture is active, or the end of the last route or capture.
  *   - Otherwise the trim that releases the last memory of the pool.
  *   - If decay or memory pressure releases this memory: a later trim, release of a pool or miss on the device.
@@ -165,11 +168,11 @@ XSEG_API xseg_status xseg_pool_release(struct xseg_pool *pool);
 /**
  * Direct requests to a pool until xseg_route_end().
  *
- * The pool serves requests on its device that name no pool and that the predicate accepts.  If several routes and captures
- * accept a request, the one that began last applies.  The library retains the pool.
+ * The pool serves requests on its device that name no pool and that the predicate accepts.  If several routes and
+ * captures accept a request, the one that began last applies.  The library retains the pool.
  *
- * @param accepts  predicate, called by the allocating thread with the stream of the request, without a lock.  It must not call
- *                 the library.  NULL accepts all requests.
+ * @param accepts  predicate, called by the allocating thread with the stream of the request, without a lock.  It must
+ *                 not call the library.  NULL accepts all requests.
  * @param context  first argument of the predicate.
  *
  * @return XSEG_ERR_BUSY      the pool is already the target of a route or capture.
@@ -199,8 +202,8 @@ struct xseg_checkpoint;
  *
  * @param out  receives the checkpoint; destroy it with xseg_checkpoint_destroy().
  *
- * @return XSEG_ERR_BUSY      the pool has pending blocks, a capture is active, or another call has claimed a granule of a
- *                            range of the pool.
+ * @return XSEG_ERR_BUSY      the pool has pending blocks, a capture is active, or another call has claimed a granule of
+ *                            a range of the pool.
  *         XSEG_ERR_ARGUMENT  also: the pool has been released.
  * Cost: queries of pending events as in xseg_alloc(); O(granules of the pool's ranges).  Host memory: 32 bytes per live
  *       block, 16 bytes per run of committed granules.
@@ -215,27 +218,30 @@ XSEG_API void xseg_checkpoint_destroy(struct xseg_checkpoint *checkpoint);
  * Restore a pool to a checkpoint.
  *
  * Blocks that are live now are freed.  Blocks that were live at the checkpoint are live again, with their addresses and
- * requested sizes; their contents are undefined.  Memory that the pool has grown by since then stays cached.  Blocks of the
- * default pool in memory of this pool (use_on_oom) are not affected.
+ * requested sizes; their contents are undefined.  Memory that the pool has grown by since then stays cached.  Blocks of
+ * the default pool in memory of this pool (use_on_oom) are not affected.
  *
- * Granules of ranges of the pool are committed exactly if they were committed at the checkpoint.  Other committed granules,
- * also of ranges that were reserved since then, are decommitted in the order of the default stream, so make that stream wait
- * for all streams that use them.  Granules that were decommitted since then are recommitted with their contents.  They must
- * still have their memory (see xseg_range_hold()), and be decommitted on the default stream or on a stream that has completed.
+ * Granules of ranges of the pool are committed exactly if they were committed at the checkpoint.  Other committed
+ * granules, also of ranges that were reserved since then, are decommitted in the order of the default stream, so make
+ * that stream wait for all streams that use them.  Granules that were decommitted since then are recommitted with their
+ * contents.  They must still have their memory (see xseg_range_hold()), and must have been decommitted on the default
+ * stream, or on a stream whose work has completed.
  *
- * @param moved    called without a lock for each block that was freed (true), then for each block that is live again (false).
- *                 A block that is live in both states is reported twice.  Ranges are not reported.  May be NULL.
+ * @param moved    called without a lock for each block that was freed (true), then for each block that is live again
+ *                 (false).  A block that is live in both states is reported twice.  Ranges are not reported.  May be
+ *                 NULL.
  * @param context  first argument of `moved`.
  *
- * @return XSEG_ERR_BUSY      live blocks have uses, the pool has pending blocks, or a capture is active.  Or memory of the
- *                            checkpoint is unmapped, in use by the default pool, or part of an alias (xseg_range_alias());
- *                            a granule waits for another stream; another call has claimed a granule.
+ * @return XSEG_ERR_BUSY      live blocks have uses, the pool has pending blocks, or a capture is active.  Or memory of
+ *                            the checkpoint is unmapped, in use by the default pool, or part of an alias
+ *                            (xseg_range_alias()); a granule waits for another stream; another call has claimed a
+ *                            granule.
  *         XSEG_ERR_PAUSED    the pool is paused.
  *         XSEG_ERR_ARGUMENT  also: the checkpoint is of another pool, or the pool has been released.
  *         An error leaves the pool unchanged.
  * Threads: no other call may use the pool concurrently.
- * Cost: no driver call for blocks.  For ranges O(granules), an event record for each decommitted run, and event queries for
- *       the streams of decommitted granules.
+ * Cost: no driver call for blocks.  For ranges O(granules), an event record for each decommitted run, and event queries
+ *       for the streams of decommitted granules.
  */
 XSEG_API xseg_status xseg_pool_restore(struct xseg_pool *pool,
                                        const struct xseg_checkpoint *checkpoint,
@@ -266,9 +272,9 @@ enum xseg_keep {
 /**
  * Pause a pool: release its physical memory and keep its addresses and blocks.
  *
- * All mapped memory of the pool is released, and the contents of all of it are kept, since graphs may use cached memory.  CUDA
- * graphs that use the pool are valid again after xseg_pool_resume().  Synchronize all streams that used the pool before the
- * call.  While the pool is paused:
+ * All mapped memory of the pool is released, and the contents of all of it are kept, since graphs may use cached
+ * memory.  CUDA graphs that use the pool are valid again after xseg_pool_resume().  Synchronize all streams that used
+ * the pool before the call.  While the pool is paused:
  *   - Work that accesses its memory faults.
  *   - Requests that name the pool, or are directed to it, return XSEG_ERR_PAUSED.
  *   - Blocks can be freed, used and queried, without driver calls.
@@ -276,24 +282,28 @@ enum xseg_keep {
  *   - It can be released.  If it has no blocks then, the contents are discarded by the next trim, or by xseg_close().
  *
  * @param keep  destination of the contents.
- * @param file  with XSEG_KEEP_FILE the path of a new file, created with mode 0600; otherwise NULL.  xseg_pool_resume() removes
- *              the file from its directory, also after chdir() or a rename of the directory, unless another file has taken its
- *              name.  Two descriptors stay open until then.
+ * @param file  with XSEG_KEEP_FILE the path of a new file in a directory with space for the contents, created with mode
+ *              0600; otherwise NULL.  xseg_pool_resume() removes
+ *              the file from its directory, also after chdir() or a rename of the directory, unless another file has
+ *              taken its name.  Two descriptors stay open until then.
  *
- * @return XSEG_ERR_BUSY         the memory is in use, and the message has the reason.  A stream that used a live block has
- *                               queued work, or blocks are pending.  Decommitted granules wait for a stream or are held.  A
- *                               page is pinned or exported.  A block of the default pool is in memory of the pool.  Another
- *                               thread allocates from the pool or runs a registration callback for its memory.  A capture is
+ * @return XSEG_ERR_BUSY         the memory is in use, and the message has the reason.  A stream of the pool, or a
+ *                               stream that xseg_record_stream() named for a live block, has queued work.  Blocks are
+ *                               pending.  Decommitted granules wait for a stream or are held.  A page is pinned or
+ *                               exported.  A block of the default pool is in memory of the pool.  Another thread
+ *                               allocates from the pool or runs a registration callback for its memory.  A capture is
  *                               active.
  *         XSEG_ERR_PAUSED       the pool is already paused.
- *         XSEG_ERR_UNSUPPORTED  the pool has classic segments; create it with expandable_segments:True.
+ *         XSEG_ERR_UNSUPPORTED  the pool has classic segments.  Allocate its blocks with expandable_segments:True, and
+ *                               create it without memory functions.
  *         XSEG_ERR_ARGUMENT     also: the pool has been released, or keep and file do not match.
  *         XSEG_ERR_HOST_MEMORY, XSEG_ERR_FILE  the contents cannot be stored.
- *         An error leaves the pool unchanged.  If the driver also rejects the rollback, the pool is paused, and the message
- *         says so; xseg_pool_resume() restores memory and contents in that case.
+ *         An error leaves the pool unchanged.  If the driver also rejects the rollback, the pool is paused, and the
+ *         message says so; xseg_pool_resume() restores memory and contents in that case.
  * Threads: any; waits for a growth or trim of the device.
- * Cost: a query for each stream; one unmap per contiguous run, one release per page.  XSEG_KEEP_HOST: one cuMemHostAlloc per
- *       GiB and one copy per run.  XSEG_KEEP_FILE: one copy and one synchronize per 64 MiB.  Waits for the copies.
+ * Cost: a query for each stream; one unmap per contiguous run, one release per page.  XSEG_KEEP_HOST: one
+ *       cuMemHostAlloc per GiB and one copy per run.  XSEG_KEEP_FILE: one copy and one synchronize per 64 MiB.  Waits
+ *       for the copies.
  */
 XSEG_API xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep, const char *file);
 

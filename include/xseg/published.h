@@ -12,11 +12,11 @@
  *
  * Of the open devices, the XSEG_PUBLISHED_DEVICES with the lowest ordinals are published; further ones are left out.
  *
- * The rows of a device's pools are in this order: the default pool; guarded blocks, if there were any; private pools, the
- * oldest first; the others; memory of released pools.  A device has XSEG_PUBLISHED_POOLS / device_count rows at
+ * The rows of a device's pools are in this order: the default pool; guarded blocks, if there were any; private pools,
+ * the oldest first; the others; memory of released pools.  A device has XSEG_PUBLISHED_POOLS / device_count rows at
  * most, of which four are kept for the kinds that have one row each.  Private pools beyond the rest, which are the
- * youngest, share the row of the others.  So no pool is missing from the sums, and metrics (xseg/metrics.h) say the same
- * of each.
+ * youngest, share the row of the others.  So no pool is missing from the sums, and metrics (xseg/metrics.h) say the
+ * same of each.
  *
  * A reader takes nothing for granted: any process may have a file of that name, and a child that was forked has that of
  * its parent.  The process that publishes is known by two members.  `pid` is its number in its own innermost namespace;

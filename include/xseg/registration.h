@@ -13,11 +13,12 @@
  * NCCL, UCX and verbs record the physical memory of an address when they register it.  Two interfaces keep such a
  * registration valid:
  *   - xseg_dmabuf() returns a file descriptor of the memory (ibv_reg_dmabuf_mr()), and can pin the memory.
- *   - xseg_register() calls `enter` for each run of memory in a range of addresses, also for memory that is mapped later, and
- *     `leave` before the memory is unmapped.
+ *   - xseg_register() calls `enter` for each run of memory in a range of addresses, also for memory that is mapped
+ *     later, and `leave` before the memory is unmapped.
  *
- * Network adapters access only pages that were created for that: `rdma` of the configuration or of struct xseg_pool_options.
- * Classic segments are always accessible.  Libraries that need one physical page per block need `single_page`.
+ * Network adapters access only pages that were created for that: `rdma` of the configuration or of struct
+ * xseg_pool_options.  Classic segments are always accessible.  Libraries that need one physical page per block need
+ * `single_page`.
  */
 #ifndef XSEG_REGISTRATION_H
 #define XSEG_REGISTRATION_H
@@ -39,8 +40,8 @@ enum xseg_dmabuf_flags {
 /**
  * Get a dma-buf descriptor of a range of memory, for ibv_reg_dmabuf_mr() and similar functions.
  *
- * The descriptor covers whole host pages, so it also exposes memory next to the range.  It refers to the memory that is mapped
- * now: without XSEG_DMABUF_PIN a new descriptor is needed after the mapping has changed (mapping.h).
+ * The descriptor covers whole host pages, so it also exposes memory next to the range.  It refers to the memory that is
+ * mapped now: without XSEG_DMABUF_PIN a new descriptor is needed after the mapping has changed (mapping.h).
  *
  * @param address  start of the range: mapped bytes of one segment, live or not.
  * @param bytes    size of the range, not 0.
@@ -50,7 +51,9 @@ enum xseg_dmabuf_flags {
  * @param offset   receives the offset of the range in the descriptor, in bytes.
  *
  * @return XSEG_ERR_NOT_ALLOCATED     a part of the range is not mapped; the message has its address.
- *         XSEG_ERR_UNSUPPORTED  a page was created without `rdma`, or the driver has no dma-buf support.
+ *         XSEG_ERR_UNSUPPORTED  a page was created without `rdma`; or the driver has no dma-buf support, does not
+ *                               support XSEG_DMABUF_PCIE, or makes descriptors of single pages only: then call once per
+ *                               page (`page_bytes` of xseg_for_each_mapping()).
  *         XSEG_ERR_PAUSED       the pool is paused.
  *         XSEG_ERR_BUSY         XSEG_DMABUF_PIN: another call has claimed the memory, or a page has 2^32 - 1 pins.
  *         XSEG_ERR_DRIVER       also: too many open descriptors; see `ulimit -n`.
@@ -66,7 +69,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_dmabuf(struct xseg_allocator *allocator
 /**
  * Close a descriptor of xseg_dmabuf() with XSEG_DMABUF_PIN, and release its pin.
  *
- * If such a descriptor is closed by close(), its pin is released when its number is reused by another pinned descriptor.
+ * If such a descriptor is closed by close(), its pin is released when its number is reused by another pinned
+ * descriptor.
  *
  * @return XSEG_ERR_ARGUMENT  fd is not a pinned descriptor of the allocator.
  * Threads: any; waits for a growth or trim of the device.
@@ -85,11 +89,12 @@ struct xseg_registered {
     void *handle; /* set by `enter` for `leave`; initially NULL */
 };
 
-/** Callbacks of a registration.  Initialize with XSEG_REGISTRAR_INIT. */
+/** Callbacks of a registration, both required.  Initialize with XSEG_REGISTRAR_INIT. */
 struct xseg_registrar {
     size_t struct_size; /* sizeof(struct xseg_registrar) */
     void *context;      /* first argument of each callback */
-    /* Registers a run before it serves a request.  Returns false if it is not registered: `leave` is not called then. */
+    /* Registers a run: in xseg_register() for memory that is mapped, later for memory that is mapped or resumed, before
+     * it serves a request.  Returns false if the run is not registered: `leave` is not called for it. */
     bool (*enter)(void *context, struct xseg_registered *run);
     /* Deregisters a run before some of it is unmapped; no work is queued on that part.  The rest enters again. */
     void (*leave)(void *context, const struct xseg_registered *run);
@@ -102,13 +107,14 @@ struct xseg_registrar {
 /**
  * Register a range of addresses.  The callbacks follow its memory.
  *
- * Callbacks run without a lock, in the thread whose call caused them, and never wait for each other.  For one run at most one
- * callback runs at a time; several threads can run callbacks for different runs.  A callback may call the library; calls that
- * name claimed memory return XSEG_ERR_BUSY.  Other threads do not unmap a run during a callback for it, but retry later.
+ * Callbacks run without a lock, in the thread whose call caused them, and never wait for each other.  For one run at
+ * most one callback runs at a time; several threads can run callbacks for different runs.  A callback may call the
+ * library; calls that name claimed memory return XSEG_ERR_BUSY.  Other threads do not unmap a run during a callback for
+ * it, but retry later.
  *
- * Ranges can overlap and can be registered repeatedly; each registration has its own ID and callbacks.  A registration keeps
- * the addresses of its range reserved, but memory only with `pin`.  When a classic segment is released, its registrations stay
- * without memory.  xseg_close() returns XSEG_ERR_BUSY while a registration exists.
+ * Ranges can overlap and can be registered repeatedly; each registration has its own ID and callbacks.  A registration
+ * keeps the addresses of its range reserved, but memory only with `pin`.  When a classic segment is released, its
+ * registrations stay without memory.  xseg_close() returns XSEG_ERR_BUSY while a registration exists.
  *
  * @param address    start of the range: bytes of one segment, some of them mapped.
  * @param bytes      size of the range, not 0.
@@ -133,8 +139,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_register(struct xseg_allocator *allocat
  * End a registration: `leave` is called for its memory.  No callback runs after the return.
  *
  * @return XSEG_ERR_ARGUMENT  no registration has this ID.
- *         XSEG_ERR_BUSY      the call is from a callback of the registration, from another callback while a callback of the
- *                            registration runs, or precedes the return of xseg_register().
+ *         XSEG_ERR_BUSY      the call is from a callback of the registration, from another callback while a callback of
+ *                            the registration runs, or precedes the return of xseg_register().
  * Threads: any; waits for callbacks of the registration in other threads.
  * Cost: no driver call; O(log n) in the number of registrations.
  */

@@ -8,31 +8,33 @@
  *         return 1;
  *     xseg_sim_fail("cuMemCreate", 2, 2); // The second call returns CUDA_ERROR_OUT_OF_MEMORY.
  *
- * The simulator implements the CUDA driver's binary interface without a GPU.  A program loads it as the driver (XSEG_DRIVER,
- * or struct xseg_options), or links it to call these functions.  A process has one simulated machine.
+ * The simulator implements the CUDA driver's binary interface without a GPU.  A program loads it as the driver
+ * (XSEG_DRIVER, or struct xseg_options), or links it to call these functions.  A process has one simulated machine.
  *
- * Addresses: reservations and allocations have increasing addresses, aligned to 2 MiB, so runs are repeatable and a stale
- * address is never valid again.  Freed addresses are reused only after all 128 TiB have been used.
+ * Addresses: by default reservations and allocations have increasing addresses, aligned to 2 MiB, so runs are
+ * repeatable.  Freed addresses are reused only after all 128 TiB have been used, except in shuffled order.  With real
+ * bytes, addresses at which the process has other mappings are skipped.
  *
- * Time: a virtual clock.  Each driver call advances it by the cost of the preset; no thread sleeps.  Costs are modeled.  With a
- * tail seed the median cost stays, one call in a hundred costs more than 1.4 times the median, and one in a thousand 5 to 80
- * times.
+ * Time: a virtual clock.  Each driver call advances it by the cost of the preset; no thread sleeps.  Costs are modeled.
+ * With a tail seed the median cost stays, one call in a hundred costs more than 1.4 times the median, and one in a
+ * thousand 5 to 80 times.
  *
- * Strict mode: undefined behavior of a real driver ends the process with a report on standard error.  The report contains the
- * error, the call, the origin and the users of the memory.  Undefined are the unmap or free of memory that queued work
- * accesses or that is registered, accesses to memory without a mapping or access rights, and uses of destroyed streams and
- * events.  Errors that a driver detects are returned as its error codes.
+ * Strict mode: undefined behavior of a real driver ends the process with a report on standard error.  The report
+ * contains the error, the call, the origin and the users of the memory.  Undefined are the unmap or free of memory that
+ * queued work accesses or that is registered, accesses to memory without a mapping or access rights, and uses of
+ * destroyed streams and events.  Errors that a driver detects are returned as its error codes.
  *
  * Work: queued work completes when the virtual clock reaches its end, or when the host waits for it.
  *
- * Bytes: memory has no contents by default.  With real bytes each device has one sparse memory file, which is mapped at the
- * reserved addresses.  Copies and fills move bytes, and the program can access device memory directly.
+ * Bytes: memory has no contents by default.  With real bytes each device has one sparse memory file, which is mapped at
+ * the reserved addresses.  Copies and fills move bytes.  The program can access device memory directly where a device
+ * has access rights; elsewhere it faults.
  *
- * Sharing: processes that name the same machine share the memory of its devices.  The first process selects the number and
- * size of the devices.  The functions below apply to the calling process.
+ * Sharing: processes that name the same machine share the memory of its devices.  The first process selects the number
+ * and size of the devices.  The functions below apply to the calling process.
  *
- * Environment: the variables are read by the first driver call or xseg_sim function.  An invalid value is reported on standard
- * error and ignored:
+ * Environment: the variables are read by the first driver call or xseg_sim function.  An invalid value is reported on
+ * standard error and ignored:
  *   XSEG_SIM_DEVICES=N          number of devices (1)
  *   XSEG_SIM_MEMORY_MB=N        memory of each device, an even number (81920)
  *   XSEG_SIM_ADDRESSES_MB=N     VA that can be reserved (134217728, 128 TiB)
@@ -90,7 +92,7 @@ enum xseg_sim_address_order {
     XSEG_SIM_ADDRESSES_SHUFFLED /* pseudo-random, the same in each run */
 };
 
-/** Settings of the simulated machine.  Initialize with XSEG_SIM_SETTINGS_INIT; zero selects the default of each member. */
+/** Settings of the simulated machine.  Initialize with XSEG_SIM_SETTINGS_INIT; zero selects each default. */
 struct xseg_sim_settings {
     size_t struct_size;      /* sizeof(struct xseg_sim_settings) */
     unsigned devices;        /* number of devices; 0: 1 */
@@ -120,8 +122,9 @@ struct xseg_sim_settings {
  *
  * @param settings  NULL: the settings of the environment.
  *
- * @return XSEG_ERR_ARGUMENT  unknown size or preset, invalid cost file, more than 64 devices, memory_bytes not a multiple of
- *                            2 MiB, inaccessible shared machine, or invalid environment.  The machine is unchanged.
+ * @return XSEG_ERR_ARGUMENT  unknown size or preset, invalid cost file, more than 64 devices, memory_bytes not a
+ *                            multiple of 2 MiB, inaccessible shared machine, or invalid environment.  The machine is
+ *                            unchanged.
  */
 XSEG_API xseg_status xseg_sim_reset(const struct xseg_sim_settings *settings);
 
@@ -168,7 +171,8 @@ struct xseg_sim_fault {
     }
 
 /**
- * Set the fault of a slot.  Each fault counts its calls independently; if several apply to a call, the lowest slot does.
+ * Set the fault of a slot.  Each fault counts its calls independently; if several apply to a call, the lowest slot
+ * does.
  *
  * @param slot   less than XSEG_SIM_FAULTS; xseg_sim_fail() uses slot 0.
  * @param fault  NULL removes the fault.
@@ -183,13 +187,13 @@ XSEG_API uint64_t xseg_sim_fault_struck(unsigned slot);
 /**
  * Simulate memory of a device that other processes use.
  *
- * @param bytes  memory in use by others from now on; it can exceed the free memory.
+ * @param bytes  memory in use by others from now on, which replaces the previous value; it can exceed the free memory.
  *
  * @return XSEG_ERR_ARGUMENT  the device does not exist.
  */
 XSEG_API xseg_status xseg_sim_hold_memory(unsigned device, uint64_t bytes);
 
-/** Simulate addresses that others have reserved. */
+/** Simulate addresses that others have reserved: `bytes` in total, which replaces the previous value. */
 XSEG_API void xseg_sim_hold_addresses(uint64_t bytes);
 
 /**
@@ -228,8 +232,8 @@ struct xseg_sim_touch {
 /**
  * Queue work that accesses memory.
  *
- * The memory must be mapped and accessible to the stream's device from now until the work completes; otherwise the process ends
- * with a report.  Fast mode does not check this.
+ * The memory must be mapped and accessible to the stream's device from now until the work completes; otherwise the
+ * process ends with a report.  Fast mode does not check this.
  *
  * @return as xseg_sim_launch().
  */
@@ -264,17 +268,19 @@ enum xseg_sim_registrar {
 /**
  * Register memory as network libraries do, until xseg_sim_unregister().
  *
- * The memory must be mapped, accessible to its device and created with gpuDirectRDMACapable, or be whole host pages of a
- * cuMemAlloc allocation.  Ranges can overlap.  In strict mode the unmap or free of registered memory ends the process.
+ * The memory must be mapped, accessible to its device and created with gpuDirectRDMACapable, or be whole host pages of
+ * a cuMemAlloc allocation.  Ranges can overlap.  In strict mode the unmap or free of registered memory ends the
+ * process.
  *
  * @param address  start of the range.
  * @param bytes    size, not 0.
  * @param kind     requirements to check.
  * @param id       receives a number that is unique in the process.
  *
- * @return XSEG_ERR_ARGUMENT     the message has the first page that is not mapped, not accessible, or of another device or other
- *                               properties than the first page.
- *         XSEG_ERR_UNSUPPORTED  the first page was created without gpuDirectRDMACapable, or the machine lacks a feature.
+ * @return XSEG_ERR_ARGUMENT     the message has the first page that is not mapped, not accessible, or of another device
+ *                               or other properties than the first page.
+ *         XSEG_ERR_UNSUPPORTED  the first page was created without gpuDirectRDMACapable, or the machine lacks a
+ *                               feature.
  * Cost: O(mappings in the range); no virtual time.
  */
 XSEG_API xseg_status xseg_sim_register(uint64_t address, uint64_t bytes,
@@ -318,11 +324,11 @@ XSEG_API uint64_t xseg_sim_used(unsigned device);
 XSEG_API uint64_t xseg_sim_peak(unsigned device);
 
 /**
- * Get the number of driver objects that were not released: physical memory, mappings, reservations, allocations, streams,
- * events, graphs, registrations and retained contexts.
+ * Get the number of driver objects that were not released: physical memory, mappings, reservations, allocations,
+ * streams, events, graphs, registrations and retained contexts.
  *
- * @param text   receives one line per kind with its count and an example, truncated to fit and terminated; may be NULL if bytes
- *               is 0.
+ * @param text   receives one line per kind with its count and an example, truncated to fit and terminated; may be NULL
+ *               if bytes is 0.
  * @param bytes  size of text.
  *
  * @return the number of objects.

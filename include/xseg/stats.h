@@ -5,13 +5,13 @@
  *     struct xseg_scope scope = XSEG_SCOPE_ALL;
  *     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
  *     scope.device = 0;
- *     if (xseg_stats_get(allocator, &scope, &stats) == XSEG_OK) // Takes no lock that an allocation waits for.
+ *     if (xseg_stats_get(allocator, &scope, &stats) == XSEG_OK) // Makes no driver call.
  *         printf("%llu of %llu bytes\n", (unsigned long long)stats.allocated_bytes[XSEG_STAT_ALL].current,
  *                (unsigned long long)stats.reserved_bytes[XSEG_STAT_ALL].current);
  *
- * All values are counted, not estimated.  Current values and totals are exact.  Peaks equal PyTorch's while one thread at a
- * time allocates on a device.  With concurrent threads a peak may differ by the allocations and frees of other threads during
- * the read of a few counters.
+ * All values are counted, not estimated.  Current values and totals are exact.  Peaks equal PyTorch's while one thread
+ * at a time allocates on a device.  With concurrent threads a peak may differ by the allocations and frees of other
+ * threads during the read of a few counters.
  */
 #ifndef XSEG_STATS_H
 #define XSEG_STATS_H
@@ -32,7 +32,7 @@ enum xseg_stat_group { XSEG_STAT_ALL, XSEG_STAT_SMALL, XSEG_STAT_LARGE, XSEG_STA
 /** Statistics of one device or private pool.  Initialize with XSEG_STATISTICS_INIT. */
 struct xseg_statistics {
     size_t struct_size; /* sizeof(struct xseg_statistics) */
-    /* For all pools, small pools and large pools: enum xseg_stat_group. */
+    /* For all blocks, blocks in small segments, and blocks in large segments: enum xseg_stat_group. */
     struct xseg_stat allocation[XSEG_STAT_GROUPS];           /* live blocks */
     struct xseg_stat segment[XSEG_STAT_GROUPS];              /* classic segments */
     struct xseg_stat active[XSEG_STAT_GROUPS];               /* live and pending blocks */
@@ -60,7 +60,7 @@ struct xseg_statistics {
     uint64_t overwrites;     /* blocks that were written after their free (debug_fill) */
     uint64_t num_oom_rejections; /* rejections by throw_on_cudamalloc_oom; not in num_ooms */
     uint64_t idle_page_bytes;    /* unmapped pages in the page cache (page_cache_mb) */
-    uint64_t paused_bytes;       /* in blocks of paused pools, without physical memory */
+    uint64_t paused_bytes;       /* in blocks and cached memory of paused pools */
     uint64_t imported_bytes;     /* imported memory (export.h); in no other statistic */
     uint64_t registered_bytes;   /* in registrations (registration.h), counted for each one */
 };
@@ -71,16 +71,17 @@ struct xseg_statistics {
 /**
  * Read the statistics of one device or one private pool.
  *
- * A pool has the statistics of groups, the oversize counts, physical_bytes (its reserved bytes), limit_bytes, address_bytes,
- * paused_bytes and registered_bytes; other members are 0, and so are its peaks except those of reserved_bytes.  Memory of a
+ * A pool has the statistics of groups, the oversize counts, max_split_size, physical_bytes (its reserved bytes),
+ * limit_bytes, address_bytes, paused_bytes and registered_bytes.  Other members are 0, and so are its peaks except
+ * those of reserved_bytes.  They can be read while the handle is valid (xseg_pool_release()).  Memory of a
  * pool that the default pool uses (use_on_oom) counts as reserved by the pool and as allocated by the default pool.
  *
  * @param where  names one device or one private pool, and no stream.
  * @param out    receives the statistics, up to out->struct_size bytes.
  *
  * @return XSEG_ERR_UNSUPPORTED  the scope names a stream.
- * Cost: no driver call once the device is open.  Statistics of a pool are O(arenas of the pool) and take no lock of the fast
- *       path, so they can be polled.  host_bytes needs a system call for each pool of a stream, and up to two for
+ * Cost: no driver call once the device is open.  Statistics of a pool are O(arenas of the pool) and take no lock of the
+ *       fast path, so they can be polled.  host_bytes needs a system call for each pool of a stream, and up to two for
  *       each segment; it is skipped if struct_size ends before that member.
  */
 XSEG_API xseg_status xseg_stats_get(struct xseg_allocator *allocator,
@@ -93,10 +94,13 @@ enum {
 };
 
 /**
- * Reset statistics of one device or one private pool, independently of each other.
+ * Reset statistics of one device or one private pool.  A reset of a device does not change its pools, and vice versa.
  *
  * @param where  as for xseg_stats_get().
  * @param what   XSEG_RESET_PEAK, XSEG_RESET_ACCUMULATED, or both.
+ *
+ * Threads: any; a reset of a pool waits for a growth or trim of the device.
+ * Cost: no driver call once the device is open.
  */
 XSEG_API xseg_status xseg_stats_reset(struct xseg_allocator *allocator,
                                       const struct xseg_scope *where, unsigned what);
@@ -140,12 +144,12 @@ struct xseg_device_stats {
 /**
  * Read the memory of all devices, for a scheduler that reads it at each step.
  *
- * The call opens no device and does not wait for a device that grows, trims or waits.  While other threads allocate, the
- * members of a device may be of slightly different moments.
+ * The call opens no device and does not wait for a device that grows, trims or waits.  While other threads allocate,
+ * the members of a device may be of slightly different moments.
  *
  * free_bytes is total_bytes, less physical_bytes now, less the memory of others at the last query of the driver: other
- * processes, other allocators, and the context of this process.  The driver is queried under memory pressure, and by decay
- * passes with device_free_min_mb.  xseg_explain() reports how much of idle_bytes can be released.
+ * processes, other allocators, and the context of this process.  The driver is queried under memory pressure, and by
+ * decay passes with device_free_min_mb.  xseg_explain() reports how much of idle_bytes can be released.
  *
  * @param devices      receives the devices in the order of ordinals; may be NULL if capacity is 0.
  * @param entry_bytes  sizeof(struct xseg_device_stats) of the caller; each element is filled up to this size.

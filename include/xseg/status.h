@@ -64,8 +64,8 @@ XSEG_API const char *xseg_status_name(xseg_status status);
 /**
  * Get the error message of the calling thread's last failed call.
  *
- * Each thread has its own message.  The message contains the operation, the rejected value or the failed driver call with
- * its result, and a remedy.
+ * Each thread has its own message.  The message contains the operation, the rejected value or the failed driver call
+ * with its result, and a remedy.
  *
  * @param text   receives the message, truncated to fit and terminated; may be NULL if bytes is 0.
  * @param bytes  size of text.

@@ -9,15 +9,16 @@
  *     xseg_stream_retire(allocator, 0, stream_b);
  *     cudaStreamDestroy(stream_b);
  *
- * The free records an event on each other stream that used the block.  The next allocation on the device queries these
- * events; no call waits for them.
- *
- * A stream is identified by its handle.  A handle can be reused after the stream is destroyed, so the end of a stream must
- * be announced with xseg_stream_retire().
- *
- * NULL and the handle 1 are the legacy default stream of the device.  The handle 2 is the per-thread default stream of the
- * calling thread.  Per-thread default streams of other threads cannot be named; use the legacy default stream, which waits
+ * The free records an event on each other stream that used the block.  The next allocations on the device query these
+ * events.  Only a request under memory pressure, xseg_trim() with `wait`, xseg_capture_begin() and xseg_close() wait
  * for them.
+ *
+ * A stream is identified by its handle.  A handle can be reused after the stream is destroyed, so the end of a stream
+ * must be announced with xseg_stream_retire().
+ *
+ * NULL and the handle 1 are the legacy default stream of the device.  The handle 2 is the per-thread default stream of
+ * the calling thread.  Per-thread default streams of other threads cannot be named; use the legacy default stream,
+ * which waits for them.
  */
 #ifndef XSEG_STREAM_H
 #define XSEG_STREAM_H
@@ -35,8 +36,8 @@ extern "C" {
  * @param stream  stream that uses the block; the block's own stream has no effect.
  *
  * @return XSEG_ERR_NOT_ALLOCATED  no live block starts at ptr.
- * Cost: no driver call, except one for a stream that is seen for the first time, and one while a capture is active on the
- *       device.
+ * Cost: no driver call, except one for a stream that is seen for the first time, and one while a capture is active on
+ *       the device.
  */
 XSEG_API xseg_status xseg_record_stream(struct xseg_allocator *allocator, void *ptr,
                                         xseg_stream stream);
@@ -45,25 +46,27 @@ XSEG_API xseg_status xseg_record_stream(struct xseg_allocator *allocator, void *
  * Free a block once some events have completed.
  *
  * The block is pending until the events and the streams that used it have completed.  The events can be destroyed or
- * recorded again as soon as the call returns.  The allocator observes events in the order of the calls.
+ * recorded again as soon as the call returns.  Events complete in the order of the calls, also for different blocks, so
+ * a block can be pending until the events of earlier calls have completed.
  *
  * @param ptr     start of a live block; NULL has no effect.
  * @param events  recorded events of the block's device.
- * @param count   number of events; with 0 the call is xseg_free().
+ * @param count   number of events; with 0 the call is xseg_free(), but fails during a capture.
  *
  * @return XSEG_ERR_BUSY      a capture is active on the device; free the block after the capture.
  *         XSEG_ERR_NOT_ALLOCATED  no live block starts at ptr.
  *         XSEG_ERR_DRIVER    the driver rejects an event, such as one recorded in a capture; the block stays live.
- * Cost: one query per event.  For each event that has not completed, one wait and one record on an internal stream, which
- *       is created by the first such call.
+ * Cost: one query per event, and one wait on an internal stream for each event that has not completed.  If there is
+ *       one, one event record on that stream, which the first such call creates.
  */
 XSEG_API xseg_status xseg_free_after(struct xseg_allocator *allocator, void *ptr,
                                      const xseg_event *events, size_t count);
 
 /**
- * Announce that all work queued on a stream has completed.
+ * Announce that all work queued on a stream so far has completed.
  *
- * The caller has synchronized the stream.  Pending blocks of this stream become free without event queries.
+ * The caller has synchronized the stream.  Pending blocks stop waiting for this stream without an event query; a block
+ * that waits for no other stream becomes free.
  *
  * @param device  CUDA ordinal.
  * @param stream  stream of the device; an unknown stream has no effect.
@@ -76,10 +79,10 @@ XSEG_API xseg_status xseg_stream_synchronized(struct xseg_allocator *allocator, 
 /**
  * Announce that a stream is about to be destroyed.
  *
- * Live blocks of the stream stay valid.  The stream's memory is reused by the next stream that the allocator sees, once the
- * work queued now has completed, or is released by a trim.  Live blocks in memory that another stream takes over are
- * ordered by that stream from then on (struct xseg_block_info): use them on that stream, or announce other uses.  If the
- * handle is reused, it identifies a new stream.
+ * Live blocks of the stream stay valid.  The stream's cached memory passes to the next stream that the allocator sees
+ * for the first time, once the work queued now has completed, or is released by a trim.  Live blocks in memory that
+ * another stream takes over are ordered by that stream from then on (struct xseg_block_info): use them on that stream,
+ * or announce other uses.  If the handle is reused, it identifies a new stream.
  *
  * @param device  CUDA ordinal.
  * @param stream  stream of the device, not a default stream; an unknown stream has no effect.

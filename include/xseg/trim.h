@@ -66,9 +66,9 @@ struct xseg_trim_result {
 /**
  * Release idle cached memory to the driver: whole classic segments, and whole pages of expandable segments.
  *
- * Segments keep their VA ranges.  If neither a stream nor a pool is selected, the page cache (page_cache_mb) is released
- * first.  Private pools that are retained are skipped, unless the scope names one and the pool never took part in a
- * capture.  Devices with an active capture are skipped.
+ * Segments keep their VA ranges.  If neither a stream nor a pool is selected, the page cache (page_cache_mb) is
+ * released first.  Private pools that are retained are skipped, unless the scope names one and the pool never took part
+ * in a capture.  Devices with an active capture are skipped.
  *
  * Ages are recorded while a decay key is set (docs/services.md), otherwise from the first trim with idle_ms on.
  *
@@ -77,7 +77,8 @@ struct xseg_trim_result {
  * @param out      receives the result, up to out->struct_size bytes; may be NULL.
  *
  * @return XSEG_OK          also if the driver did not release some memory (kept_failed).
- *         XSEG_ERR_DRIVER  a stream could not be queried or synchronized; the statistics contain what was released before.
+ *         XSEG_ERR_DRIVER  a stream could not be queried or synchronized; xseg_stats_get() counts what was released
+ *                          before.
  * Cost: one stream query (or synchronize) for each stream, pool and size class with idle memory.  One unmap for each
  *       contiguous run of idle pages, if the driver supports that, and one release per page.
  */
@@ -90,8 +91,8 @@ struct xseg_limit_values {
     size_t struct_size;  /* sizeof(struct xseg_limit_values) */
     uint64_t hard_bytes; /* maximum of physical memory; UINT64_MAX: unlimited */
     uint64_t
-        soft_bytes; /* idle memory above this limit is released at any age; UINT64_MAX: unlimited */
-    uint64_t keep_bytes; /* idle memory below this limit does not decay */
+        soft_bytes; /* physical memory above which idle memory is released at any age; UINT64_MAX: unlimited */
+    uint64_t keep_bytes; /* reserved memory up to which idle memory does not decay */
     double
         fraction; /* maximum as a part of the device memory, 0 to 1 (per_process_memory_fraction) */
     bool has_fraction; /* false: keep the current fraction */
@@ -107,18 +108,23 @@ struct xseg_limit_values {
  * Get and set the limits of one device or one private pool.
  *
  * The limits of a device are initially those of hard_limit_mb, soft_limit_mb, keep_mb and per_process_memory_fraction.
- * xseg_config_set() sets the limits whose keys it names, and the rejection fraction with per_process_memory_fraction.  The
- * limit of a pool is initially limit_bytes of its options.  A pool has only hard_bytes.
+ * The rejection fraction is initially per_process_memory_fraction, and `fraction` does not change it.  A fraction of 1
+ * is unlimited.  xseg_config_set() sets the limits whose keys it names, and the rejection fraction with
+ * per_process_memory_fraction.  The limit of a pool is initially limit_bytes of its options.  A pool has only
+ * hard_bytes.
  *
- * A request that would exceed hard_bytes or the fraction is served from idle memory, or fails with XSEG_ERR_LIMIT; the lower
- * of both applies.  garbage_collection_threshold has an effect only while the fraction is below 1.  soft_bytes never causes a
- * failure.  A hard limit below the memory in use releases idle memory of the
- * device immediately, as xseg_trim() without waiting; live blocks stay.
+ * `set` replaces hard_bytes, soft_bytes and keep_bytes together: get the limits first to change one of them.
+ *
+ * A request that would exceed hard_bytes or the fraction is served from idle memory, or fails with XSEG_ERR_LIMIT; the
+ * lower of both applies.  garbage_collection_threshold has an effect only while the fraction is below 1.  soft_bytes
+ * never causes a failure.  A hard limit or a fraction below the memory in use releases idle
+ * memory of the device immediately, as xseg_trim() without waiting.  Live blocks stay; until enough memory is released,
+ * no request allocates memory from the driver.
  *
  * @param where  names one device or one private pool, and no stream.
  * @param set    new limits; NULL to only get them.
- * @param was    receives the limits before the call, up to was->struct_size bytes; may be NULL.  Both has_ members are true
- *               for a device.
+ * @param was    receives the limits before the call, up to was->struct_size bytes; may be NULL.  Both has_ members are
+ *               true for a device.
  *
  * @return XSEG_ERR_ARGUMENT     keep_bytes <= soft_bytes <= hard_bytes is violated, or a fraction is not from 0 to 1.
  *         XSEG_ERR_UNSUPPORTED  the scope names a stream, or other limits than hard_bytes of a pool.
@@ -130,13 +136,14 @@ XSEG_API xseg_status xseg_limits(struct xseg_allocator *allocator, const struct 
                                  struct xseg_limit_values *was);
 
 /**
- * Release the idle memory that is due by idle_ms, soft_limit_mb and device_free_min_mb (docs/services.md).
+ * Release the idle memory that is due by idle_ms, soft_limit_mb or soft_bytes (xseg_limits()), and device_free_min_mb
+ * (docs/services.md).
  *
- * Allocations and frees do the same in small steps.  Call this function from a timer or an idle loop of a program that can
- * be without requests.  Without one of these keys the call has no effect.
+ * Allocations and frees do the same in small steps.  Call this function from a timer or an idle loop of a program that
+ * can be without requests.  Without one of these keys or limits the call has no effect.
  *
- * @param budget_us  limit of the driver time per device, in microseconds.  Memory beyond it is released by the next call;
- *                   each call releases at least one page.
+ * @param budget_us  limit of the driver time per device, in microseconds.  Memory beyond it is released by the next
+ *                   call; each call releases at least one page.
  *
  * Threads: any; waits for a growth or trim of the device, but for no stream.
  * Cost: as xseg_trim() without waiting, for the memory that is due.
