@@ -51,7 +51,7 @@ class Allocators(Case):
             block.free()
             self.assertEqual(allocator.statistics().allocated_bytes.all, xseg.Stat(0, 100 * MIB, 100 * MIB, 100 * MIB))
             self.assertEqual(machine.simulator.xseg_sim_used(0), 100 * MIB)
-            self.assertEqual(allocator.trim(), xseg.Trimmed(100 * MIB, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+            self.assertEqual(allocator.trim(), xseg.TrimResult(100 * MIB, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
             self.assertEqual(machine.simulator.xseg_sim_used(0), 0)
 
     def test_a_block_goes_with_its_last_reference_or_its_with_statement(self):
@@ -319,7 +319,7 @@ class StreamCase(Case):
 
     def tearDown(self):
         for stream in self.streams:
-            self.allocator.stream_gone(stream)
+            self.allocator.stream_retire(stream)
         self.allocator.close()
         for stream in self.streams:
             stream.destroy()
@@ -332,12 +332,12 @@ class Streams(StreamCase):
         block = self.allocator.allocate(30 * MIB, stream=own)
         address = block.pointer
         self.assertEqual(block.stream, own.number)
-        block.use(other)
+        block.record_stream(other)
         other.launch()
         block.free()
         self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING_FREE)
         other.finish()
-        self.allocator.passed(other)
+        self.allocator.stream_synchronized(other)
         self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.CACHED)
 
     def test_a_block_waits_for_events(self):
@@ -358,7 +358,7 @@ class Streams(StreamCase):
     def test_a_free_that_fails_leaves_the_block(self):
         own, other = self.streams
         block = self.allocator.allocate(30 * MIB, stream=own)
-        block.use(other)
+        block.record_stream(other)
         machine.simulator.xseg_sim_fail(b"cuEventRecord", 1, 1)
         with self.assertRaises(xseg.DriverError):
             block.free()
@@ -506,7 +506,7 @@ class Arguments(Case):
             ("user", 64, lambda x: one.allocate(1, user=x)), ("user", 64, lambda x: pool.allocate(1, user=x)),
             ("device", 31, lambda x: one.allocate(1, device=x)), ("stream", 64, lambda x: one.allocate(1, stream=x)),
             ("size", 64, lambda x: one.allocate(x, zeroed=True)), ("device", 31, lambda x: one.allocate(1, device=x, alignment=1024)),
-            ("stream", 64, lambda x: pool.allocate(1, stream=x)), ("stream", 64, block.use), ("event", 64, lambda x: block.free([x])),
+            ("stream", 64, lambda x: pool.allocate(1, stream=x)), ("stream", 64, block.record_stream), ("event", 64, lambda x: block.free([x])),
             ("device", 31, one.pool), ("limit_bytes", 64, lambda x: one.pool(limit_bytes=x)), ("size", 64, one.range),
             ("device", 31, lambda x: one.range(2 * MIB, x)), ("page_bytes", 64, lambda x: one.range(2 * MIB, page_bytes=x)),
             ("limit_bytes", 64, lambda x: one.range(2 * MIB, limit_bytes=x)), ("address", 64, lambda x: one.register(x, 1, *registered)),
@@ -519,8 +519,8 @@ class Arguments(Case):
             ("device", 31, one.limits), ("device", 31, one.set_limits), ("hard_bytes", 64, lambda x: one.set_limits(hard_bytes=x)),
             ("soft_bytes", 64, lambda x: one.set_limits(soft_bytes=x)), ("keep_bytes", 64, lambda x: one.set_limits(keep_bytes=x)),
             ("hard_bytes", 64, pool.set_limit), ("device", 31, one.explain), ("host_bytes", 64, lambda x: one.snapshot("/no-folder/x", host_bytes=x)),
-            ("max_ms", 32, lambda x: one.snapshot("/no-folder/x", max_ms=x)), ("stream", 64, one.passed), ("device", 31, lambda x: one.passed(0, x)),
-            ("stream", 64, one.stream_gone), ("device", 31, lambda x: one.stream_gone(0, x)),
+            ("max_ms", 32, lambda x: one.snapshot("/no-folder/x", max_ms=x)), ("stream", 64, one.stream_synchronized), ("device", 31, lambda x: one.stream_synchronized(0, x)),
+            ("stream", 64, one.stream_retire), ("device", 31, lambda x: one.stream_retire(0, x)),
             ("stream", 64, lambda x: pool.capture(x).__enter__()), ("target_bytes", 64, lambda x: pool.trim(target_bytes=x)),
             ("offset", 64, lambda x: area.commit(x, 2 * MIB)), ("size", 64, lambda x: area.commit(0, x)),
             ("stream", 64, lambda x: area.commit(0, 2 * MIB, x)), ("offset", 64, lambda x: area.decommit(x, 2 * MIB)),

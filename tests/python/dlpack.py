@@ -159,7 +159,7 @@ class Arrays(unittest.TestCase):
         self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING_FREE)
         other.finish()
         for stream in (own, other):
-            self.allocator.stream_gone(stream)
+            self.allocator.stream_retire(stream)
             stream.destroy()
 
     def test_the_consumer_may_want_no_order(self):
@@ -170,7 +170,7 @@ class Arrays(unittest.TestCase):
             Consumer(block.__dlpack__(stream=stream)).delete()
         self.assertEqual(machine.simulator.xseg_sim_calls(b"cuStreamWaitEvent"), before)
         block.free()
-        self.allocator.stream_gone(own)
+        self.allocator.stream_retire(own)
         own.destroy()
 
     def test_what_cannot_be_is_a_buffer_error(self):
@@ -207,7 +207,7 @@ class Arrays(unittest.TestCase):
         block = self.allocator.allocate(MIB)
         block.free()
         for use in (lambda: block.__cuda_array_interface__, block.__dlpack__, lambda: block.__dlpack__(stream=-1), block.info, block.pin,
-                    block.unpin, lambda: block.use(None)):
+                    block.unpin, lambda: block.record_stream(None)):
             with self.assertRaisesRegex(xseg.NotAllocatedError, "the block was freed"):
                 use()
         block.free()

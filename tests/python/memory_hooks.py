@@ -69,7 +69,7 @@ class Case(unittest.TestCase):
         cupy.stream = types.SimpleNamespace(ptr=0)
         gc.collect()
         for stream in (self.stream, self.other):
-            self.allocator.stream_gone(stream)
+            self.allocator.stream_retire(stream)
         self.allocator.close()
         for stream in (self.stream, self.other):
             stream.destroy()
@@ -124,7 +124,7 @@ class Rmm(Case):
             free(self.other)
             self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.PENDING_FREE)
             self.other.finish()
-            self.allocator.passed(self.other)
+            self.allocator.stream_synchronized(self.other)
 
     def test_memory_whose_use_is_rejected_stays_allocated(self):
         for call in (self.resource.old, self.resource.new):

@@ -31,7 +31,7 @@ class Case(unittest.TestCase):
         del self.range
         gc.collect()
         for stream in self.streams:
-            self.allocator.stream_gone(stream)
+            self.allocator.stream_retire(stream)
         self.allocator.close()
         for stream in self.streams:
             stream.destroy()

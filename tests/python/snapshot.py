@@ -92,7 +92,7 @@ class Contents(Case):
             blocks.pop(at).free()
         waits = allocator.allocate(9 * MIB)
         stream.launch()
-        waits.use(stream)
+        waits.record_stream(stream)
         waits.free()
         return blocks, pool, stream
 

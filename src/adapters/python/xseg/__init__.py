@@ -23,17 +23,17 @@ from xseg._errors import (
 from xseg._pool import Pool
 from xseg._range import Range, RangeView
 from xseg._records import (
-    BlockInfo, BlockState, BudgetEntry, DeviceFigures, DriverCall, Explained, Groups, Key, Limits, RangeInfo, Reason, ReasonKind, Stat,
-    Statistics, Trimmed,
+    BlockInfo, BlockState, BudgetEntry, DeviceStats, DriverCall, ExplainResult, Groups, Key, Limits, RangeInfo, Reason, ReasonKind, Stat,
+    Statistics, TrimResult,
 )
 from xseg._registration import Dmabuf, Registration
 from xseg._structs import VERSION
 
 __version__ = VERSION
 __all__ = [
-    "Allocator", "ArgumentError", "Block", "BlockInfo", "BlockState", "BudgetEntry", "BusyError", "ConfigError", "DeviceFigures",
-    "DeviceLostError", "Dmabuf", "DriverCall", "DriverError", "Error", "Explained", "FileError", "ForkedError", "Groups",
+    "Allocator", "ArgumentError", "Block", "BlockInfo", "BlockState", "BudgetEntry", "BusyError", "ConfigError", "DeviceStats",
+    "DeviceLostError", "Dmabuf", "DriverCall", "DriverError", "Error", "ExplainResult", "FileError", "ForkedError", "Groups",
     "HostMemoryError", "Key", "LimitError", "Limits", "NoAddressesError", "NoDriverError", "NoMemoryError", "NotAllocatedError",
     "PausedError", "Pool", "Range", "RangeInfo", "RangeView", "Reason", "ReasonKind", "Registration", "Stat", "Statistics",
-    "Trimmed", "UnsupportedError", "budget", "keys", "open",
+    "TrimResult", "UnsupportedError", "budget", "keys", "open",
 ]

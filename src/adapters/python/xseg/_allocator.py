@@ -201,7 +201,7 @@ class Allocator(_library.Owner):
                         kind=_structs.xseg_block_info, record=_records.BlockInfo)
 
     def trim(self, *, wait: bool = False, target_bytes: int = 0, idle_ms: int = 0, device: int = -1,
-             stream: Optional[Handle] = None, pool: Optional[Pool] = None) -> _records.Trimmed:
+             stream: Optional[Handle] = None, pool: Optional[Pool] = None) -> _records.TrimResult:
         """Give idle cached memory back to the driver: of a device, a stream, a pool, or all there is.
 
         wait=True waits for streams, as torch.cuda.empty_cache() does.  The result says what was kept, and why.
@@ -210,7 +210,7 @@ class Allocator(_library.Owner):
         options = _records.structure(_structs.xseg_trim_options, wait=wait, target_bytes=target_bytes, idle_ms=idle_ms)
         out = _records.structure(_structs.xseg_trim_result)
         _library.call("xseg_trim", self.handle, byref(where), byref(options), byref(out))
-        return _records.record(_records.Trimmed, out)
+        return _records.record(_records.TrimResult, out)
 
     def tick(self, budget_us: int) -> None:
         """Give memory back that is due by the configuration, for at most so many microseconds a device."""
@@ -243,13 +243,13 @@ class Allocator(_library.Owner):
         found = [_records.record(_records.DriverCall, one) for one in calls]
         return {one.name: one for one in found}
 
-    def devices(self) -> List[_records.DeviceFigures]:
+    def devices(self) -> List[_records.DeviceStats]:
         """What each device has, without asking the driver or waiting for anything: for schedulers that look at each step."""
         count, size = c_size_t(), ctypes.sizeof(_structs.xseg_device_stats)
         _library.call("xseg_device_stats_get", self.handle, None, size, 0, byref(count))
         devices = (_structs.xseg_device_stats * count.value)()
         _library.call("xseg_device_stats_get", self.handle, devices, size, len(devices), None)
-        return [_records.record(_records.DeviceFigures, one) for one in devices]
+        return [_records.record(_records.DeviceStats, one) for one in devices]
 
     def limits(self, device: int = 0, *, pool: Optional[Pool] = None) -> _records.Limits:
         """The limits of a device or a pool."""
@@ -279,12 +279,12 @@ class Allocator(_library.Owner):
             _library.call("xseg_limits", self.handle, where, byref(was), None)
         return before
 
-    def explain(self, device: int = -1, *, pool: Optional[Pool] = None) -> _records.Explained:
+    def explain(self, device: int = -1, *, pool: Optional[Pool] = None) -> _records.ExplainResult:
         """Why reserved memory is not free: bytes by reason, and each piece in `reasons`."""
         out = _records.structure(_structs.xseg_explain_result)
         found = _visited("xseg_explain", self.handle, byref(_where(device, None, pool)), byref(out), visitor=2,
                          kind=_structs.xseg_reason, record=_records.Reason)
-        return _records.record(_records.Explained, out, reasons=found)
+        return _records.record(_records.ExplainResult, out, reasons=found)
 
     def snapshot(self, path: Union[str, "os.PathLike[str]"], *, events: bool = True, host_bytes: int = 0,
                  max_ms: int = 0) -> None:
@@ -332,11 +332,11 @@ class Allocator(_library.Owner):
         finally:
             _library.call("xseg_history_label", self.handle, before, None)
 
-    def passed(self, stream: Handle, device: int = 0) -> None:
+    def stream_synchronized(self, stream: Handle, device: int = 0) -> None:
         """Say that all work queued on a stream so far has finished, as the caller knows."""
         _library.call("xseg_stream_synchronized", self.handle, device, handle(stream))
 
-    def stream_gone(self, stream: Handle, device: int = 0) -> None:
+    def stream_retire(self, stream: Handle, device: int = 0) -> None:
         """Say that a stream is about to be destroyed; needed where blocks were ever allocated or used on it."""
         _library.call("xseg_stream_retire", self.handle, device, handle(stream))
 

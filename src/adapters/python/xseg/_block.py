@@ -51,8 +51,8 @@ class Block(_library.Owner):
     def free(self, after: Sequence[Handle] = ()) -> None:
         """Give the memory back to the allocator; again: nothing happens.
 
-        Its own stream may be handed it at once, others once they have passed what use() named; `after` are recorded
-        events that it waits for as well.
+        A later request on the block's stream can reuse it immediately, unless record_stream() named other streams: then once their
+        work has completed.  `after` are recorded events that the block waits for as well.
 
         BusyError: another library holds it by DLPack.  DriverError: an event could not be recorded; it is still live.
         Cost: no driver call without uses and events.
@@ -75,7 +75,7 @@ class Block(_library.Owner):
             self._live.append(pointer)
             raise
 
-    def use(self, stream: Handle) -> None:
+    def record_stream(self, stream: Handle) -> None:
         """Say that work on another stream uses the block (PyTorch's record_stream)."""
         _library.call("xseg_record_stream", self._allocator.handle, self._address(), handle(stream))
 
@@ -112,7 +112,7 @@ class Block(_library.Owner):
         consumer = _dlpack.consumer(stream)
         if self._address() and consumer not in (_dlpack.NO_ORDER, self.stream or _dlpack.LEGACY):
             _driver.wait(self._allocator.driver, self.device, self.stream, consumer)
-            self.use(consumer)
+            self.record_stream(consumer)
         return _dlpack.capsule(self, max_version)
 
     def __enter__(self) -> "Block":

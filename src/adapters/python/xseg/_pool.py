@@ -123,7 +123,7 @@ class Pool(_library.Owner):
         finally:
             self.resume()
 
-    def trim(self, *, wait: bool = False, target_bytes: int = 0, idle_ms: int = 0) -> _records.Trimmed:
+    def trim(self, *, wait: bool = False, target_bytes: int = 0, idle_ms: int = 0) -> _records.TrimResult:
         """Give idle memory of the pool back, see Allocator.trim()."""
         return self._allocator.trim(wait=wait, target_bytes=target_bytes, idle_ms=idle_ms, pool=self)
 

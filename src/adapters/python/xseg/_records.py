@@ -14,7 +14,7 @@ from xseg._statistics import Groups, Stat, Statistics
 NONE = 2**64 - 1
 
 
-class Trimmed(NamedTuple):
+class TrimResult(NamedTuple):
     """What a trim did, in bytes, see xseg/trim.h."""
 
     released: int
@@ -125,7 +125,7 @@ class Reason(NamedTuple):
     is_single_page: bool
 
 
-class Explained(NamedTuple):
+class ExplainResult(NamedTuple):
     """Reserved bytes by reason, see xseg/explain.h; `reasons` has the pieces."""
 
     reserved: int
@@ -186,7 +186,7 @@ class DriverCall(NamedTuple):
     failed: int
 
 
-class DeviceFigures(NamedTuple):
+class DeviceStats(NamedTuple):
     """What a device has, see xseg/stats.h.  While is_open is false nothing is known of it, and the rest is 0."""
 
     device: int

@@ -6,7 +6,7 @@
 
 An array's memory is ordered on the stream that is current as it is made, as with CuPy's own pool, so what holds there holds
 here: use an array on another stream only with an event between.  Before a stream is destroyed, call
-xseg.cupy.allocator().stream_gone(stream).
+xseg.cupy.allocator().stream_retire(stream).
 """
 from typing import Any, Callable, Optional
 

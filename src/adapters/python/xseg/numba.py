@@ -66,7 +66,7 @@ class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: 
         block = allocator().allocate(size, device=self.context.device.id, stream=self._stream)
         pointer = block.pointer
         if pointer:
-            block.use(None)  # its free waits for the legacy default stream, which waits for the others
+            block.record_stream(None)  # its free waits for the legacy default stream, which waits for the others
         self._blocks[pointer] = block
         blocks = self._blocks
         return cuda.MemoryPointer(self.context, _device_pointer(pointer), size,
@@ -93,7 +93,7 @@ class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: 
         self._blocks.clear()
         stream, self._stream = self._stream, None
         if stream is not None:
-            allocator().stream_gone(stream, self.context.device.id)
+            allocator().stream_retire(stream, self.context.device.id)
 
 
 def _free(blocks: Dict[int, Any], pointer: int) -> None:

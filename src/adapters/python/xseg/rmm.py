@@ -50,7 +50,7 @@ def resource(allocator: Optional[Allocator] = None, device: int = 0) -> Any:
             return
         try:
             if block.pointer:
-                block.use(stream)
+                block.record_stream(stream)
             block.free()
         except BaseException:
             blocks[pointer] = block
