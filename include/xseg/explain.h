@@ -112,8 +112,8 @@ struct xseg_explain_result {
  *
  * @return XSEG_OK          also if visit ended the walk.
  *         XSEG_ERR_DRIVER  the stream of the scope does not exist.
- * Cost: a stream query for each stream with idle memory, and cuMemGetInfo with device_free_min_mb.  O(blocks): the lock
- *       of each arena is held during its walk, and misses on the device wait.
+ * Cost: a stream query for each stream with idle memory, and cuMemGetInfo with device_free_min_mb.  O(blocks): misses on
+ *       the device wait during the call; hits and frees wait while the blocks of their pool and stream are visited.
  */
 XSEG_API xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_scope *where,
                                   bool (*visit)(void *context, const struct xseg_reason *reason),

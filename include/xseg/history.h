@@ -46,7 +46,7 @@ enum xseg_history_action {
     XSEG_HISTORY_SEGMENT_UNMAP,  /* a run of an expandable segment is unmapped */
     XSEG_HISTORY_OOM,            /* a request fails (num_ooms) */
     /* The reason of a release; the next event with the same `base` is the release. */
-    XSEG_HISTORY_STEAL, /* another arena takes the memory */
+    XSEG_HISTORY_STEAL, /* the page is moved to another stream or pool */
     XSEG_HISTORY_DECAY, /* the memory has been idle for too long */
     XSEG_HISTORY_TRIM,  /* a trim */
     XSEG_HISTORY_PAUSE, /* memory of a paused pool is unmapped; no RESUME follows if the pool is destroyed */
