@@ -27,7 +27,7 @@ struct world {
     struct side side[2];
     pthread_barrier_t both;
     bool is_armed;
-    bool by_enter; /* the callbacks are `enter`; else `leave` or `leaving` */
+    bool by_enter; /* the callbacks are `enter`; else `leave` or `on_unmap` */
     action *act;
     unsigned allowed; /* statuses of `act`: bit 0 XSEG_OK, bit 1 XSEG_ERR_BUSY */
 };

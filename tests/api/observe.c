@@ -408,8 +408,8 @@ static void leave(void *context, const struct xseg_mapping *mapping)
     witness->base[witness->entries++] = mapping->base;
 }
 
-/* `trace` has said what happened to a block before `leaving` tells of the memory under it, and before `came`
- * tells of what came later. */
+/* `on_trace` reports the events of a block before `on_unmap` reports the memory under it, and before `on_map`
+ * reports memory that is mapped later. */
 static void blocks_are_told_of_before_their_memory(void **state)
 {
     struct witness witness = {.allocator = scene_open("expandable_segments:False")};

@@ -3,7 +3,7 @@
  * Notes: what is written down of each block and segment, at the moment when its arena changes.
  *
  * A note goes to up to three places, as the settings of the history say: an event to the arena's ring, an entry to
- * the observers with `trace`, and, of a block that is handed out, its origin.
+ * the observers with `on_trace`, and, of a block that is handed out, its origin.
  *
  *     if (xseg_notes_are_kept(arena))
  *         xseg_notes_alloc(arena, &grant, requested);
@@ -56,7 +56,7 @@ void xseg_notes_segment(const struct xseg_extent *extent, enum xseg_history_acti
 void xseg_notes_gone(const struct xseg_extent *extent, enum xseg_history_action cause,
                      enum xseg_history_action action, uint64_t base, uint64_t bytes);
 
-/* Evicted pages of a segment end.  The history had a PAUSE of them; observers with `trace`, who know of no pauses, hear
+/* Evicted pages of a segment end.  The history had a PAUSE of them; observers with `on_trace`, who know of no pauses, hear
  * that they are unmapped.  GROWTH is held, too. */
 void xseg_notes_forgotten(const struct xseg_extent *extent, uint64_t base, uint64_t bytes);
 

@@ -85,7 +85,7 @@ static inline struct xseg_device *xseg_allocator_open_device(struct xseg_allocat
     return atomic_load_explicit(&allocator->device[ordinal], memory_order_acquire);
 }
 
-/* Deliver what has been noted for observers with `trace`.  No lock is held. */
+/* Deliver the queued events to observers with `on_trace`.  No lock is held. */
 static inline void xseg_allocator_deliver(struct xseg_allocator *allocator)
 {
     if (__builtin_expect(xseg_allocator_config(allocator)->traced, 0))

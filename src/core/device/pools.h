@@ -3,7 +3,7 @@
  * The private pools of a device: creation, visits, destruction.
  *
  * A pool is in the device's list from its creation until it is freed.  When its last reference is dropped the pool is
- * destroyed: visits skip it.  If it has a callback (`gone`), the callback is called as soon as the thread holds no lock;
+ * destroyed: visits skip it.  If it has a callback (`on_destroy`), the callback is called as soon as the thread holds no lock;
  * until it has returned, the pool can be queried and trimmed.  Then the pool is freed, and its arenas go to a free list:
  * threads that find an arena through the page map take its lock before they check that it has the address, so arenas are
  * never freed before the device closes.

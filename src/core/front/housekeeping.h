@@ -17,7 +17,7 @@ static inline void xseg_housekeeping_run(struct xseg_allocator *allocator)
         xseg_publisher_run(allocator);
 }
 
-/* End a call that may have mapped or unmapped memory: notify observers with `trace`, then run the housekeeping. */
+/* End a call that may have mapped or unmapped memory: notify observers with `on_trace`, then run the housekeeping. */
 static inline void xseg_housekeeping_end_call(struct xseg_allocator *allocator)
 {
     xseg_allocator_deliver(allocator);

@@ -8,7 +8,7 @@
 /*
  * Write a memory snapshot (oom.h), then notify observers.  The caller holds no lock.
  *
- * rejected: the request was rejected immediately (throw_on_cudamalloc_oom): no snapshot, and `rejected` is notified
+ * rejected: the request was rejected immediately (throw_on_cudamalloc_oom): no snapshot, and `on_rejected` is called
  */
 void xseg_oom_report(struct xseg_arena *arena, const struct xseg_need *need, xseg_status status,
                      bool rejected);

@@ -29,7 +29,7 @@
 #define XSEG_HISTORY_STACKS_SHIFT 16u
 #define XSEG_HISTORY_ORIGINS      ((uint64_t)1 << 32) /* live blocks: when they were allocated */
 #define XSEG_HISTORY_ORIGIN_STACK ((uint64_t)1 << 33) /* live blocks: by which stack */
-#define XSEG_HISTORY_TRACED       ((uint64_t)1 << 34) /* an observer has `trace` */
+#define XSEG_HISTORY_TRACED       ((uint64_t)1 << 34) /* an observer has `on_trace` */
 #define XSEG_HISTORY_GATHERS      ((uint64_t)1 << 35) /* calls gather their context */
 #define XSEG_HISTORY_USERS        ((uint64_t)1 << 36) /* live blocks, and events: the user's words */
 /* From this bit on the version, which is not 0 unless the settings are. */

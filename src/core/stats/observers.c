@@ -154,7 +154,7 @@ struct message {
     enum xseg_observers_subject subject;
     const struct xseg_oom_info *shortage;
     const struct xseg_mapping *mapping;
-    const struct xseg_trace_entry *entry; /* not NULL: the function is `trace` */
+    const struct xseg_trace_entry *entry; /* not NULL: the function is `on_trace` */
 };
 
 static bool wants(const struct xseg_observer *calls, const struct message *message)

@@ -37,8 +37,8 @@ struct xseg_observers {
     pthread_cond_t left;   /* signalled when a thread has left an observer that is being removed */
     struct xseg_list list; /* struct xseg_watcher, oldest first */
     uint64_t last_id;
-    unsigned tracing; /* number of observers with `trace` */
-    /* Number of observers with `leaving` or `came`; may be read without the lock. */
+    unsigned tracing; /* number of observers with `on_trace` */
+    /* Number of observers with `on_unmap` or `on_map`; may be read without the lock. */
     atomic_uint noticing;
     struct xseg_trace_entry *queue; /* [capacity]; entries not delivered yet */
     size_t count, capacity;
@@ -57,7 +57,7 @@ xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xs
 /* Returns: XSEG_OK, XSEG_ERR_ARGUMENT (none has that id), XSEG_ERR_BUSY (this thread is in it) */
 xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id);
 
-/* Whether any observer has `trace`. */
+/* Whether any observer has `on_trace`. */
 bool xseg_observers_trace(struct xseg_observers *observers);
 
 /* The events that observers are called about. */
