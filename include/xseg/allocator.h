@@ -105,8 +105,9 @@ struct xseg_options {
  * Open an allocator.
  *
  * The clock function can be called by any thread while locks are held, so it must not call the library.  Its origin
- * is arbitrary, and it must never decrease.  The clock is read when the driver reports free memory, and by metrics.h
- * and explain.h.  While decay or a history is enabled, every allocation and free reads it.
+ * is arbitrary, and it must never decrease.  The clock is read when the driver reports free memory, by
+ * xseg_trim() with idle_ms, xseg_tick(), xseg_device_stats_get(), metrics.h and explain.h.  While a history is enabled,
+ * or decay without the background thread, allocations and frees read it.
  *
  * @param config   configuration string (docs/options.md).  NULL: the first variable that is set among XSEG_ALLOC_CONF,
  *                 PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF.  Strings are not merged.  The default of the key

@@ -12,10 +12,11 @@
  *     xseg_import_close(importer, base);
  *     xseg_export_close(allocator, block); // The exporter, when no importer uses the memory.
  *
- * An export covers a run: the pages under one block.  An export token names the run; it is 64 bytes that travel by any
- * way.  xseg_import() resolves the token at a socket of the exporter, so both processes run as the same user on the
- * same host, in one network namespace.  An application that has a transport exchanges raw handles of the pages instead
- * (xseg_export_handles(), xseg_import_handles()): file descriptors on one host, and fabric handles between hosts.
+ * An export covers a run: the pages under one block.  An export token names the run; it has 64 bytes, which the
+ * application sends by any transport.  xseg_import() resolves the token at a socket of the exporter, so both processes
+ * run as the same user on the same host, in one network namespace.  An application that has a transport exchanges raw
+ * handles of the pages instead (xseg_export_handles(), xseg_import_handles()): file descriptors on one host, and fabric
+ * handles between hosts.
  *
  * Importers can read and write everything on the pages of the run, also other blocks.  Memory that must stay private
  * belongs in another pool.  The pages of a pool can be exported if the pool was created for that: `exportable` of

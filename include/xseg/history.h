@@ -75,8 +75,9 @@ struct xseg_history_entry {
     int thread;          /* thread ID of the kernel */
     const char *label;   /* label of the thread; ANNOTATION: its string; NULL: none */
     uint64_t pool_id[2]; /* id of the pool's options; {0, 0}: none */
-    void
-        *user; /* ALLOC, FREE_*, OOM: user value of the request, with the key block_user; or NULL */
+    /* ALLOC, FREE_*, OOM, with the key block_user: user value of the request.  NULL also if the request preceded the
+     * key, or was made while xseg_config_set() changed a key of the history. */
+    void *user;
 };
 
 /** Size of the history.  Initialize with XSEG_HISTORY_SUMMARY_INIT. */

@@ -58,10 +58,11 @@ struct xseg_trace_entry {
     size_t struct_size; /* sizeof(struct xseg_trace_entry) of the library */
     enum xseg_trace_action action;
     int device;
-    xseg_stream stream;     /* stream of the block or segment */
-    struct xseg_pool *pool; /* private pool of the block or segment; NULL: default pool */
-    void *base;             /* start address; NULL for OOM */
-    uint64_t bytes;         /* ALLOC, FREE_*: requested size; otherwise size */
+    xseg_stream stream; /* stream of the block or segment */
+    struct xseg_pool
+        *pool;  /* private pool of the block or segment; NULL: default pool, also in lent memory */
+    void *base; /* start address; NULL for OOM */
+    uint64_t bytes; /* ALLOC, FREE_*: requested size; otherwise size */
 };
 
 /** Callbacks of an observer; any may be NULL.  Initialize with XSEG_OBSERVER_INIT. */

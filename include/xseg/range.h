@@ -137,8 +137,9 @@ XSEG_API xseg_status xseg_range_release(struct xseg_range *range);
  *
  * @return XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  as xseg_alloc(); the message lists what holds the memory.
  *         XSEG_ERR_PAUSED    the pool is paused.
- *         XSEG_ERR_BUSY      a granule is claimed.  During a capture: a granule is pending unmap on another stream.  An
- *                            aliased page is pending unmap and held, pinned or exported, or a capture is active.
+ *         XSEG_ERR_BUSY      a granule is claimed.  During a capture, a granule is pending unmap on another stream whose
+ *                            work has not completed.  A granule is pending unmap with an aliased page, and a capture
+ *                            is active, or the granule is held, pinned or exported.
  *         XSEG_ERR_ARGUMENT  also: a granule is committed.
  * Cost: no driver call to recommit on the same stream.  Otherwise an event query for each stream with memory that is
  *       pending unmap, one map per page, one create per new page, and one set-access per contiguous run (per page,
@@ -222,8 +223,8 @@ XSEG_API xseg_status xseg_range_unhold(struct xseg_range *range, uint64_t offset
  * share.
  *
  * The new granules are committed, and each granule is decommitted independently.  A page is released with its last
- * mapping, and the pool is charged until then.  The range that committed the page is charged (limit_bytes, quota,
- * physical_bytes) while it maps the page; ranges with aliases are not.
+ * mapping, and the pool is charged until then.  The range that committed the page is charged for it (limit_bytes, quota,
+ * physical_bytes) until its own last mapping of the page is removed; other ranges are never charged for the page.
  *
  * Writes through one mapping are visible through another one to work that is ordered after them; a kernel that uses
  * both must order its accesses (docs/ranges.md).

@@ -277,8 +277,8 @@ enum xseg_sim_registrar {
  * @param kind     requirements to check.
  * @param id       receives a number that is unique in the process.
  *
- * @return XSEG_ERR_ARGUMENT     the message has the first page that is not mapped, not accessible, or of another device
- *                               or other properties than the first page.
+ * @return XSEG_ERR_ARGUMENT     a page is not mapped, not accessible, or of another device or other properties than the
+ *                               first page; or the range exceeds its allocation.  The message has the address.
  *         XSEG_ERR_UNSUPPORTED  the first page was created without gpuDirectRDMACapable, or the machine lacks a
  *                               feature.
  * Cost: O(mappings in the range); no virtual time.

@@ -40,8 +40,8 @@ struct xseg_snapshot_options {
  * the symbol table and the debug information of the module, if libdw.so.1 is installed and the file has the same build
  * ID.  The blocks of a device are those of one moment, at which its events end; each device has its own moment.
  *
- * Events that exceed host_bytes or max_ms are omitted, the oldest first; the file contains their number.  The default
- * of host_bytes limits the whole snapshot to 64 MiB, and 64 bytes for each live block above 10^5.
+ * Events that exceed host_bytes or max_ms are omitted, the oldest first; the file contains their number.  By default
+ * events get the rest of 64 MiB that blocks and pages leave, plus 64 bytes for each live block above 10^5.
  *
  * @param path     path of the file.  It is written under a temporary name in the same directory and renamed when it is
  *                 complete.  Devices, pipes and /dev/stdout are written directly, and max_ms omits no events.
@@ -50,6 +50,8 @@ struct xseg_snapshot_options {
  * @return XSEG_ERR_FILE  the file could not be written; an earlier file is unchanged.
  * Cost: a stream query for each stream with idle memory, and cuMemGetInfo with device_free_min_mb.  O(blocks), during
  *       which hits and misses on the device wait.  Host memory: 40 bytes per block, 200 bytes per page, and host_bytes.
+ *       Without max_ms the lookup of stack frames takes up to seconds, and host memory of the size of the debug
+ *       information, which is also read from the system's directory of build IDs.
  */
 XSEG_API xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
                                    const struct xseg_snapshot_options *options);

@@ -80,9 +80,10 @@ struct xseg_statistics {
  * @param out    receives the statistics, up to out->struct_size bytes.
  *
  * @return XSEG_ERR_UNSUPPORTED  the scope names a stream.
- * Cost: no driver call once the device is open.  Statistics of a pool are O(streams of the pool) and take no lock of the
- *       fast path, so they can be polled.  host_bytes of a device needs a system call for each pool of a stream, and up to
- *       two for each segment, under locks for which allocations wait.  It is skipped if struct_size ends before that member.
+ * Cost: no driver call once the device is open.  Statistics of a pool are O(streams of the pool) and take no lock of
+ *       the fast path, so they can be polled.  host_bytes of a device needs a system call for each pool of a stream, and
+ *       up to two for each segment, under locks for which allocations wait.  It is skipped if struct_size ends before
+ *       that member.
  */
 XSEG_API xseg_status xseg_stats_get(struct xseg_allocator *allocator,
                                     const struct xseg_scope *where, struct xseg_statistics *out);
