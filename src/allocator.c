@@ -20,11 +20,11 @@ static struct xseg_options options_of(const struct xseg_options *given)
 xseg_status xseg_open(const char *config, const struct xseg_options *options,
                       struct xseg_allocator **out)
 {
-    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_open: out is NULL");
-    XSEG_ENTRY_REQUIRE(options == NULL ||
-                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_options, log_context),
-                       "xseg_open: options->struct_size is %zu: start from XSEG_OPTIONS_INIT",
-                       options->struct_size);
+    XSEG_OPERATION(__func__);
+    XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
+    XSEG_ENTRY_REQUIRE(
+        options == NULL || XSEG_ENTRY_UNDERSTANDS(options, struct xseg_options, log_context),
+        "options->struct_size is %zu: start from XSEG_OPTIONS_INIT", options->struct_size);
     const struct xseg_options chosen = options_of(options);
     const struct xseg_log log = {chosen.log, chosen.log_context};
     const struct xseg_clock clock = {chosen.clock, chosen.clock_context};
@@ -42,7 +42,7 @@ xseg_status xseg_close(struct xseg_allocator *allocator)
 xseg_status xseg_config_set(struct xseg_allocator *allocator, const char *config)
 {
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(config != NULL, "xseg_config_set: the string is NULL");
+    XSEG_ENTRY_REQUIRE(config != NULL, "the string is NULL");
     return xseg_allocator_configure(allocator, config);
 }
 
@@ -52,7 +52,7 @@ xseg_status xseg_config_get(struct xseg_allocator *allocator, char *text, size_t
     struct xseg_text builder;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "xseg_config_get: text is NULL");
+    XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "text is NULL");
     xseg_text_init(&builder, text, bytes);
     xseg_config_print(xseg_allocator_config(allocator), &builder);
     if (needed != NULL)

@@ -11,14 +11,15 @@
 /* Fail for an argument that is NULL.  Out of line, so that the two short entry points save no registers for it. */
 static __attribute__((noinline, cold)) xseg_status refuse_null(const char *name, const char *what)
 {
-    return xseg_fail(XSEG_ERR_ARGUMENT, "%s: %s is NULL", name, what);
+    XSEG_OPERATION(name);
+    return xseg_fail(XSEG_ERR_ARGUMENT, "%s is NULL", what);
 }
 
 xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
                        xseg_stream stream, void **out)
 {
     if (__builtin_expect(allocator == NULL || out == NULL, 0))
-        return refuse_null("xseg_alloc", allocator == NULL ? "the allocator" : "out");
+        return refuse_null("xseg_alloc", allocator == NULL ? "allocator" : "out");
     return xseg_hit_alloc(allocator, device, bytes, stream, out);
 }
 
@@ -39,10 +40,10 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
     XSEG_ENTRY_CHECK(allocator);
     XSEG_ENTRY_REQUIRE(given != NULL &&
                            XSEG_ENTRY_UNDERSTANDS(given, struct xseg_request, alignment),
-                       "xseg_alloc_with: the request is NULL or of unknown size: start from "
+                       "the request is NULL or of unknown size: start from "
                        "XSEG_REQUEST_INIT");
     const struct xseg_request request = request_of(given);
-    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_alloc_with: out is NULL");
+    XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
     xseg_history_gather_for(&allocator->history, request.user);
     return xseg_hit_stream_request(allocator, &request, out);
 }
@@ -50,7 +51,7 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr)
 {
     if (__builtin_expect(allocator == NULL, 0))
-        return refuse_null("xseg_free", "the allocator");
+        return refuse_null("xseg_free", "allocator");
     return xseg_hit_free(allocator, ptr);
 }
 
@@ -60,9 +61,8 @@ xseg_status xseg_block_query(struct xseg_allocator *allocator, const void *anywh
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(
-        out != NULL && XSEG_ENTRY_FILLS(out),
-        "xseg_block_query: out is NULL or of unknown size: start from XSEG_BLOCK_INFO_INIT");
+    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_FILLS(out),
+                       "out is NULL or of unknown size: start from XSEG_BLOCK_INFO_INIT");
     const xseg_status status = xseg_allocator_describe(allocator, anywhere, &info);
     if (status != XSEG_OK)
         return status;

@@ -74,8 +74,9 @@ xseg_status xseg_budget_members(const char *name,
 {
     char path[XSEG_LEDGER_PATH];
 
-    XSEG_ENTRY_REQUIRE(name != NULL, "xseg_budget_members: the name is NULL");
-    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_budget_members: visit is NULL: give a function");
+    XSEG_OPERATION(__func__);
+    XSEG_ENTRY_REQUIRE(name != NULL, "the name is NULL");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL: give a function");
     xseg_status status = xseg_ledger_path(name, path);
     if (status != XSEG_OK)
         return status;

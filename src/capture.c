@@ -30,10 +30,10 @@ xseg_status xseg_capture_unmark(struct xseg_allocator *allocator, int device)
 {
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(device >= 0 && device < allocator->device_count,
-                       "xseg_capture_unmark: device %d: the driver shows devices 0 to %d", device,
+                       "device %d: the driver shows devices 0 to %d", device,
                        allocator->device_count - 1);
     struct xseg_device *found = xseg_allocator_open_device(allocator, device);
-    XSEG_ENTRY_REQUIRE(found != NULL && xseg_device_unmark(found),
-                       "xseg_capture_unmark: device %d is not marked", device);
+    XSEG_ENTRY_REQUIRE(found != NULL && xseg_device_unmark(found), "device %d is not marked",
+                       device);
     return XSEG_OK;
 }

@@ -17,31 +17,34 @@
 #include "src/core/front/housekeeping.h"
 #include "xseg/trim.h"
 
-/* Returns from the entry point unless the allocator can be used by this process.  The entry point gathers. */
-#define XSEG_ENTRY_CHECK(allocator)                                                      \
-    do {                                                                                 \
-        const xseg_status xseg_entry_status = xseg_allocator_check(allocator, __func__); \
-        if (__builtin_expect(xseg_entry_status != XSEG_OK, 0))                           \
-            return xseg_entry_status;                                                    \
+/* Names the operation of error messages, and returns from the entry point unless the allocator can be used by this
+ * process.  The entry point gathers. */
+#define XSEG_ENTRY_CHECK(allocator)                                            \
+    XSEG_OPERATION(__func__);                                                  \
+    do {                                                                       \
+        const xseg_status xseg_entry_status = xseg_allocator_check(allocator); \
+        if (__builtin_expect(xseg_entry_status != XSEG_OK, 0))                 \
+            return xseg_entry_status;                                          \
     } while (0)
 
 /* XSEG_ENTRY_CHECK(), runs housekeeping, and gathers the context of a call without a word. */
 #define XSEG_ENTRY(allocator)                       \
+    XSEG_ENTRY_CHECK(allocator);                    \
     do {                                            \
-        XSEG_ENTRY_CHECK(allocator);                \
         xseg_housekeeping_run(allocator);           \
         xseg_history_gather(&(allocator)->history); \
     } while (0)
 
 /* Returns from the entry point unless the pool's allocator can be used by this process. */
-#define XSEG_ENTRY_POOL(pool)                                                      \
-    do {                                                                           \
-        if (__builtin_expect((pool) == NULL, 0))                                   \
-            return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the pool is NULL", __func__); \
-        if (xseg_fork_is_child((pool)->device->fork))                              \
-            return xseg_allocator_fail_forked();                                   \
-        xseg_housekeeping_run((pool)->device->allocator);                          \
-        xseg_history_gather(&(pool)->device->allocator->history);                  \
+#define XSEG_ENTRY_POOL(pool)                                     \
+    XSEG_OPERATION(__func__);                                     \
+    do {                                                          \
+        if (__builtin_expect((pool) == NULL, 0))                  \
+            return xseg_fail(XSEG_ERR_ARGUMENT, "pool is NULL");  \
+        if (xseg_fork_is_child((pool)->device->fork))             \
+            return xseg_allocator_fail_forked();                  \
+        xseg_housekeeping_run((pool)->device->allocator);         \
+        xseg_history_gather(&(pool)->device->allocator->history); \
     } while (0)
 
 /* Returns from the entry point if an argument is not as it must be. */

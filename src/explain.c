@@ -43,7 +43,7 @@ xseg_status xseg_for_each_block(struct xseg_allocator *allocator, const struct x
     struct xseg_scope chosen;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_for_each_block: visit is NULL: give a function");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL: give a function");
     xseg_status status = xseg_where_check(allocator, where, &chosen);
     if (status != XSEG_OK)
         return status;
@@ -168,7 +168,7 @@ xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_sco
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(out == NULL || XSEG_ENTRY_FILLS(out),
-                       "xseg_explain: out->struct_size is %zu: start from XSEG_EXPLAIN_RESULT_INIT",
+                       "out->struct_size is %zu: start from XSEG_EXPLAIN_RESULT_INIT",
                        out->struct_size);
     xseg_status status = xseg_where_check(allocator, where, &chosen);
     if (status == XSEG_OK)

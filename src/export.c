@@ -18,15 +18,14 @@ xseg_status xseg_export(struct xseg_allocator *allocator, void *ptr,
     uint64_t ignored;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(ptr != NULL && token != NULL, "xseg_export: %s is NULL",
-                       ptr == NULL ? "ptr" : "token");
+    XSEG_ENTRY_REQUIRE(ptr != NULL && token != NULL, "%s is NULL", ptr == NULL ? "ptr" : "token");
     return xseg_share_export(allocator, (uintptr_t)ptr, token, offset != NULL ? offset : &ignored);
 }
 
-static xseg_status check_type(const char *who, enum xseg_handle_type type)
+static xseg_status check_type(enum xseg_handle_type type)
 {
     XSEG_ENTRY_REQUIRE(type == XSEG_HANDLE_FD || type == XSEG_HANDLE_FABRIC,
-                       "%s: unknown value of enum xseg_handle_type, %d", who, (int)type);
+                       "unknown value of enum xseg_handle_type, %d", (int)type);
     return XSEG_OK;
 }
 
@@ -37,11 +36,9 @@ xseg_status xseg_export_handles(struct xseg_allocator *allocator, void *ptr,
     struct xseg_share_pages pages = {.type = type, .handle = handles, .capacity = capacity};
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(ptr != NULL && count != NULL, "xseg_export_handles: %s is NULL",
-                       ptr == NULL ? "ptr" : "count");
-    XSEG_ENTRY_REQUIRE(handles != NULL || capacity == 0,
-                       "xseg_export_handles: handles is NULL, capacity %zu", capacity);
-    xseg_status status = check_type("xseg_export_handles", type);
+    XSEG_ENTRY_REQUIRE(ptr != NULL && count != NULL, "%s is NULL", ptr == NULL ? "ptr" : "count");
+    XSEG_ENTRY_REQUIRE(handles != NULL || capacity == 0, "handles is NULL, capacity %zu", capacity);
+    xseg_status status = check_type(type);
     if (status != XSEG_OK)
         return status;
     status = xseg_share_export_handles(allocator, (uintptr_t)ptr, &pages);
@@ -55,7 +52,7 @@ xseg_status xseg_export_handles(struct xseg_allocator *allocator, void *ptr,
 xseg_status xseg_export_close(struct xseg_allocator *allocator, void *ptr)
 {
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(ptr != NULL, "xseg_export_close: ptr is NULL");
+    XSEG_ENTRY_REQUIRE(ptr != NULL, "ptr is NULL");
     return xseg_share_unexport(allocator, (uintptr_t)ptr);
 }
 
@@ -67,7 +64,7 @@ xseg_status xseg_import(struct xseg_allocator *allocator, int device,
     uint64_t address = 0;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(token != NULL && base != NULL, "xseg_import: %s is NULL",
+    XSEG_ENTRY_REQUIRE(token != NULL && base != NULL, "%s is NULL",
                        token == NULL ? "token" : "base");
     xseg_status status = xseg_allocator_device(allocator, device, &found);
     if (status == XSEG_OK)
@@ -90,9 +87,9 @@ xseg_status xseg_import_handles(struct xseg_allocator *allocator, int device,
     uint64_t address = 0;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(handles != NULL && base != NULL, "xseg_import_handles: %s is NULL",
+    XSEG_ENTRY_REQUIRE(handles != NULL && base != NULL, "%s is NULL",
                        handles == NULL ? "handles" : "base");
-    xseg_status status = check_type("xseg_import_handles", type);
+    xseg_status status = check_type(type);
     if (status == XSEG_OK)
         status = xseg_allocator_device(allocator, device, &found);
     if (status == XSEG_OK)
@@ -105,6 +102,6 @@ xseg_status xseg_import_handles(struct xseg_allocator *allocator, int device,
 xseg_status xseg_import_close(struct xseg_allocator *allocator, void *base)
 {
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(base != NULL, "xseg_import_close: base is NULL");
+    XSEG_ENTRY_REQUIRE(base != NULL, "base is NULL");
     return xseg_share_unimport(allocator, (uintptr_t)base);
 }

@@ -47,13 +47,12 @@ static void sum_up(struct xseg_allocator *allocator, const struct xseg_history_r
     XSEG_ENTRY_FILL(out, &sums);
 }
 
-static xseg_status check_device(const struct xseg_allocator *allocator, int device,
-                                const char *name)
+static xseg_status check_device(const struct xseg_allocator *allocator, int device)
 {
     if (device >= -1 && device < allocator->device_count)
         return XSEG_OK;
-    return xseg_fail(XSEG_ERR_ARGUMENT, "%s: there is no device %d: there are %d, and -1 is all",
-                     name, device, allocator->device_count);
+    return xseg_fail(XSEG_ERR_ARGUMENT, "there is no device %d: there are %d, and -1 is all",
+                     device, allocator->device_count);
 }
 
 xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
@@ -66,11 +65,11 @@ xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
     struct xseg_history_entry entry;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_for_each_event: visit is NULL: give a function");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL: give a function");
     XSEG_ENTRY_REQUIRE(summary == NULL || XSEG_ENTRY_FILLS(summary),
-                       "xseg_for_each_event: the summary is of unknown size: start from "
+                       "the summary is of unknown size: start from "
                        "XSEG_HISTORY_SUMMARY_INIT");
-    xseg_status status = check_device(allocator, device, __func__);
+    xseg_status status = check_device(allocator, device);
     if (status != XSEG_OK)
         return status;
     xseg_history_labels_begin_reading(&allocator->history.labels);
@@ -90,7 +89,7 @@ xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
 xseg_status xseg_history_clear(struct xseg_allocator *allocator, int device)
 {
     XSEG_ENTRY(allocator);
-    const xseg_status status = check_device(allocator, device, __func__);
+    const xseg_status status = check_device(allocator, device);
     for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
         struct xseg_device *open = xseg_allocator_open_device(allocator, i);
 
@@ -112,11 +111,10 @@ xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
     struct xseg_stack_frame at;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_history_stack: visit is NULL: give a function");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL: give a function");
     const struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
     if (depot == NULL || !xseg_stack_depot_get(depot, stack, &view))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "xseg_history_stack: there is no stack %" PRIu32,
-                         stack);
+        return xseg_fail(XSEG_ERR_ARGUMENT, "there is no stack %" PRIu32, stack);
     for (uint32_t i = 0; i < view.count && xseg_stack_depot_frame(depot, stack, i, &at); i++) {
         const struct xseg_history_frame frame = {
             .struct_size = sizeof(frame),
@@ -151,11 +149,11 @@ xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,
     struct xseg_history_hook chosen = XSEG_HISTORY_HOOK_INIT;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(
-        hook == NULL || (XSEG_ENTRY_UNDERSTANDS(hook, struct xseg_history_hook, forget) &&
-                         hook->gather != NULL),
-        "xseg_history_set_hook: the hook is of unknown size or without gather: start "
-        "from XSEG_HISTORY_HOOK_INIT");
+    XSEG_ENTRY_REQUIRE(hook == NULL ||
+                           (XSEG_ENTRY_UNDERSTANDS(hook, struct xseg_history_hook, forget) &&
+                            hook->gather != NULL),
+                       "the hook is of unknown size or without gather: start "
+                       "from XSEG_HISTORY_HOOK_INIT");
     if (hook != NULL)
         XSEG_ENTRY_TAKE(&chosen, hook);
     return xseg_history_store_set_hook(&allocator->history, hook != NULL ? &chosen : NULL)
@@ -168,7 +166,7 @@ xseg_status xseg_history_annotate(struct xseg_allocator *allocator, int device, 
     struct xseg_device *open = NULL;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(text != NULL, "xseg_history_annotate: the text is NULL");
+    XSEG_ENTRY_REQUIRE(text != NULL, "the text is NULL");
     const xseg_status status = xseg_allocator_device(allocator, device, &open);
     return status == XSEG_OK ? xseg_label_annotate(allocator, open, text) : status;
 }

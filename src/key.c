@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/key.h"
 
+#include "src/base/error.h"
 #include "src/core/config/config.h"
 #include "src/core/config/config_keys.h"
 
@@ -8,6 +9,7 @@ xseg_status xseg_config_keys(const char *config, const char **source,
                              bool (*visit)(void *context, const struct xseg_key *key),
                              void *context)
 {
+    XSEG_OPERATION(__func__);
     struct xseg_config loaded;
     const char *from;
     uint64_t named;

@@ -7,26 +7,26 @@
 #include "src/entry.h"
 #include "src/where.h"
 
-static xseg_status check_part(const char *who, const void *ptr, size_t bytes)
+static xseg_status check_part(const void *ptr, size_t bytes)
 {
-    XSEG_ENTRY_REQUIRE(ptr != NULL && bytes != 0, "%s: %s", who,
+    XSEG_ENTRY_REQUIRE(ptr != NULL && bytes != 0, "%s",
                        ptr == NULL ? "ptr is NULL" : "0 bytes: say how many");
-    XSEG_ENTRY_REQUIRE(bytes <= UINTPTR_MAX - (uintptr_t)ptr,
-                       "%s: %zu bytes are beyond all addresses", who, bytes);
+    XSEG_ENTRY_REQUIRE(bytes <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes are beyond all addresses",
+                       bytes);
     return XSEG_OK;
 }
 
 xseg_status xseg_pin(struct xseg_allocator *allocator, const void *ptr, size_t bytes)
 {
     XSEG_ENTRY(allocator);
-    const xseg_status status = check_part("xseg_pin", ptr, bytes);
+    const xseg_status status = check_part(ptr, bytes);
     return status == XSEG_OK ? xseg_mapping_pin(allocator, (uintptr_t)ptr, bytes) : status;
 }
 
 xseg_status xseg_unpin(struct xseg_allocator *allocator, const void *ptr, size_t bytes)
 {
     XSEG_ENTRY(allocator);
-    const xseg_status status = check_part("xseg_unpin", ptr, bytes);
+    const xseg_status status = check_part(ptr, bytes);
     return status == XSEG_OK ? xseg_mapping_unpin(allocator, (uintptr_t)ptr, bytes) : status;
 }
 
@@ -38,7 +38,7 @@ xseg_status xseg_for_each_mapping(struct xseg_allocator *allocator, const struct
     struct xseg_scope chosen;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(visit != NULL, "xseg_for_each_mapping: visit is NULL: give a function");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL: give a function");
     xseg_status status = xseg_where_check(allocator, where, &chosen);
     for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_where_device(allocator, &chosen, i);

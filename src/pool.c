@@ -20,28 +20,28 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
     struct xseg_device *found = NULL;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_pool_create: out is NULL");
+    XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
     XSEG_ENTRY_REQUIRE(options == NULL ||
                            XSEG_ENTRY_UNDERSTANDS(options, struct xseg_pool_options, memory),
-                       "xseg_pool_create: options->struct_size is %zu: start from "
+                       "options->struct_size is %zu: start from "
                        "XSEG_POOL_OPTIONS_INIT",
                        options->struct_size);
     if (options != NULL)
         XSEG_ENTRY_TAKE(&chosen, options);
     XSEG_ENTRY_REQUIRE((chosen.memory.alloc == NULL) == (chosen.memory.free == NULL),
-                       "xseg_pool_create: memory.%s is NULL: give both functions or none",
+                       "memory.%s is NULL: give both functions or none",
                        chosen.memory.alloc == NULL ? "alloc" : "free");
     XSEG_ENTRY_REQUIRE(!chosen.exportable || chosen.memory.alloc == NULL,
-                       "xseg_pool_create: exportable with own functions: what they give is not the "
+                       "exportable with own functions: what they give is not the "
                        "driver's to export");
     XSEG_ENTRY_REQUIRE((!chosen.rdma && !chosen.single_page) || chosen.memory.alloc == NULL,
-                       "xseg_pool_create: %s with own functions: the library makes none of the "
+                       "%s with own functions: the library makes none of the "
                        "memory that they give",
                        chosen.rdma ? "rdma" : "single_page");
     XSEG_ENTRY_REQUIRE(chosen.name == NULL ||
                            strnlen(chosen.name, XSEG_POOL_NAME_MAX + 1) <= XSEG_POOL_NAME_MAX,
-                       "xseg_pool_create: a name of more than %d bytes, which begins \"%.*s\"",
-                       XSEG_POOL_NAME_MAX, XSEG_POOL_NAME_MAX, chosen.name);
+                       "a name of more than %d bytes, which begins \"%.*s\"", XSEG_POOL_NAME_MAX,
+                       XSEG_POOL_NAME_MAX, chosen.name);
     const xseg_status status = xseg_allocator_device(allocator, device, &found);
     return status == XSEG_OK ? xseg_device_make_pool(found, &chosen, out) : status;
 }
@@ -52,12 +52,10 @@ xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes, xseg_stream stre
     const uint64_t at = (uint64_t)(uintptr_t)address;
 
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_alloc_at: out is NULL");
-    XSEG_ENTRY_REQUIRE(at != 0 && at % XSEG_SIZE_QUANTUM == 0,
-                       "xseg_alloc_at: address %p: give a multiple of %u", address,
-                       (unsigned)XSEG_SIZE_QUANTUM);
-    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool),
-                       "xseg_alloc_at: nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
+    XSEG_ENTRY_REQUIRE(at != 0 && at % XSEG_SIZE_QUANTUM == 0, "address %p: give a multiple of %u",
+                       address, (unsigned)XSEG_SIZE_QUANTUM);
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "nobody holds the pool any more");
     if (bytes == 0) {
         *out = NULL;
         return XSEG_OK;
@@ -77,13 +75,11 @@ xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting
     XSEG_ENTRY_POOL(pool);
     XSEG_ENTRY_REQUIRE(setting == XSEG_POOL_NO_SPLIT || setting == XSEG_POOL_USE_ON_OOM ||
                            setting == XSEG_POOL_SINGLE_PAGE,
-                       "xseg_pool_set: %d is no value of enum xseg_pool_setting", (int)setting);
-    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool),
-                       "xseg_pool_set: nobody holds the pool any more");
-    XSEG_ENTRY_REQUIRE(
-        setting != XSEG_POOL_SINGLE_PAGE || !xseg_pool_has_own_memory(pool),
-        "xseg_pool_set: single_page with own functions: the library makes none of the memory that "
-        "they give");
+                       "%d is no value of enum xseg_pool_setting", (int)setting);
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(setting != XSEG_POOL_SINGLE_PAGE || !xseg_pool_has_own_memory(pool),
+                       "single_page with own functions: the library makes none of the memory that "
+                       "they give");
     if (setting == XSEG_POOL_SINGLE_PAGE)
         return xseg_pool_set_single(pool, on);
     if (setting == XSEG_POOL_NO_SPLIT)
@@ -96,15 +92,14 @@ xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting
 xseg_status xseg_pool_retain(struct xseg_pool *pool)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(xseg_pool_hold(pool), "xseg_pool_retain: nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(xseg_pool_hold(pool), "nobody holds the pool any more");
     return XSEG_OK;
 }
 
 xseg_status xseg_pool_release(struct xseg_pool *pool)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(xseg_release_pool(pool),
-                       "xseg_pool_release: nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(xseg_release_pool(pool), "nobody holds the pool any more");
     return XSEG_OK;
 }
 
@@ -124,9 +119,8 @@ xseg_status xseg_route_end(struct xseg_pool *pool)
 xseg_status xseg_pool_checkpoint(struct xseg_pool *pool, struct xseg_checkpoint **out)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_pool_checkpoint: out is NULL");
-    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool),
-                       "xseg_pool_checkpoint: nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "nobody holds the pool any more");
     return xseg_checkpoint_take(pool, out);
 }
 
@@ -139,13 +133,11 @@ xseg_status xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoi
                               void (*moved)(void *context, void *ptr, bool freed), void *context)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(checkpoint != NULL, "xseg_pool_restore: the checkpoint is NULL");
-    XSEG_ENTRY_REQUIRE(
-        checkpoint->pool == pool && checkpoint->serial == pool->serial,
-        "xseg_pool_restore: the checkpoint was taken of another pool: of pool %s, not of pool %s",
-        checkpoint->label, xseg_pool_label(pool));
-    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool),
-                       "xseg_pool_restore: nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(checkpoint != NULL, "the checkpoint is NULL");
+    XSEG_ENTRY_REQUIRE(checkpoint->pool == pool && checkpoint->serial == pool->serial,
+                       "the checkpoint was taken of another pool: of pool %s, not of pool %s",
+                       checkpoint->label, xseg_pool_label(pool));
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "nobody holds the pool any more");
     struct xseg_allocator *allocator = pool->device->allocator;
     const xseg_status status = xseg_checkpoint_restore(checkpoint, moved, context);
     xseg_housekeeping_run(allocator);
@@ -156,8 +148,7 @@ xseg_status xseg_pool_check_live(struct xseg_pool *pool, void *const *ptrs, size
                                  bool *exactly)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(exactly != NULL && (ptrs != NULL || count == 0),
-                       "xseg_pool_check_live: ptrs or exactly is NULL");
+    XSEG_ENTRY_REQUIRE(exactly != NULL && (ptrs != NULL || count == 0), "ptrs or exactly is NULL");
     return xseg_checkpoint_compare(pool, ptrs, count, exactly);
 }
 
@@ -166,8 +157,8 @@ xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep, const c
     XSEG_ENTRY_POOL(pool);
     XSEG_ENTRY_REQUIRE(keep == XSEG_KEEP_NOTHING || keep == XSEG_KEEP_HOST ||
                            keep == XSEG_KEEP_FILE,
-                       "xseg_pool_pause: %d is no value of enum xseg_keep", (int)keep);
-    XSEG_ENTRY_REQUIRE((keep == XSEG_KEEP_FILE) == (file != NULL), "xseg_pool_pause: %s",
+                       "%d is no value of enum xseg_keep", (int)keep);
+    XSEG_ENTRY_REQUIRE((keep == XSEG_KEEP_FILE) == (file != NULL), "%s",
                        file == NULL ? "XSEG_KEEP_FILE needs the name of a file"
                                     : "a file is named, but keep is not XSEG_KEEP_FILE");
     struct xseg_allocator *allocator = pool->device->allocator;

@@ -15,14 +15,15 @@
 #include "src/entry.h"
 
 /* Returns from the entry point unless the range's allocator can be used by this process. */
-#define ENTRY_RANGE(range)                                                          \
-    do {                                                                            \
-        if ((range) == NULL)                                                        \
-            return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the range is NULL", __func__); \
-        if (xseg_fork_is_child((range)->device->fork))                              \
-            return xseg_allocator_fail_forked();                                    \
-        xseg_housekeeping_run((range)->device->allocator);                          \
-        xseg_history_gather(&(range)->device->allocator->history);                  \
+#define ENTRY_RANGE(range)                                         \
+    XSEG_OPERATION(__func__);                                      \
+    do {                                                           \
+        if ((range) == NULL)                                       \
+            return xseg_fail(XSEG_ERR_ARGUMENT, "range is NULL");  \
+        if (xseg_fork_is_child((range)->device->fork))             \
+            return xseg_allocator_fail_forked();                   \
+        xseg_housekeeping_run((range)->device->allocator);         \
+        xseg_history_gather(&(range)->device->allocator->history); \
     } while (0)
 
 /* End a call: notify observers and run the housekeeping. */
@@ -45,15 +46,14 @@ static xseg_status get_pool(struct xseg_device *device, const struct xseg_range_
         return xseg_device_make_pool(device, &own, out);
     }
     XSEG_ENTRY_REQUIRE(options->pool->device == device,
-                       "xseg_range_reserve: pool %s is not one of device %d of this allocator",
+                       "pool %s is not one of device %d of this allocator",
                        xseg_pool_label(options->pool), device->context.ordinal);
     XSEG_ENTRY_REQUIRE(!options->exportable && !options->rdma && options->name == NULL,
-                       "xseg_range_reserve: %s beside a pool: the pool says that",
+                       "%s beside a pool: the pool says that",
                        options->exportable ? "exportable"
                        : options->rdma     ? "rdma"
                                            : "a name");
-    XSEG_ENTRY_REQUIRE(xseg_pool_hold(options->pool),
-                       "xseg_range_reserve: nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(xseg_pool_hold(options->pool), "nobody holds the pool any more");
     *out = options->pool;
     return XSEG_OK;
 }
@@ -66,18 +66,18 @@ xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device, uin
     struct xseg_pool *pool = NULL;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(out != NULL, "xseg_range_reserve: out is NULL");
+    XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
     XSEG_ENTRY_REQUIRE(options == NULL ||
                            XSEG_ENTRY_UNDERSTANDS(options, struct xseg_range_options, name),
-                       "xseg_range_reserve: options->struct_size is %zu: start from "
+                       "options->struct_size is %zu: start from "
                        "XSEG_RANGE_OPTIONS_INIT",
                        options->struct_size);
     if (options != NULL)
         XSEG_ENTRY_TAKE(&chosen, options);
     XSEG_ENTRY_REQUIRE(chosen.name == NULL ||
                            strnlen(chosen.name, XSEG_POOL_NAME_MAX + 1) <= XSEG_POOL_NAME_MAX,
-                       "xseg_range_reserve: a name of more than %d bytes, which begins \"%.*s\"",
-                       XSEG_POOL_NAME_MAX, XSEG_POOL_NAME_MAX, chosen.name);
+                       "a name of more than %d bytes, which begins \"%.*s\"", XSEG_POOL_NAME_MAX,
+                       XSEG_POOL_NAME_MAX, chosen.name);
     xseg_status status = xseg_allocator_device(allocator, device, &found);
     if (status == XSEG_OK)
         status = get_pool(found, &chosen, &pool);
@@ -145,7 +145,7 @@ xseg_status xseg_range_alias(struct xseg_range *range, uint64_t offset, uint64_t
                              struct xseg_range *from, uint64_t from_offset)
 {
     ENTRY_RANGE(range);
-    XSEG_ENTRY_REQUIRE(from != NULL, "xseg_range_alias: from is NULL");
+    XSEG_ENTRY_REQUIRE(from != NULL, "from is NULL");
     return end_call(range, xseg_aliases_map(range, offset, bytes, from, from_offset));
 }
 
@@ -155,7 +155,7 @@ xseg_status xseg_range_info(struct xseg_range *range, struct xseg_range_info *ou
 
     ENTRY_RANGE(range);
     XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_FILLS(out),
-                       "xseg_range_info: out is NULL or of unknown size: start from "
+                       "out is NULL or of unknown size: start from "
                        "XSEG_RANGE_INFO_INIT");
     const xseg_status status = xseg_ranges_tell(range, &info);
     if (status == XSEG_OK)

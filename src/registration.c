@@ -5,12 +5,12 @@
 #include "src/core/registration/registrations.h"
 #include "src/entry.h"
 
-static xseg_status check_range(const char *who, const void *address, size_t bytes)
+static xseg_status check_range(const void *address, size_t bytes)
 {
-    XSEG_ENTRY_REQUIRE(address != NULL && bytes != 0, "%s: %s", who,
+    XSEG_ENTRY_REQUIRE(address != NULL && bytes != 0, "%s",
                        address == NULL ? "address is NULL" : "0 bytes: say how many");
     XSEG_ENTRY_REQUIRE(bytes <= UINTPTR_MAX - (uintptr_t)address,
-                       "%s: %zu bytes are beyond all addresses", who, bytes);
+                       "%zu bytes are beyond all addresses", bytes);
     return XSEG_OK;
 }
 
@@ -18,12 +18,10 @@ xseg_status xseg_dmabuf(struct xseg_allocator *allocator, const void *address, s
                         unsigned flags, int *fd, uint64_t *offset)
 {
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(fd != NULL && offset != NULL, "xseg_dmabuf: %s is NULL",
-                       fd == NULL ? "fd" : "offset");
+    XSEG_ENTRY_REQUIRE(fd != NULL && offset != NULL, "%s is NULL", fd == NULL ? "fd" : "offset");
     XSEG_ENTRY_REQUIRE((flags & ~(unsigned)(XSEG_DMABUF_PIN | XSEG_DMABUF_PCIE)) == 0,
-                       "xseg_dmabuf: flags %#x: there are XSEG_DMABUF_PIN and XSEG_DMABUF_PCIE",
-                       flags);
-    const xseg_status status = check_range("xseg_dmabuf", address, bytes);
+                       "flags %#x: there are XSEG_DMABUF_PIN and XSEG_DMABUF_PCIE", flags);
+    const xseg_status status = check_range(address, bytes);
     return status == XSEG_OK ? xseg_dmabuf_get(allocator->registrations, (uintptr_t)address, bytes,
                                                flags, fd, offset)
                              : status;
@@ -41,17 +39,17 @@ xseg_status xseg_register(struct xseg_allocator *allocator, const void *address,
     struct xseg_registrar chosen = XSEG_REGISTRAR_INIT;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(registrar != NULL && id != NULL, "xseg_register: %s is NULL",
+    XSEG_ENTRY_REQUIRE(registrar != NULL && id != NULL, "%s is NULL",
                        registrar == NULL ? "registrar" : "id");
     XSEG_ENTRY_REQUIRE(XSEG_ENTRY_UNDERSTANDS(registrar, struct xseg_registrar, pin),
-                       "xseg_register: registrar->struct_size is %zu: start from "
+                       "registrar->struct_size is %zu: start from "
                        "XSEG_REGISTRAR_INIT",
                        registrar->struct_size);
     XSEG_ENTRY_REQUIRE(registrar->enter != NULL && registrar->leave != NULL,
-                       "xseg_register: registrar->%s is NULL: give both functions",
+                       "registrar->%s is NULL: give both functions",
                        registrar->enter == NULL ? "enter" : "leave");
     XSEG_ENTRY_TAKE(&chosen, registrar);
-    xseg_status status = check_range("xseg_register", address, bytes);
+    xseg_status status = check_range(address, bytes);
     if (status == XSEG_OK)
         status = xseg_registrations_add(allocator->registrations, (uintptr_t)address, bytes,
                                         &chosen, id);

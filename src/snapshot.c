@@ -18,11 +18,10 @@ xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
                           const struct xseg_snapshot_options *options)
 {
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0',
-                       "xseg_snapshot: there is no path: name a file");
+    XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0', "there is no path: name a file");
     XSEG_ENTRY_REQUIRE(options == NULL ||
                            XSEG_ENTRY_UNDERSTANDS(options, struct xseg_snapshot_options, max_ms),
-                       "xseg_snapshot: options->struct_size is %zu: start from "
+                       "options->struct_size is %zu: start from "
                        "XSEG_SNAPSHOT_OPTIONS_INIT",
                        options->struct_size);
     const struct xseg_snapshot_options chosen = options_of(options);

@@ -58,7 +58,7 @@ xseg_status xseg_stats_get(struct xseg_allocator *allocator, const struct xseg_s
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_FILLS(out),
-                       "xseg_stats_get: out is NULL or of unknown size: set out->struct_size");
+                       "out is NULL or of unknown size: set out->struct_size");
     xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)
         return status;
@@ -84,7 +84,7 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(what != 0 &&
                            (what & ~(unsigned)(XSEG_RESET_PEAK | XSEG_RESET_ACCUMULATED)) == 0,
-                       "xseg_stats_reset: %#x is no set of XSEG_RESET_ values", what);
+                       "%#x is no set of XSEG_RESET_ values", what);
     const xseg_status status = find(allocator, where, &device, &pool);
     if (status != XSEG_OK)
         return status;
@@ -99,7 +99,7 @@ xseg_status xseg_driver_calls(struct xseg_allocator *allocator, struct xseg_driv
                               size_t capacity, size_t *count)
 {
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(calls != NULL || capacity == 0, "xseg_driver_calls: calls is NULL");
+    XSEG_ENTRY_REQUIRE(calls != NULL || capacity == 0, "calls is NULL");
     const size_t there = xseg_driver_call_counts(allocator->driver, calls, capacity);
     if (count != NULL)
         *count = there;
@@ -151,10 +151,10 @@ xseg_status xseg_device_stats_get(struct xseg_allocator *allocator,
     struct xseg_device_stats figures;
 
     XSEG_ENTRY_CHECK(allocator);
-    XSEG_ENTRY_REQUIRE(devices != NULL || capacity == 0, "xseg_device_stats_get: devices is NULL");
+    XSEG_ENTRY_REQUIRE(devices != NULL || capacity == 0, "devices is NULL");
     XSEG_ENTRY_REQUIRE(entry_bytes >= sizeof(size_t) && entry_bytes <= XSEG_ENTRY_STRUCT_MOST &&
                            entry_bytes % sizeof(size_t) == 0,
-                       "xseg_device_stats_get: entries are of unknown size: give "
+                       "entries are of unknown size: give "
                        "sizeof(struct xseg_device_stats) as entry_bytes");
     const uint64_t now = xseg_clock_coarse(&allocator->clock);
     const size_t there = (size_t)allocator->device_count;

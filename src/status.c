@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/status.h"
 
-#include <string.h>
-
 #include "src/base/error.h"
 
 const char *xseg_status_name(xseg_status status)
@@ -19,15 +17,9 @@ const char *xseg_status_name(xseg_status status)
 
 size_t xseg_error_message(char *text, size_t bytes)
 {
-    const struct xseg_text *error = xseg_fail_text();
+    struct xseg_text message;
 
-    if (bytes > 0) {
-        const size_t held = error->length < error->bytes ? error->length : error->bytes;
-        const size_t copied = held < bytes ? held : bytes - 1;
-
-        if (copied > 0)
-            memcpy(text, error->buffer, copied);
-        text[copied] = '\0';
-    }
-    return error->length;
+    xseg_text_init(&message, text, bytes);
+    xseg_fail_print(&message);
+    return message.length;
 }

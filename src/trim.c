@@ -61,25 +61,22 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_scope 
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(where == NULL || XSEG_ENTRY_UNDERSTANDS(where, struct xseg_scope, pool),
-                       "xseg_trim: where->struct_size is %zu: start from XSEG_SCOPE_ALL",
-                       where->struct_size);
-    XSEG_ENTRY_REQUIRE(options == NULL ||
-                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_trim_options, wait),
-                       "xseg_trim: options->struct_size is %zu: start from XSEG_TRIM_OPTIONS_INIT",
-                       options->struct_size);
+                       "where->struct_size is %zu: start from XSEG_SCOPE_ALL", where->struct_size);
+    XSEG_ENTRY_REQUIRE(
+        options == NULL || XSEG_ENTRY_UNDERSTANDS(options, struct xseg_trim_options, wait),
+        "options->struct_size is %zu: start from XSEG_TRIM_OPTIONS_INIT", options->struct_size);
     XSEG_ENTRY_REQUIRE(out == NULL || XSEG_ENTRY_FILLS(out),
-                       "xseg_trim: out->struct_size is %zu: start from XSEG_TRIM_RESULT_INIT",
+                       "out->struct_size is %zu: start from XSEG_TRIM_RESULT_INIT",
                        out->struct_size);
     if (where != NULL)
         XSEG_ENTRY_TAKE(&chosen, where);
     if (options != NULL)
         XSEG_ENTRY_TAKE(&how, options);
     XSEG_ENTRY_REQUIRE(chosen.device >= -1 && chosen.device < allocator->device_count,
-                       "xseg_trim: device %d: the driver shows devices 0 to %d, and -1 is all",
-                       chosen.device, allocator->device_count - 1);
+                       "device %d: the driver shows devices 0 to %d, and -1 is all", chosen.device,
+                       allocator->device_count - 1);
     XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
-                       "xseg_trim: pool %s belongs to another allocator",
-                       xseg_pool_label(chosen.pool));
+                       "pool %s belongs to another allocator", xseg_pool_label(chosen.pool));
     const xseg_status status = trim_all(allocator, &chosen, &how, &done);
     xseg_housekeeping_end_call(allocator);
     if (status == XSEG_OK && out != NULL)
@@ -99,7 +96,7 @@ static xseg_status limit_pool(struct xseg_pool *pool, const struct xseg_limit_va
                                                                 : NULL;
     if (foreign != NULL)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                         "xseg_limits: pool %s has no %s: a pool keeps its memory while it is "
+                         "pool %s has no %s: a pool keeps its memory while it is "
                          "held; set hard_bytes, or name a device",
                          xseg_pool_label(pool), foreign);
     *was = (struct xseg_limit_values)XSEG_LIMIT_VALUES_INIT;
@@ -116,7 +113,7 @@ static xseg_status limit(struct xseg_allocator *allocator, const struct xseg_sco
 
     if (where->one_stream)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                         "xseg_limits: limits are set by device and by pool: name no stream");
+                         "limits are set by device and by pool: name no stream");
     if (where->pool != NULL)
         return limit_pool(where->pool, set, was);
     const xseg_status status = xseg_allocator_device(allocator, where->device, &device);
@@ -131,19 +128,17 @@ xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_scop
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_scope, pool),
-                       "xseg_limits: where is NULL or of unknown size: start from XSEG_SCOPE_ALL "
+                       "where is NULL or of unknown size: start from XSEG_SCOPE_ALL "
                        "and name a device or a pool");
-    XSEG_ENTRY_REQUIRE(set == NULL ||
-                           XSEG_ENTRY_UNDERSTANDS(set, struct xseg_limit_values, keep_bytes),
-                       "xseg_limits: set->struct_size is %zu: start from XSEG_LIMIT_VALUES_INIT",
-                       set->struct_size);
+    XSEG_ENTRY_REQUIRE(
+        set == NULL || XSEG_ENTRY_UNDERSTANDS(set, struct xseg_limit_values, keep_bytes),
+        "set->struct_size is %zu: start from XSEG_LIMIT_VALUES_INIT", set->struct_size);
     XSEG_ENTRY_REQUIRE(was == NULL || XSEG_ENTRY_FILLS(was),
-                       "xseg_limits: was->struct_size is %zu: start from XSEG_LIMIT_VALUES_INIT",
+                       "was->struct_size is %zu: start from XSEG_LIMIT_VALUES_INIT",
                        was->struct_size);
     XSEG_ENTRY_TAKE(&chosen, where);
     XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
-                       "xseg_limits: pool %s belongs to another allocator",
-                       xseg_pool_label(chosen.pool));
+                       "pool %s belongs to another allocator", xseg_pool_label(chosen.pool));
     if (set != NULL)
         XSEG_ENTRY_TAKE(&wanted, set);
     const xseg_status status = limit(allocator, &chosen, set != NULL ? &wanted : NULL, &before);
@@ -178,14 +173,13 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_sco
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_scope, pool),
-                       "xseg_prewarm: where is NULL or of unknown size: start from XSEG_SCOPE_ALL "
+                       "where is NULL or of unknown size: start from XSEG_SCOPE_ALL "
                        "and name a device");
     XSEG_ENTRY_TAKE(&chosen, where);
     XSEG_ENTRY_REQUIRE(chosen.pool == NULL || xseg_allocator_owns(allocator, chosen.pool),
-                       "xseg_prewarm: pool %s belongs to another allocator",
-                       xseg_pool_label(chosen.pool));
+                       "pool %s belongs to another allocator", xseg_pool_label(chosen.pool));
     XSEG_ENTRY_REQUIRE(chosen.pool == NULL || !xseg_pool_is_retired(chosen.pool),
-                       "xseg_prewarm: nobody holds the pool any more");
+                       "nobody holds the pool any more");
     const xseg_status status =
         chosen.pool != NULL ? XSEG_OK : xseg_allocator_device(allocator, chosen.device, &device);
     if (status != XSEG_OK || bytes == 0)

@@ -192,7 +192,7 @@ xseg_status xseg_alias_map(struct xseg_segment *segment, uint32_t first, uint32_
     if (status == XSEG_OK)
         status = xseg_segment_access(segment, first, count);
     if (status != XSEG_OK) {
-        (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+        (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
         withdraw(segment, first, mapped);
         XSEG_AUDIT(xseg_segment_audit, segment);
         return xseg_fail(status, "%s", reason);

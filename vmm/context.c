@@ -121,7 +121,7 @@ static xseg_status give_up(struct xseg_context *context, xseg_status status)
 {
     char reason[256];
 
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
     xseg_driver_let_go_or_keep(context);
     return xseg_fail(status, "%s", reason);
 }
@@ -168,7 +168,7 @@ static bool is_no_shortage(struct xseg_context *context, struct xseg_leftovers *
         return false;
     (void)snprintf(why, why_bytes,
                    "a trial of it failed: %s, while %" PRIu64 " MiB are free and cuMemAlloc works",
-                   xseg_fail_text()->buffer, free >> 20);
+                   xseg_fail_detail(), free >> 20);
     if (can_allocate(context, leftovers))
         return true;
     why[0] = '\0';
@@ -204,7 +204,7 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
         return give_up(context, status);
     } else if (status != XSEG_OK) {
         context->has_vmm = false;
-        (void)snprintf(why, why_bytes, "a trial of it failed: %s", xseg_fail_text()->buffer);
+        (void)snprintf(why, why_bytes, "a trial of it failed: %s", xseg_fail_detail());
     }
     return XSEG_OK;
 }

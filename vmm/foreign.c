@@ -48,7 +48,7 @@ static xseg_status map_page(struct xseg_foreign *foreign, uint64_t address, uint
         return XSEG_OK;
     }
     char reason[256];
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
     (void)xseg_leftovers_give(foreign->leftovers, XSEG_LEFTOVER_PAGE, handle, 0);
     return xseg_fail(status, "%s", reason);
 }
@@ -94,7 +94,7 @@ xseg_status xseg_foreign_map(struct xseg_foreign *foreign, enum xseg_handle_type
     if (status == XSEG_OK)
         return XSEG_OK;
     /* The undo may fail as well; the first reason is reported. */
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
     withdraw(foreign, mapped, bytes);
     return xseg_fail(status, "%s", reason);
 }

@@ -40,7 +40,7 @@ xseg_status xseg_leftovers_unmap(struct xseg_context *context, uint64_t address,
     *is_known = true;
     if (status == XSEG_OK)
         return XSEG_OK;
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
     *is_known = xseg_driver_is_mapped(context, address, &mapped) == XSEG_OK;
     return mapped ? xseg_fail(status, "%s", reason) : XSEG_OK;
 }

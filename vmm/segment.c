@@ -445,7 +445,7 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
         status = xseg_segment_access(segment, first, count);
     if (status != XSEG_OK) {
         /* The undo may fail as well; the first reason is reported. */
-        (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+        (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
         withdraw_run(segment, first, count);
         XSEG_AUDIT(xseg_segment_audit, segment);
         return xseg_fail(status, "%s", reason);

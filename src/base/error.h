@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The calling thread's error text: the sentence that goes with a status.
+ * The error message of the calling thread's last failed call: `<operation>: <what failed>, <value>; <what to do>`.
  *
- * Lives in thread-local storage, so that it can be written while out of memory and read without a
- * lock.  Only failures write it; a later failure replaces it.  Bytes that are not printable ASCII, which
- * only text of others has, are shown as \xNN.
+ * The operation is the public function that the thread executes; its entry point sets it once by XSEG_OPERATION().
+ * xseg_fail() stores the rest, the detail.  A caller that composes a message or a log line from another one uses the
+ * detail, so the operation occurs once.  Message and operation are thread-local: no lock and no allocation is needed.
+ * Bytes that are not printable ASCII, which only strings of the user contain, are replaced by \xNN.
  */
 #ifndef XSEG_BASE_ERROR_H
 #define XSEG_BASE_ERROR_H
@@ -13,25 +14,43 @@
 #include "xseg/status.h"
 
 /*
- * Note why a call fails, and give its status back: `return xseg_fail(XSEG_ERR_..., "...")`.
- * Every failure is noted here, so this is the place for a breakpoint.
+ * Set the error message, and return the status: `return xseg_fail(XSEG_ERR_..., "...")`.
+ * All failures pass through this function, so it is the place for a breakpoint.
  */
 xseg_status xseg_fail(xseg_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Add to the sentence of the failure just noted. */
+/* Append to the detail. */
 void xseg_fail_add(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The text, kept while functions are called that may fail and write another one. */
+/* The detail, terminated. */
+const char *xseg_fail_detail(void);
+
+enum { XSEG_FAIL_BYTES = 1024 + 48 }; /* of a message: a detail and the name of a public function */
+
+/* Append the whole message; nothing if no call of this thread has failed. */
+void xseg_fail_print(struct xseg_text *text);
+
+/* A message that is kept while functions are called that can fail. */
 struct xseg_fail_kept {
-    char text[1024];
+    const char *operation;
+    char detail[1024];
 };
 
-/* Keep the text, and restore it: it is empty if it was. */
 void xseg_fail_keep(struct xseg_fail_kept *kept);
 void xseg_fail_restore(const struct xseg_fail_kept *kept);
 
-/* The text; its builder counts the whole length. */
-const struct xseg_text *xseg_fail_text(void);
+/* Set the operation of the calling thread; NULL: none.  Returns the operation before. */
+const char *xseg_operation_set(const char *name);
+
+static inline void xseg_operation_restore(const char *const *outer)
+{
+    (void)xseg_operation_set(*outer);
+}
+
+/* Set the operation until the end of the scope.  A callback can call a public function, so operations nest. */
+#define XSEG_OPERATION(name)                                                                  \
+    const char *const xseg_outer_operation __attribute__((cleanup(xseg_operation_restore))) = \
+        xseg_operation_set(name)
 
 #endif

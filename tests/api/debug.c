@@ -636,9 +636,10 @@ static void a_second_free_is_told_about_the_first(void **state)
     for (unsigned i = 0; i < 16; i++)
         scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
     scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "or never handed out");
-    assert_int_equal(xseg_error_message(NULL, 0),
-                     strlen("0x000000000 is no live block: it lies in cached memory: it was freed "
-                            "before, or never handed out"));
+    assert_int_equal(
+        xseg_error_message(NULL, 0),
+        strlen("xseg_free: 0x000000000 is no live block: it lies in cached memory: it was freed "
+               "before, or never handed out"));
     scene_free(allocator, other[2]);
     scene_close(allocator);
 }

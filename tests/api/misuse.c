@@ -121,7 +121,7 @@ static void an_error_names_the_function_that_was_called(void **state)
     char other = 0;
 
 #define NAMED(function, ...) \
-    scene_expect_error(function(__VA_ARGS__), XSEG_ERR_ARGUMENT, #function ": the ")
+    scene_expect_error(function(__VA_ARGS__), XSEG_ERR_ARGUMENT, #function ": ")
     (void)state;
     request.bytes = 1;
     NAMED(xseg_alloc, NULL, 0, 1, NULL, &ptr);

@@ -15,14 +15,15 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
     return scene_open_on(&settings, config);
 }
 
-/* The sentence of a request that has to fail. */
+/* The message of a request that has to fail, without the operation. */
 static const char *refusal(xseg_status got, xseg_status want)
 {
     static char text[2048];
 
     assert_int_equal(got, want);
     assert_in_range(xseg_error_message(text, sizeof(text)), 1, 1000);
-    return text;
+    assert_memory_equal(text, "xseg_", strlen("xseg_"));
+    return strstr(text, ": ") + strlen(": ");
 }
 
 static void expect_start(const char *text, const char *start)

@@ -46,9 +46,9 @@ static void check_refused(const struct xseg_config *config)
     char text[4096], defaults[4096];
     struct xseg_config fresh;
 
-    HOLDS(strstr(xseg_fail_text()->buffer, " at column ") != NULL);
-    HOLDS(strstr(xseg_fail_text()->buffer, ": expected ") != NULL ||
-          strstr(xseg_fail_text()->buffer, ": did you mean ") != NULL);
+    HOLDS(strstr(xseg_fail_detail(), " at column ") != NULL);
+    HOLDS(strstr(xseg_fail_detail(), ": expected ") != NULL ||
+          strstr(xseg_fail_detail(), ": did you mean ") != NULL);
     xseg_config_init(&fresh);
     print(config, text, sizeof(text));
     print(&fresh, defaults, sizeof(defaults));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The error text of a thread, and how it is kept while something else fails. */
+/* The error message of a thread: its operation and detail, and how it is kept while other functions fail. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,20 +10,30 @@
 
 #include "src/base/error.h"
 
-static void an_empty_text_is_kept(void **state)
+static void expect_message(const char *expected)
+{
+    char buffer[XSEG_FAIL_BYTES];
+    struct xseg_text text;
+
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_fail_print(&text);
+    assert_string_equal(buffer, expected);
+    assert_int_equal(text.length, strlen(expected));
+}
+
+static void an_empty_message_is_kept(void **state)
 {
     struct xseg_fail_kept kept;
 
     (void)state;
     xseg_fail_keep(&kept);
     assert_int_equal(xseg_fail(XSEG_ERR_DRIVER, "another"), XSEG_ERR_DRIVER);
-    assert_string_equal(xseg_fail_text()->buffer, "another");
+    expect_message("another");
     xseg_fail_restore(&kept);
-    assert_string_equal(xseg_fail_text()->buffer, "");
-    assert_int_equal(xseg_fail_text()->length, 0);
+    expect_message("");
 }
 
-static void a_text_is_kept(void **state)
+static void a_message_is_kept(void **state)
 {
     struct xseg_fail_kept kept;
 
@@ -32,17 +42,45 @@ static void a_text_is_kept(void **state)
     xseg_fail_keep(&kept);
     (void)xseg_fail(XSEG_ERR_DRIVER, "another");
     xseg_fail_restore(&kept);
-    assert_string_equal(xseg_fail_text()->buffer, "of 7% \\x01");
-    assert_int_equal(xseg_fail_text()->length, strlen("of 7% \\x01"));
+    assert_string_equal(xseg_fail_detail(), "of 7% \\x01");
     xseg_fail_add(", and more");
-    assert_string_equal(xseg_fail_text()->buffer, "of 7% \\x01, and more");
+    assert_string_equal(xseg_fail_detail(), "of 7% \\x01, and more");
+}
+
+/* A callback of xseg_outer() calls xseg_inner(). */
+static void call_inner(void)
+{
+    XSEG_OPERATION("xseg_inner");
+    (void)xseg_fail(XSEG_ERR_ARGUMENT, "out is NULL");
+    expect_message("xseg_inner: out is NULL");
+}
+
+static void operations_nest(void **state)
+{
+    struct xseg_fail_kept kept;
+
+    (void)state;
+    {
+        XSEG_OPERATION("xseg_outer");
+        (void)xseg_fail(XSEG_ERR_BUSY, "pool is paused");
+        xseg_fail_keep(&kept);
+        call_inner();
+        xseg_fail_restore(&kept);
+        expect_message("xseg_outer: pool is paused");
+        call_inner();
+        (void)xseg_fail(XSEG_ERR_DRIVER, "cuMemMap failed");
+    }
+    expect_message("xseg_outer: cuMemMap failed");
+    (void)xseg_fail(XSEG_ERR_DRIVER, "no operation");
+    expect_message("no operation");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_text_is_kept),
-        cmocka_unit_test(a_text_is_kept),
+        cmocka_unit_test(an_empty_message_is_kept),
+        cmocka_unit_test(a_message_is_kept),
+        cmocka_unit_test(operations_nest),
     };
 
     return cmocka_run_group_tests_name("error", tests, NULL, NULL);

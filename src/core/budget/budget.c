@@ -100,7 +100,7 @@ static bool note_failure(struct xseg_budget *budget, char *said, size_t bytes)
 {
     const bool is_first = !budget->has_said;
 
-    (void)snprintf(said, bytes, "%s%s", xseg_fail_text()->buffer,
+    (void)snprintf(said, bytes, "%s%s", xseg_fail_detail(),
                    budget->path[0] != '\0' ? "; it tries again each second" : "");
     budget->has_said = true;
     budget->again = xseg_clock_system() + SECOND;
@@ -226,7 +226,7 @@ static void name_device(struct xseg_device *device)
     if (status != XSEG_OK && !atomic_exchange(&budget->has_said, true))
         xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
                       "share_budget: device %d takes no part: %s", device->context.ordinal,
-                      xseg_fail_text()->buffer);
+                      xseg_fail_detail());
     xseg_fail_restore(&kept);
 }
 

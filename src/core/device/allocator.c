@@ -12,10 +12,9 @@ xseg_status xseg_allocator_fail_forked(void)
                      "or start the child by exec (in Python: the start method \"spawn\")");
 }
 
-xseg_status xseg_allocator_check(const struct xseg_allocator *allocator, const char *name)
+xseg_status xseg_allocator_check(const struct xseg_allocator *allocator)
 {
-    XSEG_ASSERT(name != NULL);
     if (__builtin_expect(allocator == NULL, 0))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "%s: the allocator is NULL", name);
+        return xseg_fail(XSEG_ERR_ARGUMENT, "allocator is NULL");
     return xseg_fork_is_child(&allocator->fork) ? xseg_allocator_fail_forked() : XSEG_OK;
 }

@@ -64,10 +64,9 @@ struct xseg_allocator {
 /*
  * Whether a call may use an allocator.
  *
- * name: name of the function that the user called
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT for NULL; XSEG_ERR_FORKED in a forked child
  */
-xseg_status xseg_allocator_check(const struct xseg_allocator *allocator, const char *name);
+xseg_status xseg_allocator_check(const struct xseg_allocator *allocator);
 
 /* Fail with the error of calls in a forked child. */
 xseg_status xseg_allocator_fail_forked(void);

@@ -66,17 +66,15 @@ xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_
 
     if (wrong != NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "xseg_limits: %s (hard_bytes %" PRIu64 ", soft_bytes %" PRIu64
-                         ", keep_bytes %" PRIu64 "): give keep <= soft <= hard",
+                         "%s (hard_bytes %" PRIu64 ", soft_bytes %" PRIu64 ", keep_bytes %" PRIu64
+                         "): give keep <= soft <= hard",
                          wrong, set->hard_bytes, set->soft_bytes, set->keep_bytes);
     /* A fraction that is NaN fails both comparisons. */
     if (set->has_fraction && !(set->fraction >= 0 && set->fraction <= 1))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "xseg_limits: fraction %g: give one from 0 to 1",
-                         set->fraction);
+        return xseg_fail(XSEG_ERR_ARGUMENT, "fraction %g: give one from 0 to 1", set->fraction);
     if (set->has_rejection_fraction &&
         !(set->rejection_fraction >= 0 && set->rejection_fraction <= 1))
-        return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "xseg_limits: rejection_fraction %g: give one from 0 to 1",
+        return xseg_fail(XSEG_ERR_ARGUMENT, "rejection_fraction %g: give one from 0 to 1",
                          set->rejection_fraction);
     store_all(bounds, set);
     return XSEG_OK;

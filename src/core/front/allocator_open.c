@@ -198,7 +198,7 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
         free_allocator(allocator);
         return XSEG_OK;
     }
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
     on_every(allocator, xseg_device_hold_again);
     on_every(allocator, xseg_peers_renew);
     /* If the thread cannot be started again, idle memory goes back on calls of the user alone. */

@@ -257,7 +257,7 @@ static xseg_status hand_out(struct xseg_grant *grant, bool zeroed)
 
     XSEG_ASSERT(grant->base != 0);
     if (status != XSEG_OK) {
-        (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+        (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
         give_back(grant);
         return xseg_fail(status, "%s", reason);
     }

@@ -69,7 +69,7 @@ static xseg_status give_up(struct xseg_device *device, xseg_status status)
 {
     char reason[256];
 
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
     (void)xseg_leftovers_retry(&device->leftovers);
     xseg_driver_let_go_or_keep(&device->context);
     xseg_device_end(device);

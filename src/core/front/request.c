@@ -19,10 +19,10 @@ static xseg_status find_device(struct xseg_allocator *allocator, const struct xs
     if (request->pool == NULL)
         return xseg_allocator_device(allocator, request->device, out);
     if (!xseg_allocator_owns(allocator, request->pool))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "xseg_alloc_with: pool %s belongs to another allocator",
+        return xseg_fail(XSEG_ERR_ARGUMENT, "pool %s belongs to another allocator",
                          xseg_pool_label(request->pool));
     if (xseg_pool_is_retired(request->pool))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "xseg_alloc_with: nobody holds the pool any more");
+        return xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more");
     *out = request->pool->device;
     return XSEG_OK;
 }
@@ -36,7 +36,7 @@ xseg_status xseg_request_serve(struct xseg_allocator *allocator, const struct xs
     if (request->alignment != 0 &&
         (!xseg_is_power_of_two(request->alignment) || request->alignment > ALIGNMENT_MAX))
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "xseg_alloc_with: an alignment of %zu bytes: give a power of two up to "
+                         "an alignment of %zu bytes: give a power of two up to "
                          "1 GiB",
                          request->alignment);
     const xseg_status status = find_device(allocator, request, &device);

@@ -50,12 +50,16 @@ bool xseg_shortage_tell(struct xseg_arena *arena, const struct xseg_need *need, 
     struct xseg_observers *observers = &device->allocator->observers;
     uint64_t free = 0, total = 0;
     struct xseg_fail_kept kept;
+    char buffer[XSEG_FAIL_BYTES];
+    struct xseg_text message;
 
     XSEG_ASSERT(xseg_refusal_is_shortage(status) && subject <= XSEG_OBSERVERS_REJECTED);
     if (!xseg_observers_want(observers, subject))
         return false;
-    /* Calls of the observers may write other error texts over this one. */
+    /* Observers can call functions that fail. */
     xseg_fail_keep(&kept);
+    xseg_text_init(&message, buffer, sizeof(buffer));
+    xseg_fail_print(&message);
     (void)xseg_device_memory(device, &free, &total);
     const struct xseg_oom_info shortage = {
         .struct_size = sizeof(shortage),
@@ -68,7 +72,7 @@ bool xseg_shortage_tell(struct xseg_arena *arena, const struct xseg_need *need, 
         .is_capturing = xseg_pending_captures(device->pending),
         .allowed_bytes = xseg_min(xseg_device_limit(device), device->context.total_bytes),
         .free_bytes = free,
-        .text = kept.text,
+        .text = buffer,
         .block_bytes = need->bytes,
         .segment_bytes = need->segment_bytes,
     };

@@ -81,7 +81,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
 void xseg_unpaged_give_up(struct xseg_device *device, struct xseg_unpaged *request)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && xseg_device_makes_pages(device));
-    (void)snprintf(request->text, sizeof(request->text), "%s", xseg_fail_text()->buffer);
+    (void)snprintf(request->text, sizeof(request->text), "%s", xseg_fail_detail());
     atomic_store_explicit(&device->is_unpaged, true, memory_order_relaxed);
 }
 

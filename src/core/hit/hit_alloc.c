@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/hit/hit_alloc.h"
 
+#include "src/base/error.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/front/request.h"
 #include "src/core/hit/hit_step.h"
@@ -16,6 +17,7 @@ XSEG_HIT_STEP generally(struct xseg_allocator *allocator, int ordinal, size_t by
                         xseg_stream stream, void **out, bool has_asked)
 {
     struct xseg_request request = XSEG_REQUEST_INIT;
+    XSEG_OPERATION("xseg_alloc");
 
     request.device = ordinal;
     request.bytes = bytes;
@@ -28,7 +30,7 @@ XSEG_HIT_STEP leave(struct xseg_allocator *allocator, int ordinal, size_t bytes,
                     void **out)
 {
     bool has_asked = false;
-    const xseg_status status = xseg_allocator_check(allocator, "xseg_alloc");
+    const xseg_status status = xseg_allocator_check(allocator);
 
     if (status != XSEG_OK)
         return status;

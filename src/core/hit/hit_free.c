@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/hit/hit_free.h"
 
+#include "src/base/error.h"
 #include "src/core/arena/live.h"
 #include "src/core/front/allocator_free.h"
 #include "src/core/hit/hit_step.h"
@@ -11,7 +12,8 @@
 /* Take the general path (allocator_free.h). */
 XSEG_HIT_STEP leave(struct xseg_allocator *allocator, void *ptr)
 {
-    const xseg_status status = xseg_allocator_check(allocator, "xseg_free");
+    XSEG_OPERATION("xseg_free");
+    const xseg_status status = xseg_allocator_check(allocator);
 
     if (status != XSEG_OK || ptr == NULL)
         return status;

@@ -183,7 +183,7 @@ static xseg_status check_leaving(const struct xseg_range_run *run, uint32_t gran
 
     if (xseg_alias_is_any(&run->extent->segment, granule))
         return xseg_fail(XSEG_ERR_BUSY,
-                         "xseg_pool_restore: the granule at %#" PRIx64
+                         "the granule at %#" PRIx64
                          " is pending unmap and its page is shared with other granules; decommit "
                          "these, or commit this one, before the checkpoint of pool %s is restored",
                          base, xseg_pool_label(run->body->pool));

@@ -43,19 +43,19 @@ static xseg_status connect_to(struct client *client)
     while (result != 0 && errno == EINTR && xseg_clock_system() < client->deadline);
     if (result != 0)
         return xseg_fail(XSEG_ERR_FILE,
-                         "xseg_import: no connection to the exporter, process %" PRIu32
+                         "no connection to the exporter, process %" PRIu32
                          ": %s; it must run, must not have closed its allocator, and must share "
                          "the network namespace (container)",
                          client->token.process, strerror(errno));
     if (!xseg_export_peer(client->socket, &exporter))
         return xseg_fail(XSEG_ERR_FILE,
-                         "xseg_import: exporter runs as another user, process %" PRIu32
+                         "exporter runs as another user, process %" PRIu32
                          "; run both processes as one user",
                          client->token.process);
     /* A forked child of an exporter that has ended keeps the socket open, and does not answer. */
     if (exporter.pid > 0 && kill(exporter.pid, 0) != 0 && errno == ESRCH)
         return xseg_fail(XSEG_ERR_FILE,
-                         "xseg_import: exporter has ended, process %" PRIu32
+                         "exporter has ended, process %" PRIu32
                          "; export the memory from a running process",
                          client->token.process);
     return XSEG_OK;
@@ -64,7 +64,7 @@ static xseg_status connect_to(struct client *client)
 static xseg_status fail_closed(const struct client *client)
 {
     return xseg_fail(XSEG_ERR_FILE,
-                     "xseg_import: exporter closed the connection, process %" PRIu32
+                     "exporter closed the connection, process %" PRIu32
                      "; it answers its own user only, until its allocator closes",
                      client->token.process);
 }
@@ -72,7 +72,7 @@ static xseg_status fail_closed(const struct client *client)
 static xseg_status fail_reply(const struct client *client, const char *what, uint64_t value)
 {
     return xseg_fail(XSEG_ERR_FILE,
-                     "xseg_import: invalid reply of process %" PRIu32 ", %s %" PRIu64
+                     "invalid reply of process %" PRIu32 ", %s %" PRIu64
                      "; run the same version of xseg in both processes",
                      client->token.process, what, value);
 }
@@ -91,7 +91,7 @@ static xseg_status wait_reply(const struct client *client)
             break;
     }
     return xseg_fail(XSEG_ERR_FILE,
-                     "xseg_import: no answer of the exporter within %u ms, process %" PRIu32
+                     "no answer of the exporter within %u ms, process %" PRIu32
                      "; see what that process does",
                      TIMEOUT_MS, client->token.process);
 }
@@ -133,14 +133,14 @@ static xseg_status receive(const struct client *client, struct xseg_export_reply
         return fail_reply(client, "size", (uint64_t)size);
     if ((message.msg_flags & MSG_CTRUNC) != 0)
         return xseg_fail(XSEG_ERR_FILE,
-                         "xseg_import: too many open files, %zu of %" PRIu32
+                         "too many open files, %zu of %" PRIu32
                          " descriptors received; raise ulimit -n",
                          *count, reply->count);
     if (reply->status != XSEG_OK) {
         reply->why[sizeof(reply->why) - 1] = '\0';
         return xseg_fail(reply->status == (uint32_t)XSEG_ERR_NOT_ALLOCATED ? XSEG_ERR_NOT_ALLOCATED
                                                                            : XSEG_ERR_DRIVER,
-                         "xseg_import: exporter reports: %s", reply->why);
+                         "exporter reports: %s", reply->why);
     }
     return *count == reply->count && *count != 0
                ? XSEG_OK
@@ -159,8 +159,8 @@ static xseg_status check_count(const struct client *client, uint64_t count)
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || count <= limit.rlim_cur)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_FILE,
-                     "xseg_import: run of %" PRIu64
-                     " pages, which need a descriptor each, limit %" PRIu64 "; raise ulimit -n",
+                     "run of %" PRIu64 " pages, which need a descriptor each, limit %" PRIu64
+                     "; raise ulimit -n",
                      count, (uint64_t)limit.rlim_cur);
 }
 
@@ -194,8 +194,7 @@ static xseg_status begin_pages(const struct client *client, const struct xseg_ex
         return status;
     pages->handle = calloc((size_t)reply->page_count, sizeof(*pages->handle));
     if (pages->handle == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY,
-                         "xseg_import: out of host memory, handles of %" PRIu64 " pages",
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, handles of %" PRIu64 " pages",
                          reply->page_count);
     pages->count = (size_t)reply->page_count;
     memcpy(pages->device, reply->device, sizeof(pages->device));
@@ -241,8 +240,7 @@ xseg_status xseg_export_fetch(const struct xseg_export_token *token, struct xseg
         return status;
     client.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (client.socket < 0)
-        return xseg_fail(XSEG_ERR_FILE, "xseg_import: no socket, %s; raise ulimit -n",
-                         strerror(errno));
+        return xseg_fail(XSEG_ERR_FILE, "no socket, %s; raise ulimit -n", strerror(errno));
     status = connect_to(&client);
     if (status == XSEG_OK &&
         send(client.socket, token, sizeof(*token), MSG_NOSIGNAL) != (ssize_t)sizeof(*token))

@@ -63,7 +63,7 @@ static xseg_status check_device(struct xseg_device *device, const uint8_t *uuid)
         memcmp(uuid, device->sharing->uuid, XSEG_DRIVER_UUID_BYTES) == 0)
         return status;
     return xseg_fail(XSEG_ERR_ARGUMENT,
-                     "xseg_import: memory is on device %s, and device %d is %s; pass the ordinal "
+                     "memory is on device %s, and device %d is %s; pass the ordinal "
                      "of that device",
                      spell(uuid, theirs), device->context.ordinal,
                      spell(device->sharing->uuid, ours));
@@ -77,8 +77,7 @@ static xseg_status make_import(struct xseg_device *device, const struct xseg_pag
     struct xseg_import *record = calloc(1, sizeof(*record) + count * sizeof(record->page_bytes[0]));
 
     if (record == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY,
-                         "xseg_import: out of host memory, record of %zu pages", count);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of %zu pages", count);
     record->foreign.context = &device->context;
     record->foreign.leftovers = &device->leftovers;
     record->foreign.page_bytes = record->page_bytes;
@@ -90,7 +89,7 @@ static xseg_status make_import(struct xseg_device *device, const struct xseg_pag
             size > BYTES_MAX - offset) {
             free(record);
             return xseg_fail(XSEG_ERR_ARGUMENT,
-                             "xseg_import: invalid page %zu, %" PRIu64 " bytes at offset %" PRIu64
+                             "invalid page %zu, %" PRIu64 " bytes at offset %" PRIu64
                              "; pages follow each other without gaps, in multiples of %" PRIu64
                              " bytes on device %d",
                              i, size, offset, granularity, device->context.ordinal);
@@ -134,12 +133,11 @@ xseg_status xseg_share_import(struct xseg_device *device, enum xseg_handle_type 
                               const uint8_t *uuid, uint64_t *address)
 {
     if (count == 0 || count > PAGES_MAX)
-        return xseg_fail(XSEG_ERR_ARGUMENT, "xseg_import: invalid number of pages, %zu; 1 to %zu",
-                         count, PAGES_MAX);
+        return xseg_fail(XSEG_ERR_ARGUMENT, "invalid number of pages, %zu; 1 to %zu", count,
+                         PAGES_MAX);
     for (size_t i = 0; type == XSEG_HANDLE_FD && i < count; i++)
         if (fcntl(handle[i].fd, F_GETFD) < 0)
-            return xseg_fail(XSEG_ERR_ARGUMENT,
-                             "xseg_import: descriptor of page %zu is not open, %d", i,
+            return xseg_fail(XSEG_ERR_ARGUMENT, "descriptor of page %zu is not open, %d", i,
                              handle[i].fd);
     xseg_lock_take(&device->growth_lock);
     const xseg_status status = import_pages(device, type, handle, count, uuid, address);

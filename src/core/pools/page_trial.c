@@ -23,7 +23,7 @@ xseg_status xseg_page_trial_refuse(const struct xseg_sharing *sharing)
 /* Keep the text of the error in hand as the reason. */
 static void keep_reason(char *why, size_t bytes)
 {
-    (void)snprintf(why, bytes, "%s", xseg_fail_text()->buffer);
+    (void)snprintf(why, bytes, "%s", xseg_fail_detail());
 }
 
 static void note_owed(struct xseg_sharing *sharing)

@@ -280,7 +280,7 @@ static xseg_status undo_leave(struct move *move, xseg_status status)
     char reason[384];
 
     XSEG_ASSERT(status != XSEG_OK);
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
     move->status = XSEG_OK;
     visit_segments(move, return_segment);
     if (move->status == XSEG_OK)
@@ -327,7 +327,7 @@ static xseg_status pause(struct move *move, enum xseg_keep keep, const char *pat
         move->is_told = true;
         if (!xseg_notice_pool(move->pool, true))
             return xseg_fail(XSEG_ERR_BUSY,
-                             "xseg_pool_pause: a registration callback runs in another thread for "
+                             "a registration callback runs in another thread for "
                              "memory of pool %s; pause the pool again",
                              xseg_pool_label(move->pool));
         xseg_lock_give(&device->growth_lock);
@@ -480,7 +480,7 @@ static xseg_status resume(struct move *move)
         settle(move, XSEG_POOL_RUNS);
         return XSEG_OK;
     }
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
     visit_segments(move, withdraw_segment);
     if (move->contents != NULL)
         xseg_contents_rest(move->contents);

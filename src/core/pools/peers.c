@@ -90,7 +90,7 @@ static xseg_status undo(struct xseg_device *owner, struct xseg_context *peer, bo
     char reason[256];
     bool is_undone;
 
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
     is_undone = change_all(owner, peer, false) == XSEG_OK;
     if (!was_enabled)
         is_undone = xseg_driver_disable_peer(&owner->context, peer) == XSEG_OK && is_undone;

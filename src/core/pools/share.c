@@ -96,7 +96,7 @@ static xseg_status find_block(const struct xseg_extent *extent, uint64_t address
     if (out->state == XSEG_BLOCK_ALLOCATED && out->base == address)
         return XSEG_OK;
     if (out->state == XSEG_BLOCK_CLAIMED)
-        return xseg_mapping_fail_claimed("xseg_export", address);
+        return xseg_mapping_fail_claimed(address);
     return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                      "no live block starts at %#" PRIx64 ": export whole blocks", address);
 }
@@ -220,8 +220,7 @@ static xseg_status begin_export(const struct xseg_export *run, struct xseg_expor
     struct xseg_export *record = malloc(sizeof(*record));
 
     if (record == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY,
-                         "xseg_export: out of host memory, record of an export");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of an export");
     *record = *run;
     const xseg_status status = xseg_segment_export(run->segment, run->first, run->count);
     if (status != XSEG_OK) {
@@ -279,8 +278,7 @@ static xseg_status start_server(struct xseg_device *device)
         return status;
     if (sharing->exporter == 0) {
         if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
-            return xseg_fail(XSEG_ERR_FILE, "xseg_export: no random number, %s; retry",
-                             strerror(errno));
+            return xseg_fail(XSEG_ERR_FILE, "no random number, %s; retry", strerror(errno));
         sharing->exporter = random[0] | 1;
         sharing->secret = random[1];
     }
@@ -342,7 +340,7 @@ static void answer(void *self, const struct xseg_export_token *token, uint64_t f
     xseg_lock_give(&device->growth_lock);
     reply->status = (uint32_t)status;
     if (status != XSEG_OK)
-        (void)snprintf(reply->why, sizeof(reply->why), "%s", xseg_fail_text()->buffer);
+        (void)snprintf(reply->why, sizeof(reply->why), "%s", xseg_fail_detail());
 }
 
 void xseg_sharing_init(struct xseg_device *device, struct xseg_sharing *sharing)
@@ -401,7 +399,7 @@ static xseg_status export_handles(const struct xseg_export *run, struct xseg_sha
         return XSEG_OK;
     if (pages->capacity < pages->count)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "xseg_export_handles: capacity is too small, %zu handles of %zu; pass "
+                         "capacity is too small, %zu handles of %zu; pass "
                          "NULL first to query the count",
                          pages->capacity, pages->count);
     if (pages->type == XSEG_HANDLE_FABRIC)
@@ -461,7 +459,7 @@ xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t addre
         closed = close_export(device, address);
         xseg_lock_give(&device->growth_lock);
     }
-    return closed ? XSEG_OK
-                  : xseg_fail(XSEG_ERR_NOT_ALLOCATED,
-                              "xseg_export_close: address is not exported, %#" PRIx64, address);
+    return closed
+               ? XSEG_OK
+               : xseg_fail(XSEG_ERR_NOT_ALLOCATED, "address is not exported, %#" PRIx64, address);
 }

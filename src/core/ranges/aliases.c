@@ -56,12 +56,12 @@ static xseg_status check_pair(const struct xseg_range_run *to, const struct xseg
 
     if (target->page_bytes != source->page_bytes)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "xseg_range_alias: the ranges have different page sizes, %" PRIu64
-                         " and %" PRIu64 " bytes; reserve both with one page size",
+                         "the ranges have different page sizes, %" PRIu64 " and %" PRIu64
+                         " bytes; reserve both with one page size",
                          target->page_bytes, source->page_bytes);
     if (to->body->pool != from->body->pool)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "xseg_range_alias: the ranges belong to different pools, %s and %s; "
+                         "the ranges belong to different pools, %s and %s; "
                          "reserve both with one pool",
                          xseg_pool_label(to->body->pool), xseg_pool_label(from->body->pool));
     if (!xseg_range_is_all(from, XSEG_ELASTIC_LIVE, &at))
@@ -101,7 +101,7 @@ xseg_status xseg_aliases_map(struct xseg_range *range, uint64_t offset, uint64_t
 
     if (from->device != device)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "xseg_range_alias: the ranges belong to device %d and device %d, or to "
+                         "the ranges belong to device %d and device %d, or to "
                          "two allocators; reserve both with one pool",
                          device->context.ordinal, from->device->context.ordinal);
     xseg_lock_take(&device->growth_lock);

@@ -133,7 +133,7 @@ static xseg_status map_all(struct commit *commit)
 
         if (status == XSEG_OK)
             continue;
-        (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_text()->buffer);
+        (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
         unmap_up_to(commit, part.first);
         return xseg_fail(status, "%s", reason);
     }
@@ -505,7 +505,7 @@ static xseg_status begin_unaliased(struct commit *commit, struct xseg_range *ran
     if (at == run->first + run->count)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_BUSY,
-                     "xseg_range_commit: the granule at offset %" PRIu64
+                     "the granule at offset %" PRIu64
                      " is pending unmap and its page is shared with other granules; commit it "
                      "after the capture, and once it is not held, pinned or exported",
                      at * run->extent->segment.granule_bytes);

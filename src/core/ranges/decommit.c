@@ -87,7 +87,7 @@ xseg_status xseg_decommit_hold(struct xseg_range *range, uint64_t offset, uint64
     for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
         if (run.body->elastic.holds[at] == UINT32_MAX)
             status = xseg_fail(XSEG_ERR_BUSY,
-                               "xseg_range_hold: the hold count of a granule is at its maximum, "
+                               "the hold count of a granule is at its maximum, "
                                "%" PRIu32 "; release a hold with xseg_range_unhold()",
                                UINT32_MAX);
     for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)

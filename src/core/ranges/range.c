@@ -73,14 +73,13 @@ static xseg_status check_size(const struct xseg_device *device, uint64_t bytes, 
                          bytes, page);
     if (bytes > XSEG_GROWTH_ADDRESSES)
         return xseg_fail(XSEG_ERR_NO_ADDRESSES,
-                         "xseg_range_reserve: size exceeds the limit of %" PRIu64 " bytes (%" PRIu64
+                         "size exceeds the limit of %" PRIu64 " bytes (%" PRIu64
                          " TiB) of virtual addresses of a device, %" PRIu64
                          " bytes; reserve a smaller range",
                          XSEG_GROWTH_ADDRESSES, XSEG_GROWTH_ADDRESSES >> 40, bytes);
     if (used > XSEG_GROWTH_ADDRESSES - bytes)
         return xseg_fail(XSEG_ERR_NO_ADDRESSES,
-                         "xseg_range_reserve: %" PRIu64 " bytes exceed the limit of %" PRIu64
-                         " bytes (%" PRIu64
+                         "%" PRIu64 " bytes exceed the limit of %" PRIu64 " bytes (%" PRIu64
                          " TiB) of virtual addresses of device %d, of which %" PRIu64
                          " are reserved; release other ranges or reserve a smaller one",
                          bytes, XSEG_GROWTH_ADDRESSES, XSEG_GROWTH_ADDRESSES >> 40,

@@ -214,12 +214,12 @@ bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, u
     return found;
 }
 
-xseg_status xseg_mapping_fail_claimed(const char *call, uint64_t address)
+xseg_status xseg_mapping_fail_claimed(uint64_t address)
 {
     return xseg_fail(XSEG_ERR_BUSY,
-                     "%s: memory is being mapped or unmapped by another call, %#" PRIx64
+                     "memory is being mapped or unmapped by another call, %#" PRIx64
                      "; call again after that call has returned",
-                     call, address);
+                     address);
 }
 
 /* Whether [address, address + bytes) is part of a live block. */
@@ -231,7 +231,7 @@ static xseg_status check_block(const struct xseg_extent *extent, uint64_t addres
     const struct xseg_part part = xseg_walk_at(extent, address);
     xseg_arena_unlock(arena);
     if (part.state == XSEG_BLOCK_CLAIMED)
-        return xseg_mapping_fail_claimed("xseg_pin", address);
+        return xseg_mapping_fail_claimed(address);
     if (part.state != XSEG_BLOCK_ALLOCATED)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                          "%#" PRIx64 " lies in no live block: pin memory before it is freed",

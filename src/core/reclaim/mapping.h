@@ -49,7 +49,7 @@ struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator, uint64_t
 bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
 /* Fail a call with XSEG_ERR_BUSY because of such memory at an address. */
-xseg_status xseg_mapping_fail_claimed(const char *call, uint64_t address);
+xseg_status xseg_mapping_fail_claimed(uint64_t address);
 
 /* Bytes of pinned pages of a device.  GROWTH is held. */
 uint64_t xseg_mapping_pinned(struct xseg_device *device);

@@ -68,7 +68,7 @@ static xseg_status check(const struct wanted *wanted)
                          wanted->end - wanted->begin, wanted->begin, ends);
     if ((wanted->flags & XSEG_DMABUF_PIN) != 0 &&
         xseg_mapping_is_claimed(wanted->extent, wanted->begin, wanted->end))
-        return xseg_mapping_fail_claimed("xseg_dmabuf", wanted->begin);
+        return xseg_mapping_fail_claimed(wanted->begin);
     if (first_hole(wanted) != wanted->end)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "no memory lies at %#" PRIx64, first_hole(wanted));
     if (xseg_segment_is_expandable(segment) && !xseg_segment_has(segment, XSEG_PAGE_RDMA))
@@ -214,7 +214,7 @@ xseg_status xseg_dmabuf_put(struct xseg_registrations *all, int fd)
     xseg_lock_give(&all->desk.lock);
     if (found == NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "xseg_dmabuf_close: not a descriptor of xseg_dmabuf() with "
+                         "not a descriptor of xseg_dmabuf() with "
                          "XSEG_DMABUF_PIN, %d; close other descriptors with close()",
                          fd);
     found->stale = NULL;

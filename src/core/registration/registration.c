@@ -324,7 +324,7 @@ static xseg_status check(const struct xseg_registration *made)
                          ": register each by itself",
                          bytes, made->range.begin, ends);
     if (xseg_mapping_is_claimed(made->extent, made->range.begin, made->range.end))
-        return xseg_mapping_fail_claimed("xseg_register", made->range.begin);
+        return xseg_mapping_fail_claimed(made->range.begin);
     return XSEG_OK;
 }
 

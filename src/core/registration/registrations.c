@@ -261,7 +261,7 @@ static xseg_status begin_removal(struct xseg_registrations *all, uint64_t id,
                          id);
     if (found->is_starting || (found->references > 1 && xseg_callback_is_any()))
         return xseg_fail(XSEG_ERR_BUSY,
-                         "xseg_unregister: a callback of the registration runs in another thread, "
+                         "a callback of the registration runs in another thread, "
                          "ID %" PRIu64 "; call again, or from outside of callbacks",
                          id);
     found->ends = true;

@@ -78,7 +78,7 @@ static void write_into(struct xseg_allocator *allocator, const char *folder, uns
                       "out of memory: wrote memory snapshot to %s", path);
     else
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING, "out of memory: wrote no snapshot: %s",
-                      xseg_fail_text()->buffer);
+                      xseg_fail_detail());
     xseg_fail_restore(&kept);
 }
 
