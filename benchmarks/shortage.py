@@ -25,8 +25,8 @@ import stranded
 TRACES = pathlib.Path(__file__).parent / "traces"
 MIB = 1 << 20
 MODES = (("expandable", "expandable_segments:True"),
-         ("page_mb:small", "expandable_segments:True,page_mb:small"),
-         ("page_mb:auto", "expandable_segments:True,page_mb:auto"),
+         ("page_size:small", "expandable_segments:True,page_size:small"),
+         ("page_size:auto", "expandable_segments:True,page_size:auto"),
          ("classic", "expandable_segments:False"))
 # Smallest device / peak requested bytes, and driver time / PyTorch's, that are aimed at.
 AIMS = {"decode_graphs": (None, 0.5), "gpt2_train": (1.005, 1), "llama_finetune": (1.008, 0.5),

@@ -95,7 +95,7 @@ static void set_scene(void)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
-    settings.fast = true;
+    settings.skip_checks = true;
     settings.memory_bytes = SUBJECT_MEMORY_BYTES;
     if (driver.reset == NULL || driver.reset(&settings) != XSEG_OK)
         subject_fail("xseg_sim_reset");
@@ -173,7 +173,7 @@ bool subject_record(enum subject_record what)
 
 const char *subject_stacks(void)
 {
-    return strcmp(xseg_history_stacks_by(NULL), "libunwind") == 0
+    return strcmp(xseg_history_stack_method(NULL), "libunwind") == 0
                ? "by libunwind"
                : "by the C library: libunwind8 is not installed";
 }

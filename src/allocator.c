@@ -22,9 +22,7 @@ xseg_status xseg_open(const char *config, const struct xseg_options *options,
 {
     XSEG_OPERATION(__func__);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
-    XSEG_ENTRY_REQUIRE(
-        options == NULL || XSEG_ENTRY_UNDERSTANDS(options, struct xseg_options, log_context),
-        "options->struct_size is %zu: start from XSEG_OPTIONS_INIT", options->struct_size);
+    XSEG_ENTRY_IN(options, struct xseg_options, log_context);
     const struct xseg_options chosen = options_of(options);
     const struct xseg_log log = {chosen.log, chosen.log_context};
     const struct xseg_clock clock = {chosen.clock, chosen.clock_context};
@@ -42,7 +40,7 @@ xseg_status xseg_close(struct xseg_allocator *allocator)
 xseg_status xseg_config_set(struct xseg_allocator *allocator, const char *config)
 {
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(config != NULL, "the string is NULL");
+    XSEG_ENTRY_REQUIRE(config != NULL, "config is NULL");
     return xseg_allocator_configure(allocator, config);
 }
 
@@ -52,7 +50,7 @@ xseg_status xseg_config_get(struct xseg_allocator *allocator, char *text, size_t
     struct xseg_text builder;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "text is NULL");
+    XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "text is NULL, bytes %zu", bytes);
     xseg_text_init(&builder, text, bytes);
     xseg_config_print(xseg_allocator_config(allocator), &builder);
     if (needed != NULL)

@@ -34,18 +34,16 @@ static struct xseg_request request_of(const struct xseg_request *given)
     return request;
 }
 
-xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *given,
+xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *request,
                             void **out)
 {
     XSEG_ENTRY_CHECK(allocator);
-    XSEG_ENTRY_REQUIRE(given != NULL &&
-                           XSEG_ENTRY_UNDERSTANDS(given, struct xseg_request, alignment),
-                       "the request is NULL or of unknown size: start from "
-                       "XSEG_REQUEST_INIT");
-    const struct xseg_request request = request_of(given);
+    XSEG_ENTRY_REQUIRE(request != NULL, "request is NULL");
+    XSEG_ENTRY_IN(request, struct xseg_request, alignment);
+    const struct xseg_request chosen = request_of(request);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
-    xseg_history_gather_for(&allocator->history, request.user);
-    return xseg_hit_stream_request(allocator, &request, out);
+    xseg_history_gather_for(&allocator->history, chosen.user);
+    return xseg_hit_stream_request(allocator, &chosen, out);
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr)
@@ -61,8 +59,7 @@ xseg_status xseg_block_query(struct xseg_allocator *allocator, const void *anywh
     struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_FILLS(out),
-                       "out is NULL or of unknown size: start from XSEG_BLOCK_INFO_INIT");
+    XSEG_ENTRY_OUT(out);
     const xseg_status status = xseg_allocator_describe(allocator, anywhere, &info);
     if (status != XSEG_OK)
         return status;

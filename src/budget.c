@@ -40,12 +40,12 @@ static bool visit_process(const struct xseg_ledger_record *record, struct xseg_b
 
         print_uuid(device->uuid, uuid);
         entry->uuid = uuid;
-        entry->taken = device->taken;
-        entry->idle = device->idle;
-        entry->wanted = device->wanted;
-        entry->share = device->share;
-        entry->floor = device->floor;
-        entry->returned = device->returned;
+        entry->physical_bytes = device->taken;
+        entry->idle_bytes = device->idle;
+        entry->demand_bytes = device->wanted;
+        entry->share_millionths = device->share;
+        entry->min_bytes = device->floor;
+        entry->released_bytes = device->returned;
         goes_on = visit(context, entry);
     }
     return goes_on;
@@ -75,14 +75,14 @@ xseg_status xseg_budget_members(const char *name,
     char path[XSEG_LEDGER_PATH];
 
     XSEG_OPERATION(__func__);
-    XSEG_ENTRY_REQUIRE(name != NULL, "the name is NULL");
-    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL: give a function");
+    XSEG_ENTRY_REQUIRE(name != NULL, "name is NULL");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL");
     xseg_status status = xseg_ledger_path(name, path);
     if (status != XSEG_OK)
         return status;
     struct xseg_ledger *ledger = malloc(sizeof(*ledger));
     if (ledger == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to look at a ledger");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, copy of the budget file");
     status = xseg_ledger_look(ledger, path);
     if (status == XSEG_OK)
         visit_all(ledger, visit, context);

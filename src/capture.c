@@ -30,10 +30,11 @@ xseg_status xseg_capture_unmark(struct xseg_allocator *allocator, int device)
 {
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(device >= 0 && device < allocator->device_count,
-                       "device %d: the driver shows devices 0 to %d", device,
+                       "device %d does not exist; the driver has devices 0 to %d", device,
                        allocator->device_count - 1);
     struct xseg_device *found = xseg_allocator_open_device(allocator, device);
-    XSEG_ENTRY_REQUIRE(found != NULL && xseg_device_unmark(found), "device %d is not marked",
-                       device);
+    XSEG_ENTRY_REQUIRE(
+        found != NULL && xseg_device_unmark(found),
+        "no capture is marked on device %d; match each call to one xseg_capture_mark()", device);
     return XSEG_OK;
 }

@@ -95,6 +95,26 @@ static inline void xseg_entry_fill(void *out, size_t known, const void *from)
 #define XSEG_ENTRY_UNDERSTANDS(given, type, last) \
     xseg_entry_understands((given), sizeof(type), \
                            offsetof(type, last) + sizeof(((type *)NULL)->last))
+/* Returns from the entry point if the name of a pool is too long. */
+#define XSEG_ENTRY_NAME(name)                                                                     \
+    XSEG_ENTRY_REQUIRE((name) == NULL ||                                                          \
+                           strnlen((name), XSEG_POOL_NAME_MAX + 1) <= XSEG_POOL_NAME_MAX,         \
+                       "name is too long, \"%.*s...\"; use at most %d bytes", XSEG_POOL_NAME_MAX, \
+                       (name), XSEG_POOL_NAME_MAX)
+
+/* Returns from the entry point if a structure that the caller gives cannot be read; NULL can. */
+#define XSEG_ENTRY_IN(given, type, last)                                                    \
+    XSEG_ENTRY_REQUIRE((given) == NULL || XSEG_ENTRY_UNDERSTANDS((given), type, last),      \
+                       #given "->struct_size is unknown, %zu; set it to sizeof(" #type ")", \
+                       (given)->struct_size)
+/* Returns from the entry point if a structure cannot be filled in. */
+#define XSEG_ENTRY_OUT(out)                                                                   \
+    do {                                                                                      \
+        XSEG_ENTRY_REQUIRE((out) != NULL, #out " is NULL");                                   \
+        XSEG_ENTRY_REQUIRE(XSEG_ENTRY_FILLS(out),                                             \
+                           #out "->struct_size is unknown, %zu; set it to sizeof(*" #out ")", \
+                           (out)->struct_size);                                               \
+    } while (0)
 /* Read it into one of this library's, which has the defaults. */
 #define XSEG_ENTRY_TAKE(chosen, given) \
     xseg_entry_take((chosen), sizeof(*(chosen)), 1 ? (given) : (chosen))

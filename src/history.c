@@ -26,7 +26,7 @@ static xseg_status read_all(struct xseg_allocator *allocator, int device,
             status = xseg_device_history_read(open, reading);
     }
     if (status == XSEG_OK && !xseg_history_merge_begin(&reading->merge))
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to put the history in order");
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, events of the history");
     return status;
 }
 
@@ -51,8 +51,9 @@ static xseg_status check_device(const struct xseg_allocator *allocator, int devi
 {
     if (device >= -1 && device < allocator->device_count)
         return XSEG_OK;
-    return xseg_fail(XSEG_ERR_ARGUMENT, "there is no device %d: there are %d, and -1 is all",
-                     device, allocator->device_count);
+    return xseg_fail(XSEG_ERR_ARGUMENT,
+                     "device %d does not exist; use 0 to %d, or -1 for all devices", device,
+                     allocator->device_count - 1);
 }
 
 xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
@@ -65,10 +66,9 @@ xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
     struct xseg_history_entry entry;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL: give a function");
-    XSEG_ENTRY_REQUIRE(summary == NULL || XSEG_ENTRY_FILLS(summary),
-                       "the summary is of unknown size: start from "
-                       "XSEG_HISTORY_SUMMARY_INIT");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL");
+    if (summary != NULL)
+        XSEG_ENTRY_OUT(summary);
     xseg_status status = check_device(allocator, device);
     if (status != XSEG_OK)
         return status;
@@ -111,10 +111,10 @@ xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
     struct xseg_stack_frame at;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL: give a function");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL");
     const struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
     if (depot == NULL || !xseg_stack_depot_get(depot, stack, &view))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "there is no stack %" PRIu32, stack);
+        return xseg_fail(XSEG_ERR_ARGUMENT, "unknown stack number, %" PRIu32, stack);
     for (uint32_t i = 0; i < view.count && xseg_stack_depot_frame(depot, stack, i, &at); i++) {
         const struct xseg_history_frame frame = {
             .struct_size = sizeof(frame),
@@ -134,7 +134,7 @@ xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
     return XSEG_OK;
 }
 
-const char *xseg_history_stacks_by(struct xseg_allocator *allocator)
+const char *xseg_history_stack_method(struct xseg_allocator *allocator)
 {
     if (allocator != NULL &&
         (xseg_fork_is_child(&allocator->fork) ||
@@ -149,16 +149,13 @@ xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,
     struct xseg_history_hook chosen = XSEG_HISTORY_HOOK_INIT;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(hook == NULL ||
-                           (XSEG_ENTRY_UNDERSTANDS(hook, struct xseg_history_hook, forget) &&
-                            hook->gather != NULL),
-                       "the hook is of unknown size or without gather: start "
-                       "from XSEG_HISTORY_HOOK_INIT");
+    XSEG_ENTRY_IN(hook, struct xseg_history_hook, discard);
+    XSEG_ENTRY_REQUIRE(hook == NULL || hook->gather != NULL, "hook->gather is NULL");
     if (hook != NULL)
         XSEG_ENTRY_TAKE(&chosen, hook);
     return xseg_history_store_set_hook(&allocator->history, hook != NULL ? &chosen : NULL)
                ? XSEG_OK
-               : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a hook");
+               : xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, history hook");
 }
 
 xseg_status xseg_history_annotate(struct xseg_allocator *allocator, int device, const char *text)
@@ -166,7 +163,7 @@ xseg_status xseg_history_annotate(struct xseg_allocator *allocator, int device, 
     struct xseg_device *open = NULL;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(text != NULL, "the text is NULL");
+    XSEG_ENTRY_REQUIRE(text != NULL, "text is NULL");
     const xseg_status status = xseg_allocator_device(allocator, device, &open);
     return status == XSEG_OK ? xseg_label_annotate(allocator, open, text) : status;
 }

@@ -6,7 +6,7 @@
 #include "src/core/config/config_keys.h"
 
 xseg_status xseg_config_keys(const char *config, const char **source,
-                             bool (*visit)(void *context, const struct xseg_key *key),
+                             bool (*visit)(void *context, const struct xseg_config_key *key),
                              void *context)
 {
     XSEG_OPERATION(__func__);

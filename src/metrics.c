@@ -9,7 +9,7 @@ xseg_status xseg_metrics(struct xseg_allocator *allocator, char *text, size_t by
     size_t whole = 0;
 
     XSEG_ENTRY_CHECK(allocator);
-    XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "text is NULL");
+    XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "text is NULL, bytes %zu", bytes);
     const xseg_status status = xseg_metrics_text_write(allocator, text, bytes, &whole);
     if (status == XSEG_OK && needed != NULL)
         *needed = whole;
@@ -19,6 +19,6 @@ xseg_status xseg_metrics(struct xseg_allocator *allocator, char *text, size_t by
 xseg_status xseg_metrics_write(struct xseg_allocator *allocator, const char *path)
 {
     XSEG_ENTRY_CHECK(allocator);
-    XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0', "there is no path: name a file");
+    XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0', "path is NULL or empty");
     return xseg_metrics_file_write(allocator, path);
 }

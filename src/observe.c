@@ -12,14 +12,13 @@ xseg_status xseg_observer_add(struct xseg_allocator *allocator,
     struct xseg_observer chosen = XSEG_OBSERVER_INIT;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(observer != NULL && id != NULL &&
-                           XSEG_ENTRY_UNDERSTANDS(observer, struct xseg_observer, on_map),
-                       "the observer or id is NULL, or the observer is of unknown "
-                       "size: start from XSEG_OBSERVER_INIT");
+    XSEG_ENTRY_REQUIRE(observer != NULL && id != NULL, "%s is NULL",
+                       observer == NULL ? "observer" : "id");
+    XSEG_ENTRY_IN(observer, struct xseg_observer, on_map);
     XSEG_ENTRY_REQUIRE(observer->on_low_memory != NULL || observer->on_out_of_memory != NULL ||
                            observer->on_rejected != NULL || observer->on_trace != NULL ||
                            observer->on_unmap != NULL || observer->on_map != NULL,
-                       "the observer has no function");
+                       "all callbacks of the observer are NULL; set at least one");
     XSEG_ENTRY_TAKE(&chosen, observer);
     return xseg_allocator_observe(allocator, &chosen, id);
 }

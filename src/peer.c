@@ -15,7 +15,7 @@ xseg_status xseg_peer_allow(struct xseg_allocator *allocator, int owner, int pee
         status = xseg_allocator_device(allocator, peer, &uses);
     if (status != XSEG_OK)
         return status;
-    XSEG_ENTRY_REQUIRE(has != uses, "device %d uses its own memory anyway: name two devices",
+    XSEG_ENTRY_REQUIRE(has != uses, "owner and peer are the same device, %d; pass two devices",
                        owner);
     return xseg_peers_allow(has, uses);
 }

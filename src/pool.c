@@ -21,27 +21,20 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
-    XSEG_ENTRY_REQUIRE(options == NULL ||
-                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_pool_options, memory),
-                       "options->struct_size is %zu: start from "
-                       "XSEG_POOL_OPTIONS_INIT",
-                       options->struct_size);
+    XSEG_ENTRY_IN(options, struct xseg_pool_options, memory);
     if (options != NULL)
         XSEG_ENTRY_TAKE(&chosen, options);
     XSEG_ENTRY_REQUIRE((chosen.memory.alloc == NULL) == (chosen.memory.free == NULL),
-                       "memory.%s is NULL: give both functions or none",
+                       "memory.%s is NULL; set both memory functions, or none",
                        chosen.memory.alloc == NULL ? "alloc" : "free");
     XSEG_ENTRY_REQUIRE(!chosen.exportable || chosen.memory.alloc == NULL,
-                       "exportable with own functions: what they give is not the "
-                       "driver's to export");
+                       "exportable with memory functions; only pages of the driver can be "
+                       "exported");
     XSEG_ENTRY_REQUIRE((!chosen.rdma && !chosen.single_page) || chosen.memory.alloc == NULL,
-                       "%s with own functions: the library makes none of the "
-                       "memory that they give",
+                       "%s with memory functions; only pages of the driver can have this "
+                       "property",
                        chosen.rdma ? "rdma" : "single_page");
-    XSEG_ENTRY_REQUIRE(chosen.name == NULL ||
-                           strnlen(chosen.name, XSEG_POOL_NAME_MAX + 1) <= XSEG_POOL_NAME_MAX,
-                       "a name of more than %d bytes, which begins \"%.*s\"", XSEG_POOL_NAME_MAX,
-                       XSEG_POOL_NAME_MAX, chosen.name);
+    XSEG_ENTRY_NAME(chosen.name);
     const xseg_status status = xseg_allocator_device(allocator, device, &found);
     return status == XSEG_OK ? xseg_device_make_pool(found, &chosen, out) : status;
 }
@@ -53,9 +46,10 @@ xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes, xseg_stream stre
 
     XSEG_ENTRY_POOL(pool);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
-    XSEG_ENTRY_REQUIRE(at != 0 && at % XSEG_SIZE_QUANTUM == 0, "address %p: give a multiple of %u",
-                       address, (unsigned)XSEG_SIZE_QUANTUM);
-    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(at != 0 && at % XSEG_SIZE_QUANTUM == 0,
+                       "address is NULL or not aligned, %p; use a multiple of %u", address,
+                       (unsigned)XSEG_SIZE_QUANTUM);
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "pool has been released");
     if (bytes == 0) {
         *out = NULL;
         return XSEG_OK;
@@ -75,11 +69,11 @@ xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting
     XSEG_ENTRY_POOL(pool);
     XSEG_ENTRY_REQUIRE(setting == XSEG_POOL_NO_SPLIT || setting == XSEG_POOL_USE_ON_OOM ||
                            setting == XSEG_POOL_SINGLE_PAGE,
-                       "%d is no value of enum xseg_pool_setting", (int)setting);
-    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "nobody holds the pool any more");
+                       "unknown value of enum xseg_pool_setting, %d", (int)setting);
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "pool has been released");
     XSEG_ENTRY_REQUIRE(setting != XSEG_POOL_SINGLE_PAGE || !xseg_pool_has_own_memory(pool),
-                       "single_page with own functions: the library makes none of the memory that "
-                       "they give");
+                       "single_page with memory functions; only pages of the driver can have this "
+                       "property");
     if (setting == XSEG_POOL_SINGLE_PAGE)
         return xseg_pool_set_single(pool, on);
     if (setting == XSEG_POOL_NO_SPLIT)
@@ -92,14 +86,14 @@ xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting
 xseg_status xseg_pool_retain(struct xseg_pool *pool)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(xseg_pool_hold(pool), "nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(xseg_pool_hold(pool), "pool has been released");
     return XSEG_OK;
 }
 
 xseg_status xseg_pool_release(struct xseg_pool *pool)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(xseg_release_pool(pool), "nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(xseg_release_pool(pool), "pool has been released");
     return XSEG_OK;
 }
 
@@ -120,7 +114,7 @@ xseg_status xseg_pool_checkpoint(struct xseg_pool *pool, struct xseg_checkpoint 
 {
     XSEG_ENTRY_POOL(pool);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
-    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "pool has been released");
     return xseg_checkpoint_take(pool, out);
 }
 
@@ -133,11 +127,12 @@ xseg_status xseg_pool_restore(struct xseg_pool *pool, const struct xseg_checkpoi
                               void (*moved)(void *context, void *ptr, bool freed), void *context)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(checkpoint != NULL, "the checkpoint is NULL");
-    XSEG_ENTRY_REQUIRE(checkpoint->pool == pool && checkpoint->serial == pool->serial,
-                       "the checkpoint was taken of another pool: of pool %s, not of pool %s",
-                       checkpoint->label, xseg_pool_label(pool));
-    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "nobody holds the pool any more");
+    XSEG_ENTRY_REQUIRE(checkpoint != NULL, "checkpoint is NULL");
+    XSEG_ENTRY_REQUIRE(
+        checkpoint->pool == pool && checkpoint->serial == pool->serial,
+        "checkpoint is of another pool, pool %s; restore pool %s from its own checkpoint",
+        checkpoint->label, xseg_pool_label(pool));
+    XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "pool has been released");
     struct xseg_allocator *allocator = pool->device->allocator;
     const xseg_status status = xseg_checkpoint_restore(checkpoint, moved, context);
     xseg_housekeeping_run(allocator);
@@ -148,7 +143,8 @@ xseg_status xseg_pool_check_live(struct xseg_pool *pool, void *const *ptrs, size
                                  bool *exactly)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(exactly != NULL && (ptrs != NULL || count == 0), "ptrs or exactly is NULL");
+    XSEG_ENTRY_REQUIRE(exactly != NULL, "exactly is NULL");
+    XSEG_ENTRY_REQUIRE(ptrs != NULL || count == 0, "ptrs is NULL, count %zu", count);
     return xseg_checkpoint_compare(pool, ptrs, count, exactly);
 }
 
@@ -157,10 +153,10 @@ xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep, const c
     XSEG_ENTRY_POOL(pool);
     XSEG_ENTRY_REQUIRE(keep == XSEG_KEEP_NOTHING || keep == XSEG_KEEP_HOST ||
                            keep == XSEG_KEEP_FILE,
-                       "%d is no value of enum xseg_keep", (int)keep);
+                       "unknown value of enum xseg_keep, %d", (int)keep);
     XSEG_ENTRY_REQUIRE((keep == XSEG_KEEP_FILE) == (file != NULL), "%s",
-                       file == NULL ? "XSEG_KEEP_FILE needs the name of a file"
-                                    : "a file is named, but keep is not XSEG_KEEP_FILE");
+                       file == NULL ? "file is NULL, but keep is XSEG_KEEP_FILE"
+                                    : "file is set, but keep is not XSEG_KEEP_FILE");
     struct xseg_allocator *allocator = pool->device->allocator;
     const xseg_status status = xseg_pause_begin(pool, keep, file);
     xseg_housekeeping_run(allocator);

@@ -46,14 +46,14 @@ static xseg_status get_pool(struct xseg_device *device, const struct xseg_range_
         return xseg_device_make_pool(device, &own, out);
     }
     XSEG_ENTRY_REQUIRE(options->pool->device == device,
-                       "pool %s is not one of device %d of this allocator",
+                       "pool is of another device or allocator, pool %s; use a pool of device %d",
                        xseg_pool_label(options->pool), device->context.ordinal);
     XSEG_ENTRY_REQUIRE(!options->exportable && !options->rdma && options->name == NULL,
-                       "%s beside a pool: the pool says that",
+                       "%s is set together with pool; set it in the options of the pool",
                        options->exportable ? "exportable"
                        : options->rdma     ? "rdma"
-                                           : "a name");
-    XSEG_ENTRY_REQUIRE(xseg_pool_hold(options->pool), "nobody holds the pool any more");
+                                           : "name");
+    XSEG_ENTRY_REQUIRE(xseg_pool_hold(options->pool), "pool has been released");
     *out = options->pool;
     return XSEG_OK;
 }
@@ -67,17 +67,10 @@ xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device, uin
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
-    XSEG_ENTRY_REQUIRE(options == NULL ||
-                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_range_options, name),
-                       "options->struct_size is %zu: start from "
-                       "XSEG_RANGE_OPTIONS_INIT",
-                       options->struct_size);
+    XSEG_ENTRY_IN(options, struct xseg_range_options, name);
     if (options != NULL)
         XSEG_ENTRY_TAKE(&chosen, options);
-    XSEG_ENTRY_REQUIRE(chosen.name == NULL ||
-                           strnlen(chosen.name, XSEG_POOL_NAME_MAX + 1) <= XSEG_POOL_NAME_MAX,
-                       "a name of more than %d bytes, which begins \"%.*s\"", XSEG_POOL_NAME_MAX,
-                       XSEG_POOL_NAME_MAX, chosen.name);
+    XSEG_ENTRY_NAME(chosen.name);
     xseg_status status = xseg_allocator_device(allocator, device, &found);
     if (status == XSEG_OK)
         status = get_pool(found, &chosen, &pool);
@@ -122,7 +115,7 @@ xseg_status xseg_range_prepare(struct xseg_range *range, uint64_t bytes)
     return end_call(range, xseg_prepare(range, bytes));
 }
 
-xseg_status xseg_range_quota(struct xseg_range *range, uint64_t bytes)
+xseg_status xseg_range_set_quota(struct xseg_range *range, uint64_t bytes)
 {
     ENTRY_RANGE(range);
     return end_call(range, xseg_prepare_quota(range, bytes));
@@ -149,14 +142,12 @@ xseg_status xseg_range_alias(struct xseg_range *range, uint64_t offset, uint64_t
     return end_call(range, xseg_aliases_map(range, offset, bytes, from, from_offset));
 }
 
-xseg_status xseg_range_info(struct xseg_range *range, struct xseg_range_info *out)
+xseg_status xseg_range_query(struct xseg_range *range, struct xseg_range_info *out)
 {
     struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
 
     ENTRY_RANGE(range);
-    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_FILLS(out),
-                       "out is NULL or of unknown size: start from "
-                       "XSEG_RANGE_INFO_INIT");
+    XSEG_ENTRY_OUT(out);
     const xseg_status status = xseg_ranges_tell(range, &info);
     if (status == XSEG_OK)
         XSEG_ENTRY_FILL(out, &info);

@@ -7,20 +7,20 @@
 
 static xseg_status check_range(const void *address, size_t bytes)
 {
-    XSEG_ENTRY_REQUIRE(address != NULL && bytes != 0, "%s",
-                       address == NULL ? "address is NULL" : "0 bytes: say how many");
+    XSEG_ENTRY_REQUIRE(address != NULL, "address is NULL");
+    XSEG_ENTRY_REQUIRE(bytes != 0, "bytes is 0");
     XSEG_ENTRY_REQUIRE(bytes <= UINTPTR_MAX - (uintptr_t)address,
-                       "%zu bytes are beyond all addresses", bytes);
+                       "bytes exceeds the address space, %zu", bytes);
     return XSEG_OK;
 }
 
-xseg_status xseg_dmabuf(struct xseg_allocator *allocator, const void *address, size_t bytes,
-                        unsigned flags, int *fd, uint64_t *offset)
+xseg_status xseg_dmabuf_open(struct xseg_allocator *allocator, const void *address, size_t bytes,
+                             unsigned flags, int *fd, uint64_t *offset)
 {
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(fd != NULL && offset != NULL, "%s is NULL", fd == NULL ? "fd" : "offset");
     XSEG_ENTRY_REQUIRE((flags & ~(unsigned)(XSEG_DMABUF_PIN | XSEG_DMABUF_PCIE)) == 0,
-                       "flags %#x: there are XSEG_DMABUF_PIN and XSEG_DMABUF_PCIE", flags);
+                       "unknown flags, %#x; use XSEG_DMABUF_PIN and XSEG_DMABUF_PCIE", flags);
     const xseg_status status = check_range(address, bytes);
     return status == XSEG_OK ? xseg_dmabuf_get(allocator->registrations, (uintptr_t)address, bytes,
                                                flags, fd, offset)
@@ -41,12 +41,9 @@ xseg_status xseg_register(struct xseg_allocator *allocator, const void *address,
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(registrar != NULL && id != NULL, "%s is NULL",
                        registrar == NULL ? "registrar" : "id");
-    XSEG_ENTRY_REQUIRE(XSEG_ENTRY_UNDERSTANDS(registrar, struct xseg_registrar, pin),
-                       "registrar->struct_size is %zu: start from "
-                       "XSEG_REGISTRAR_INIT",
-                       registrar->struct_size);
+    XSEG_ENTRY_IN(registrar, struct xseg_registrar, pin);
     XSEG_ENTRY_REQUIRE(registrar->enter != NULL && registrar->leave != NULL,
-                       "registrar->%s is NULL: give both functions",
+                       "registrar->%s is NULL; set enter and leave",
                        registrar->enter == NULL ? "enter" : "leave");
     XSEG_ENTRY_TAKE(&chosen, registrar);
     xseg_status status = check_range(address, bytes);

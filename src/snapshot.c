@@ -18,12 +18,8 @@ xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
                           const struct xseg_snapshot_options *options)
 {
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0', "there is no path: name a file");
-    XSEG_ENTRY_REQUIRE(options == NULL ||
-                           XSEG_ENTRY_UNDERSTANDS(options, struct xseg_snapshot_options, max_ms),
-                       "options->struct_size is %zu: start from "
-                       "XSEG_SNAPSHOT_OPTIONS_INIT",
-                       options->struct_size);
+    XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0', "path is NULL or empty");
+    XSEG_ENTRY_IN(options, struct xseg_snapshot_options, max_ms);
     const struct xseg_snapshot_options chosen = options_of(options);
     const struct xseg_snapshot_plan plan = {
         .has_history = !chosen.without_events,

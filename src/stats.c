@@ -9,31 +9,26 @@
 #include "src/core/pools/share.h"
 #include "src/core/registration/registrations.h"
 #include "src/entry.h"
+#include "src/scope.h"
 
-/* Find the device that `where` selects, and its private pool or NULL. */
-static xseg_status find(struct xseg_allocator *allocator, const struct xseg_scope *where,
+/* Find the device that `scope` selects, and its private pool or NULL. */
+static xseg_status find(struct xseg_allocator *allocator, const struct xseg_scope *scope,
                         struct xseg_device **out, struct xseg_pool **pool)
 {
     struct xseg_scope chosen = XSEG_SCOPE_ALL;
 
-    XSEG_ENTRY_REQUIRE(
-        where != NULL && XSEG_ENTRY_UNDERSTANDS(where, struct xseg_scope, pool),
-        "statistics: where is NULL or of unknown size: start from XSEG_SCOPE_ALL and "
-        "name a device");
-    XSEG_ENTRY_TAKE(&chosen, where);
+    XSEG_ENTRY_REQUIRE(scope != NULL, "scope is NULL");
+    const xseg_status status = xseg_scope_check(allocator, scope, &chosen);
+    if (status != XSEG_OK)
+        return status;
     if (chosen.one_stream)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                         "statistics are kept by device and by pool: name no stream");
+                         "scope selects a stream; statistics are of a device or a private pool");
     *pool = chosen.pool;
     if (chosen.pool != NULL) {
-        XSEG_ENTRY_REQUIRE(xseg_allocator_owns(allocator, chosen.pool),
-                           "statistics: pool %s belongs to another allocator",
-                           xseg_pool_label(chosen.pool));
         *out = chosen.pool->device;
         return XSEG_OK;
     }
-    XSEG_ENTRY_REQUIRE(chosen.device >= 0, "statistics are kept by device: name one, %d is none",
-                       chosen.device);
     return xseg_allocator_device(allocator, chosen.device, out);
 }
 
@@ -49,7 +44,7 @@ static void add_other(struct xseg_device *device, bool has_host_bytes,
     stats->registered_bytes = xseg_registrations_bytes(registrations, device->context.ordinal);
 }
 
-xseg_status xseg_stats_get(struct xseg_allocator *allocator, const struct xseg_scope *where,
+xseg_status xseg_stats_get(struct xseg_allocator *allocator, const struct xseg_scope *scope,
                            struct xseg_statistics *out)
 {
     struct xseg_device *device = NULL;
@@ -57,9 +52,8 @@ xseg_status xseg_stats_get(struct xseg_allocator *allocator, const struct xseg_s
     struct xseg_statistics stats;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(out != NULL && XSEG_ENTRY_FILLS(out),
-                       "out is NULL or of unknown size: set out->struct_size");
-    xseg_status status = find(allocator, where, &device, &pool);
+    XSEG_ENTRY_OUT(out);
+    xseg_status status = find(allocator, scope, &device, &pool);
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(device != NULL);
@@ -75,17 +69,17 @@ xseg_status xseg_stats_get(struct xseg_allocator *allocator, const struct xseg_s
     return XSEG_OK;
 }
 
-xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg_scope *where,
+xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg_scope *scope,
                              unsigned what)
 {
     struct xseg_device *device = NULL;
     struct xseg_pool *pool = NULL;
 
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(what != 0 &&
-                           (what & ~(unsigned)(XSEG_RESET_PEAK | XSEG_RESET_ACCUMULATED)) == 0,
-                       "%#x is no set of XSEG_RESET_ values", what);
-    const xseg_status status = find(allocator, where, &device, &pool);
+    XSEG_ENTRY_REQUIRE(
+        what != 0 && (what & ~(unsigned)(XSEG_RESET_PEAK | XSEG_RESET_ACCUMULATED)) == 0,
+        "unknown statistics, %#x; use XSEG_RESET_PEAK and XSEG_RESET_ACCUMULATED", what);
+    const xseg_status status = find(allocator, scope, &device, &pool);
     if (status != XSEG_OK)
         return status;
     if (pool != NULL)
@@ -99,7 +93,7 @@ xseg_status xseg_driver_calls(struct xseg_allocator *allocator, struct xseg_driv
                               size_t capacity, size_t *count)
 {
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(calls != NULL || capacity == 0, "calls is NULL");
+    XSEG_ENTRY_REQUIRE(calls != NULL || capacity == 0, "calls is NULL, capacity %zu", capacity);
     const size_t there = xseg_driver_call_counts(allocator->driver, calls, capacity);
     if (count != NULL)
         *count = there;
@@ -138,7 +132,7 @@ static void read_figures(struct xseg_allocator *allocator, int ordinal, uint64_t
     figures->physical_bytes =
         counters.reserved + page_cache + xseg_leftovers_bytes(&device->leftovers);
     figures->reserved_bytes = counters.reserved;
-    figures->live_bytes = counters.allocated;
+    figures->allocated_bytes = counters.allocated;
     figures->pending_bytes = counters.pending;
     figures->idle_bytes = counters.cached + page_cache;
     read_free(device, now, figures);
@@ -151,11 +145,11 @@ xseg_status xseg_device_stats_get(struct xseg_allocator *allocator,
     struct xseg_device_stats figures;
 
     XSEG_ENTRY_CHECK(allocator);
-    XSEG_ENTRY_REQUIRE(devices != NULL || capacity == 0, "devices is NULL");
+    XSEG_ENTRY_REQUIRE(devices != NULL || capacity == 0, "devices is NULL, capacity %zu", capacity);
     XSEG_ENTRY_REQUIRE(entry_bytes >= sizeof(size_t) && entry_bytes <= XSEG_ENTRY_STRUCT_MOST &&
                            entry_bytes % sizeof(size_t) == 0,
-                       "entries are of unknown size: give "
-                       "sizeof(struct xseg_device_stats) as entry_bytes");
+                       "entry_bytes is unknown, %zu; set it to sizeof(struct xseg_device_stats)",
+                       entry_bytes);
     const uint64_t now = xseg_clock_coarse(&allocator->clock);
     const size_t there = (size_t)allocator->device_count;
     for (size_t i = 0; i < xseg_min(there, capacity); i++) {

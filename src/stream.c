@@ -18,7 +18,7 @@ xseg_status xseg_free_after(struct xseg_allocator *allocator, void *ptr, const x
                             size_t count)
 {
     XSEG_ENTRY(allocator);
-    XSEG_ENTRY_REQUIRE(events != NULL || count == 0, "events is NULL");
+    XSEG_ENTRY_REQUIRE(events != NULL || count == 0, "events is NULL, count %zu", count);
     return ptr == NULL ? XSEG_OK : xseg_allocator_free_after(allocator, ptr, events, count);
 }
 
@@ -45,7 +45,8 @@ xseg_status xseg_stream_retire(struct xseg_allocator *allocator, int ordinal, xs
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(!xseg_streams_is_default(stream),
-                       "%p is a default stream, which is never destroyed", (void *)stream);
+                       "stream is a default stream, %p; default streams are never destroyed",
+                       (void *)stream);
     const xseg_status status = xseg_allocator_device(allocator, ordinal, &device);
     return status == XSEG_OK ? xseg_stream_retirement_begin(device, stream) : status;
 }

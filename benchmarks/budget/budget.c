@@ -30,7 +30,7 @@ struct way {
     const char *name, *what;
     const char *config;
     unsigned processes;
-    bool ticks;  /* xseg_tick() every ten seconds, for decay */
+    bool ticks;  /* trim_due() every ten seconds, for decay */
     bool budget; /* with the ledger */
 };
 
@@ -38,8 +38,8 @@ static const struct way way[] = {
     {"together", "one process serves both: the yardstick", "", 1, false, false},
     {"halves", "per_process_memory_fraction:0.5 each", ",per_process_memory_fraction:0.5", 2, false,
      false},
-    {"decayed", DECAY " each, with xseg_tick() every ten seconds", "," DECAY, 2, true, false},
-    {"budget", "share_budget and budget_share:0.5 each", "", 2, false, true},
+    {"decayed", DECAY " each, with trim_due() every ten seconds", "," DECAY, 2, true, false},
+    {"budget", "budget_file and budget_share:0.5 each", "", 2, false, true},
     {"budget, decayed", "both", "," DECAY, 2, true, true},
 };
 #define WAYS (sizeof(way) / sizeof(way[0]))
@@ -169,7 +169,7 @@ static void configure(const struct way *one, const char *ledger, unsigned return
     (void)snprintf(config, CONFIG_MOST, "expandable_segments:True%s", one->config);
     if (one->budget)
         (void)snprintf(config + strlen(config), CONFIG_MOST - strlen(config),
-                       ",share_budget:%s,budget_share:0.5,budget_return_ms:%u", ledger, return_ms);
+                       ",budget_file:%s,budget_share:0.5,budget_wait_ms:%u", ledger, return_ms);
 }
 
 static void open_play(struct play *play, const char *ledger, unsigned return_ms)
@@ -379,7 +379,7 @@ static void print_week(const struct week *week, double hours, unsigned return_ms
     }
     printf("%.0f hours of two services on a card of %.0f GiB, %zu sessions: with the weights they "
            "would need %.1f GiB on average,\n"
-           "%.1f and %.1f GiB at their peaks, %.1f GiB both at once; budget_return_ms is %u\n\n",
+           "%.1f and %.1f GiB at their peaks, %.1f GiB both at once; budget_wait_ms is %u\n\n",
            hours, (double)CARD_BYTES / (double)GIB, week->count,
            (weights + load / (hours * 3600e9)) / (double)GIB, (double)peak[0] / (double)GIB,
            (double)peak[1] / (double)GIB, (double)peak[SERVICES] / (double)GIB, return_ms);

@@ -56,7 +56,7 @@ extern const char *const server_call[CALLS];
  * Start a process.
  *
  * services: bits of those that it serves; it allocates their weights at once
- * ticks:    whether it calls xseg_tick() every ten seconds
+ * ticks:    whether it calls xseg_trim() with due_only every ten seconds
  */
 struct server server_start(const struct server_machine *machine, const struct week *week,
                            unsigned services, const char *config, bool ticks);

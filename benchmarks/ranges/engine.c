@@ -85,7 +85,7 @@ static bool has_room(const struct engine *engine, uint64_t bytes)
     for (unsigned i = 0; i < ENGINES; i++) {
         struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
 
-        require(xseg_range_info(card->engine[i].range, &info) == XSEG_OK, "xseg_range_info");
+        require(xseg_range_query(card->engine[i].range, &info) == XSEG_OK, "xseg_range_info");
         bytes += info.physical_bytes + card->engine[i].promised * engine->granule;
     }
     return bytes <= card->cache_bytes;
@@ -397,7 +397,7 @@ static void make_tokens(struct engine *engine)
 static void launch(struct engine *engine, uint32_t prompt)
 {
     const struct model *model = engine->model;
-    struct xseg_sim_touch touch[SLOTS_MOST];
+    struct xseg_sim_access touch[SLOTS_MOST];
     uint32_t touches = 0, decoding = 0;
 
     for (uint32_t at = 0; at < engine->running_count; at++) {
@@ -405,15 +405,15 @@ static void launch(struct engine *engine, uint32_t prompt)
 
         decoding += slot->prompt == 0;
         if (slot->needed != 0 && !engine->card->way->halves)
-            touch[touches++] = (struct xseg_sim_touch){engine->base + offset_of(engine, slot, 0),
-                                                       slot->needed * engine->granule};
+            touch[touches++] = (struct xseg_sim_access){engine->base + offset_of(engine, slot, 0),
+                                                        slot->needed * engine->granule};
     }
     const double us = model->step_us + decoding * model->sequence_us + prompt * model->prompt_us;
     engine->begin_ns = most(xseg_sim_clock(), engine->end_ns);
     engine->end_ns = engine->begin_ns + (uint64_t)(us * 1e3);
-    require(xseg_sim_launch_touching(engine->stream, engine->end_ns - engine->begin_ns, touch,
-                                     touches) == XSEG_OK,
-            "xseg_sim_launch_touching");
+    require(xseg_sim_launch_accessing(engine->stream, engine->end_ns - engine->begin_ns, touch,
+                                      touches) == XSEG_OK,
+            "xseg_sim_launch_accessing");
     make_tokens(engine);
 }
 
@@ -494,7 +494,7 @@ void engine_open(struct engine *engine, struct card *card, const struct model *m
     const uint64_t bytes = halves ? half : (model->slots + SYSTEM_PROMPTS) * engine->slot_bytes;
     require(xseg_range_reserve(card->allocator, 0, bytes, &options, &engine->range) == XSEG_OK,
             "xseg_range_reserve");
-    require(xseg_range_info(engine->range, &info) == XSEG_OK, "xseg_range_info");
+    require(xseg_range_query(engine->range, &info) == XSEG_OK, "xseg_range_info");
     engine->base = (uint64_t)(uintptr_t)info.base;
     if (halves)
         require(xseg_range_commit(engine->range, 0, half, engine->stream) == XSEG_OK,
@@ -514,7 +514,7 @@ void engine_close(struct engine *engine)
             give_up(engine, &engine->slot[i], engine->slot[i].granules);
     require(engine->needed == 0 && engine->ended == 0 && engine->promised == 0,
             "the granules do not add up");
-    require(xseg_range_info(engine->range, &info) == XSEG_OK, "xseg_range_info");
+    require(xseg_range_query(engine->range, &info) == XSEG_OK, "xseg_range_info");
     if (info.committed_bytes != 0) /* a half */
         require(xseg_range_decommit(engine->range, 0, info.bytes, engine->stream) == XSEG_OK,
                 "xseg_range_decommit");

@@ -109,7 +109,7 @@ static void check(const struct card *card)
 
         for (uint32_t at = 0; at < engine->model->slots; at++)
             twice += engine->slot[at].shared;
-        require(xseg_range_info(engine->range, &info) == XSEG_OK, "xseg_range_info");
+        require(xseg_range_query(engine->range, &info) == XSEG_OK, "xseg_range_info");
         require(info.committed_bytes ==
                     (engine->needed + engine->ended + twice) * card->way->granule,
                 "what is committed");
@@ -198,7 +198,7 @@ static void keep(struct result *result, struct card *card)
         struct engine *engine = &card->engine[i];
         struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
 
-        require(xseg_range_info(engine->range, &info) == XSEG_OK, "xseg_range_info");
+        require(xseg_range_query(engine->range, &info) == XSEG_OK, "xseg_range_info");
         result->retaken += info.recommits;
         qsort(engine->tally.path_ns, engine->tally.steps, sizeof(uint64_t), compare);
         result->path_99_ns[i] = engine->tally.path_ns[engine->tally.steps * 99 / 100];

@@ -4,7 +4,7 @@ service.py TOOL FOLDER.
 
   kept       PyTorch's expandable behaviour: what was reserved once stays
   emptied    the same, and empty_cache() every 10 seconds from a timer
-  decayed    the configuration below, and xseg_tick() every second
+  decayed    the configuration below, and xseg_trim() with due_only every second
 """
 import json
 import pathlib

@@ -106,7 +106,7 @@ struct xseg_options {
  *
  * The clock function can be called by any thread while locks are held, so it must not call the library.  Its origin
  * is arbitrary, and it must never decrease.  The clock is read when the driver reports free memory, by
- * xseg_trim() with idle_ms, xseg_tick(), xseg_device_stats_get(), metrics.h and explain.h.  While a history is enabled,
+ * xseg_trim() with idle_ms or due_only, xseg_device_stats_get(), metrics.h and explain.h.  While a history is enabled,
  * or decay without the background thread, allocations and frees read it.
  *
  * @param config   configuration string (docs/options.md).  NULL: the first variable that is set among XSEG_ALLOC_CONF,
@@ -189,7 +189,7 @@ XSEG_API const char *xseg_config_source(const struct xseg_allocator *allocator);
  * @return XSEG_ERR_NO_MEMORY     the device has too little free memory, also after all idle memory was released.
  *                                During a capture no idle memory is released.  With throw_on_cudamalloc_oom a request
  *                                larger than the remaining device memory fails immediately.
- *         XSEG_ERR_LIMIT         per_process_memory_fraction, hard_limit_mb, xseg_limits(), share_budget,
+ *         XSEG_ERR_LIMIT         per_process_memory_fraction, hard_limit_mb, xseg_limits_set(), budget_file,
  *                                throw_on_cudamalloc_oom or the limit of the pool rejects the request; the message
  *                                names it.
  *         XSEG_ERR_NO_ADDRESSES  the driver has no address range left, and no memory for a classic segment either.
@@ -285,10 +285,11 @@ struct xseg_block_info {
     uint64_t generation; /* increases when other memory is mapped here; 0: unmapped block */
     bool is_paused;      /* the pool is paused or being paused, so the block may be unmapped */
     uint64_t age_ms; /* live, pending: age in milliseconds, within 20 ms; UINT64_MAX if unknown */
-    struct xseg_pool *lender; /* private pool whose memory the block uses (use_on_oom), or NULL */
-    uint32_t stack;    /* live, pending: stack of the allocation (history.h); 0 if not recorded */
-    uint32_t frames;   /* live, pending: frames ID of the history hook (history.h); 0 if none */
-    const char *label; /* live, pending: label of the thread (history.h), or NULL */
+    struct xseg_pool
+        *fallback_pool; /* private pool whose memory the block uses (use_on_oom), or NULL */
+    uint32_t stack;     /* live, pending: stack of the allocation (history.h); 0 if not recorded */
+    uint32_t frames;    /* live, pending: frames ID of the history hook (history.h); 0 if none */
+    const char *label;  /* live, pending: label of the thread (history.h), or NULL */
     void *user; /* live, pending: user value of the request, with the key block_user; or NULL */
 };
 /* clang-format off */
@@ -300,7 +301,7 @@ struct xseg_block_info {
  *
  * The age is known for blocks that were allocated, or restored from a checkpoint, while the key history was set.
  * Stack, frames and label are recorded while the key history is not `nothing`; the label string is valid while the
- * block is live or pending.  The handle in `lender` may have been released since the allocation.
+ * block is live or pending.  The handle in fallback_pool may have been released since the allocation.
  *
  * @param anywhere  any address in a segment of the allocator.
  * @param out       receives the result, up to out->struct_size bytes.

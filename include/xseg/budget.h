@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Shared budget: the processes that share devices by a budget file (key share_budget).
+ * Shared budget: the processes that share devices by a budget file (key budget_file).
  *
  *     static bool print_member(void *context, const struct xseg_budget_entry *entry)
  *     {
  *         (void)context;
- *         printf("%d: %llu bytes\n", entry->pid, (unsigned long long)entry->taken);
+ *         printf("%d: %llu bytes\n", entry->pid, (unsigned long long)entry->physical_bytes);
  *         return true; // Continues with the next device or process.
  *     }
  *     xseg_budget_members("team", print_member, NULL);
@@ -39,19 +39,19 @@ struct xseg_budget_entry {
     const char *program; /* program name, arbitrary bytes; for information */
     bool
         is_readable; /* false: the process is alive, but its data could not be read; only `slot` is set */
-    const char *uuid;  /* UUID of the device without a prefix such as GPU-; NULL: no device */
-    uint64_t taken;    /* physical memory of the process */
-    uint64_t idle;     /* part of `taken` that can be released */
-    uint64_t wanted;   /* demand of waiting requests */
-    uint64_t share;    /* budget_share in millionths; 0: not set */
-    uint64_t floor;    /* budget_min_mb */
-    uint64_t returned; /* released so far on the demand of others */
+    const char *uuid;        /* UUID of the device without a prefix such as GPU-; NULL: no device */
+    uint64_t physical_bytes; /* physical memory of the process */
+    uint64_t idle_bytes;     /* part of physical_bytes that can be released */
+    uint64_t demand_bytes;   /* demand of waiting requests */
+    uint64_t share_millionths; /* budget_share in millionths; 0: not set */
+    uint64_t min_bytes;        /* budget_min_mb */
+    uint64_t released_bytes;   /* released so far on the demand of others */
 };
 
 /**
  * Visit each device of each member of a shared budget file, by slot.  A member without a device is visited once.
  *
- * @param name     value of share_budget: a name, for /dev/shm/xseg-UID-NAME of the calling user, or a path.
+ * @param name     value of budget_file: a name, for /dev/shm/xseg-UID-NAME of the calling user, or a path.
  * @param visit    called for each entry, which is valid during the call; returns false to end the visits.
  * @param context  first argument of visit.
  *

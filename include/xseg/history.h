@@ -15,7 +15,7 @@
  *
  *     history         nothing (default); state: time and stack of each live block; all: events as well.
  *     history_stacks  none (default); state: stacks of live blocks; alloc: also of ALLOC, SEGMENT_ALLOC, SEGMENT_MAP,
- *                     RESUME, ASK and OOM; all: of all events.
+ *                     RESUME, BUDGET_REQUEST and OOM; all: of all events.
  *     history_events  number of events that are kept for each stream and pool, separately for small and large memory.
  *     history_skip    actions that are not recorded.
  *     block_user      False (default); True: the user value of each request (struct xseg_request).
@@ -46,15 +46,15 @@ enum xseg_history_action {
     XSEG_HISTORY_SEGMENT_UNMAP,  /* a run of an expandable segment is unmapped */
     XSEG_HISTORY_OOM,            /* a request fails (num_ooms) */
     /* The reason of a release; the next event with the same `base` is the release. */
-    XSEG_HISTORY_STEAL, /* the page is moved to another stream or pool */
+    XSEG_HISTORY_REMAP, /* the page is moved to another stream or pool */
     XSEG_HISTORY_DECAY, /* the memory has been idle for too long */
     XSEG_HISTORY_TRIM,  /* a trim */
     XSEG_HISTORY_PAUSE, /* memory of a paused pool is unmapped; no RESUME follows if the pool is destroyed */
     XSEG_HISTORY_RESUME,     /* memory of a paused pool is mapped again */
     XSEG_HISTORY_ANNOTATION, /* xseg_history_annotate() */
-    XSEG_HISTORY_ASK, /* a request begins to wait for idle memory of other processes (share_budget) */
-    XSEG_HISTORY_GIVE,   /* the reason of a release: other processes demand the memory */
-    XSEG_HISTORY_ACTIONS /* number of kinds; later versions have more */
+    XSEG_HISTORY_BUDGET_REQUEST, /* a request begins to wait for idle memory of other processes (budget_file) */
+    XSEG_HISTORY_BUDGET_RELEASE, /* the reason of a release: other processes demand the memory */
+    XSEG_HISTORY_ACTIONS         /* number of kinds; later versions have more */
 };
 
 /** An event. */
@@ -63,10 +63,11 @@ struct xseg_history_entry {
     enum xseg_history_action action;
     int device;
     xseg_stream stream;
-    uint32_t pool;      /* ID of the private pool that has the memory, from 1; 0: default pool */
-    bool is_lent;       /* the block is of the default pool, in memory of `pool` (use_on_oom) */
-    void *base;         /* start address; NULL if the event has none */
-    uint64_t bytes;     /* size; OOM: free memory of the device, a multiple of 512; ASK: demand */
+    uint32_t pool;    /* ID of the private pool that has the memory, from 1; 0: default pool */
+    bool is_fallback; /* the block is of the default pool, in memory of `pool` (use_on_oom) */
+    void *base;       /* start address; NULL if the event has none */
+    uint64_t
+        bytes; /* size; OOM: free memory of the device, a multiple of 512; BUDGET_REQUEST: demand */
     uint64_t requested; /* ALLOC, FREE_*, OOM: requested size; otherwise `bytes` */
     uint64_t time_ns;   /* of xseg_options.clock, or CLOCK_MONOTONIC */
     uint32_t order; /* sequence number of an event of a segment or an annotation; 0: other events */
@@ -164,7 +165,7 @@ XSEG_API xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32
  * @return a static string; NULL while the allocator records no stacks, and in a forked child.
  * Cost: the first call opens the library.
  */
-XSEG_API const char *xseg_history_stacks_by(struct xseg_allocator *allocator);
+XSEG_API const char *xseg_history_stack_method(struct xseg_allocator *allocator);
 
 /** Callbacks that identify frames of an interpreter, such as Python.  Initialize with XSEG_HISTORY_HOOK_INIT. */
 struct xseg_history_hook {
@@ -175,7 +176,7 @@ struct xseg_history_hook {
     /* Writes the frames of a number as text of at most `bytes` with terminator; false: unknown number.  May be NULL. */
     bool (*name)(void *context, uint32_t frames, char *text, size_t bytes);
     /* Reports that numbers which are not in `kept` are unused; see xseg_history_set_hook().  May be NULL. */
-    void (*forget)(void *context, const uint32_t *kept, size_t count);
+    void (*discard)(void *context, const uint32_t *kept, size_t count);
 };
 /* clang-format off */
 #define XSEG_HISTORY_HOOK_INIT {sizeof(struct xseg_history_hook), NULL, NULL, NULL, NULL}
@@ -187,8 +188,8 @@ struct xseg_history_hook {
  * No callback may call the allocator.  The previous callbacks can still run in other threads after the return, so their
  * code must stay loaded.
  *
- * `forget` receives the numbers that events and blocks still use.  A number that is not among them can be discarded if
- * `gather` has not returned it since the previous call of `forget`.  It runs without a lock, in one thread at a time:
+ * `discard` receives the numbers that events and blocks still use.  A number that is not among them can be discarded if
+ * `gather` has not returned it since the previous call of `discard`.  It runs without a lock, in one thread at a time:
  * in xseg_history_clear(), after many stacks were recorded, and when a new label or annotation finds the table of
  * labels full.
  *

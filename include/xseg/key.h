@@ -2,7 +2,7 @@
 /*
  * Configuration keys: their meaning and values.
  *
- *     static bool print_key(void *context, const struct xseg_key *key)
+ *     static bool print_key(void *context, const struct xseg_config_key *key)
  *     {
  *         (void)context;
  *         printf("%s:%s\n", key->name, key->value);
@@ -23,16 +23,16 @@ extern "C" {
 #endif
 
 /** A key of the configuration string. */
-struct xseg_key {
-    size_t struct_size;   /* sizeof(struct xseg_key) of the library */
-    const char *name;     /* as in the configuration string */
-    const char *accepts;  /* accepted values, such as "True or False" */
-    const char *meaning;  /* description */
-    const char *value;    /* value as in a configuration string, or a word such as "unlimited" */
-    const char *standard; /* default value, in the same form */
-    bool is_named;        /* the configuration names the key */
-    bool is_standard;     /* the value is the default */
-    bool has_effect;      /* the value has an effect in this configuration */
+struct xseg_config_key {
+    size_t struct_size;      /* sizeof(struct xseg_config_key) of the library */
+    const char *name;        /* as in the configuration string */
+    const char *values;      /* accepted values, such as "True or False" */
+    const char *description; /* description */
+    const char *value;       /* value as in a configuration string, or a word such as "unlimited" */
+    const char *default_value; /* default value, in the same form */
+    bool is_set;               /* the configuration names the key */
+    bool is_default;           /* the value is the default */
+    bool has_effect;           /* the value has an effect in this configuration */
 };
 
 /**
@@ -51,7 +51,8 @@ struct xseg_key {
  * Cost: no driver call, no lock.
  */
 XSEG_API xseg_status xseg_config_keys(const char *config, const char **source,
-                                      bool (*visit)(void *context, const struct xseg_key *key),
+                                      bool (*visit)(void *context,
+                                                    const struct xseg_config_key *key),
                                       void *context);
 
 #ifdef __cplusplus

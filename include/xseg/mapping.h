@@ -74,7 +74,7 @@ struct xseg_mapping {
  * paused pools is not mapped.  The result describes the state at the start of the call; to rely on it later, pin the
  * pages or compare generations.
  *
- * @param where    scope; NULL: all memory.
+ * @param scope    scope; NULL: all memory.
  * @param visit    called without a lock for each mapping, which is valid during the call; returns false to end the
  *                 walk.
  * @param context  first argument of visit.
@@ -85,7 +85,7 @@ struct xseg_mapping {
  * Cost: no driver call.
  */
 XSEG_API xseg_status xseg_for_each_mapping(
-    struct xseg_allocator *allocator, const struct xseg_scope *where,
+    struct xseg_allocator *allocator, const struct xseg_scope *scope,
     bool (*visit)(void *context, const struct xseg_mapping *mapping), void *context);
 
 #ifdef __cplusplus

@@ -36,7 +36,7 @@ struct xseg_oom_info {
     bool is_capturing;      /* a capture is active: freed blocks are pending until its end */
     uint64_t allowed_bytes; /* maximum of physical memory: the limit, or the memory of the device */
     uint64_t free_bytes;    /* free memory of the device; 0: unknown */
-    const char *text;       /* error message, for on_low_memory as far as known */
+    const char *message;    /* error message, for on_low_memory as far as known */
     uint64_t block_bytes;   /* rounded size of the block */
     uint64_t segment_bytes; /* size of a new classic segment, also if segments are expandable */
 };
@@ -70,7 +70,7 @@ struct xseg_observer {
     size_t struct_size; /* sizeof(struct xseg_observer) */
     void *context;      /* first argument of each callback */
     /* A request is served neither by the cache nor, within the limits, by the driver.  The callback frees memory and
-     * returns true to retry the request, at most XSEG_ASKS_MOST times per request. */
+     * returns true to retry the request, at most XSEG_LOW_MEMORY_CALLS_MAX times per request. */
     bool (*on_low_memory)(void *context, const struct xseg_oom_info *shortage);
     /* A request failed (num_ooms). */
     void (*on_out_of_memory)(void *context, const struct xseg_oom_info *shortage);
@@ -92,7 +92,7 @@ struct xseg_observer {
 /* clang-format on */
 
 /** Maximum number of calls of on_low_memory for one request. */
-#define XSEG_ASKS_MOST 8
+#define XSEG_LOW_MEMORY_CALLS_MAX 8
 
 /**
  * Add an observer.  Observers are called in the order in which they were added.

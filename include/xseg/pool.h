@@ -47,7 +47,7 @@ struct xseg_statistics;
 /** Options of xseg_pool_create().  Initialize with XSEG_POOL_OPTIONS_INIT. */
 struct xseg_pool_options {
     size_t struct_size;   /* sizeof(struct xseg_pool_options) */
-    uint64_t limit_bytes; /* maximum of reserved memory; 0: unlimited (xseg_limits()) */
+    uint64_t limit_bytes; /* maximum of reserved memory; 0: unlimited (xseg_limits_set()) */
     bool no_split;        /* serve a request with a whole cached block */
     bool use_on_oom;      /* let the default pool use cached memory under memory pressure */
     struct xseg_pool_memory memory; /* memory functions, copied; NULL functions: the driver */
@@ -67,7 +67,7 @@ struct xseg_pool_options {
 /**
  * Create a private pool.  The caller retains it once.
  *
- * use_on_oom: a block of the default pool that uses memory of this pool has the pool as `lender` (struct
+ * use_on_oom: a block of the default pool that uses memory of this pool has the pool as fallback_pool (struct
  * xseg_block_info).  The pool cannot be paused while such a block is live.  A pool that took part in a capture serves
  * only its own requests, since graphs may write to its cached memory.
  *

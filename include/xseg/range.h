@@ -48,8 +48,8 @@
  *     xseg_range_release()            allowed        BUSY           BUSY           waits for the work
  *     xseg_pin()                      NOT_ALLOCATED  BUSY           allowed        NOT_ALLOCATED
  *     xseg_export()                   NOT_ALLOCATED  BUSY           allowed        NOT_ALLOCATED
- *     xseg_dmabuf()                   NOT_ALLOCATED  as mapped      allowed        allowed
- *     xseg_dmabuf(), XSEG_DMABUF_PIN  NOT_ALLOCATED  BUSY           allowed        allowed
+ *     xseg_dmabuf_open()                   NOT_ALLOCATED  as mapped      allowed        allowed
+ *     xseg_dmabuf_open(), XSEG_DMABUF_PIN  NOT_ALLOCATED  BUSY           allowed        allowed
  *     xseg_register()                 NOT_ALLOCATED  BUSY           allowed        allowed
  *     xseg_pool_pause()               allowed        BUSY           allowed        BUSY until the work completes
  *     xseg_trim()                     -              skips it       -              unmaps if the work has completed
@@ -183,7 +183,7 @@ XSEG_API xseg_status xseg_range_prepare(struct xseg_range *range, uint64_t bytes
  * Reserve physical memory for a range without creating it.
  *
  * The unused part of the quota counts as memory in use for all other requests of this allocator on the device.  With a
- * hard limit below the free memory of the device (hard_limit_mb, xseg_limits(), per_process_memory_fraction), commits
+ * hard limit below the free memory of the device (hard_limit_mb, xseg_limits_set(), per_process_memory_fraction), commits
  * up to the quota succeed.  Other processes do not see the quota.  Idle memory is released to make space for it.
  *
  * @param bytes  at most the size and the limit of the range; 0 removes the quota.
@@ -191,7 +191,7 @@ XSEG_API xseg_status xseg_range_prepare(struct xseg_range *range, uint64_t bytes
  * @return XSEG_ERR_LIMIT, XSEG_ERR_NO_MEMORY  memory in use and other quotas leave too little.
  * Cost: no driver call if enough memory is free; otherwise as a trim that does not wait.
  */
-XSEG_API xseg_status xseg_range_quota(struct xseg_range *range, uint64_t bytes);
+XSEG_API xseg_status xseg_range_set_quota(struct xseg_range *range, uint64_t bytes);
 
 /**
  * Hold granules: they keep their pages over a decommit, for a captured graph that uses their addresses.
@@ -275,7 +275,7 @@ struct xseg_range_info {
  * Threads: any; waits for a growth or trim of the device.
  * Cost: no driver call.
  */
-XSEG_API xseg_status xseg_range_info(struct xseg_range *range, struct xseg_range_info *out);
+XSEG_API xseg_status xseg_range_query(struct xseg_range *range, struct xseg_range_info *out);
 
 #ifdef __cplusplus
 }

@@ -12,7 +12,7 @@
  *
  * NCCL, UCX and verbs record the physical memory of an address when they register it.  Two interfaces keep such a
  * registration valid:
- *   - xseg_dmabuf() returns a file descriptor of the memory (ibv_reg_dmabuf_mr()), and can pin the memory.
+ *   - xseg_dmabuf_open() returns a file descriptor of the memory (ibv_reg_dmabuf_mr()), and can pin the memory.
  *   - xseg_register() calls `enter` for each run of memory in a range of addresses, also for memory that is mapped
  *     later, and `leave` before the memory is unmapped.
  *
@@ -31,7 +31,7 @@ extern "C" {
 
 /* --- Descriptors. --- */
 
-/** Flags of xseg_dmabuf(). */
+/** Flags of xseg_dmabuf_open(). */
 enum xseg_dmabuf_flags {
     XSEG_DMABUF_PIN = 1, /* pin the pages until xseg_dmabuf_close() */
     XSEG_DMABUF_PCIE = 2 /* map over PCIe: CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE */
@@ -62,12 +62,12 @@ enum xseg_dmabuf_flags {
  * Threads: any; waits for a growth or trim of the device.
  * Cost: one cuMemGetHandleForAddressRange.
  */
-XSEG_API XSEG_NODISCARD xseg_status xseg_dmabuf(struct xseg_allocator *allocator,
-                                                const void *address, size_t bytes, unsigned flags,
-                                                int *fd, uint64_t *offset);
+XSEG_API XSEG_NODISCARD xseg_status xseg_dmabuf_open(struct xseg_allocator *allocator,
+                                                     const void *address, size_t bytes,
+                                                     unsigned flags, int *fd, uint64_t *offset);
 
 /**
- * Close a descriptor of xseg_dmabuf() with XSEG_DMABUF_PIN, and release its pin.
+ * Close a descriptor of xseg_dmabuf_open() with XSEG_DMABUF_PIN, and release its pin.
  *
  * If such a descriptor is closed by close(), its pin is released when its number is reused by another pinned
  * descriptor.

@@ -51,14 +51,14 @@
  *   XSEG_SIM_PEERS=0|1          whether devices can use each other's memory (1)
  *   XSEG_SIM_BYTES=0|1          whether memory has contents (0)
  *   XSEG_SIM_FABRIC=0|1         whether memory can be exported by fabric handles (0)
- *   XSEG_SIM_RECYCLE=0|1        whether handles of streams and events are reused (0)
+ *   XSEG_SIM_REUSE_HANDLES=0|1        whether handles of streams and events are reused (0)
  *   XSEG_SIM_RDMA=KIND          works, refused, denied, ignored or absent: enum xseg_sim_rdma (works)
  *   XSEG_SIM_DMA_BUF=0|1        whether address ranges have dma-bufs (1)
  *   XSEG_SIM_ADDRESS_RANGE=0|1  whether cuMemGetAddressRange answers for mapped memory (1)
  *   XSEG_SIM_ADDRESS_ORDER=ORDER
  *                               rising, falling or shuffled: enum xseg_sim_address_order (rising)
  *
- * Threads: any, for all functions.  Errors: a status and a message, xseg_sim_error_text().
+ * Threads: any, for all functions.  Errors: a status and a message, xseg_sim_error_message().
  */
 #ifndef XSEG_SIM_H
 #define XSEG_SIM_H
@@ -78,11 +78,11 @@ struct CUstream_st;
 
 /** Behavior for memory that is created with gpuDirectRDMACapable. */
 enum xseg_sim_rdma {
-    XSEG_SIM_RDMA_WORKS,   /* it can be created and registered */
-    XSEG_SIM_RDMA_REFUSED, /* the attribute reports support, but the creation fails */
-    XSEG_SIM_RDMA_DENIED,  /* access cannot be set: CUDA_ERROR_UNKNOWN, as under WSL2 */
-    XSEG_SIM_RDMA_IGNORED, /* the flag is ignored */
-    XSEG_SIM_RDMA_ABSENT   /* the attribute reports no support; creation and registration fail */
+    XSEG_SIM_RDMA_WORKS,        /* it can be created and registered */
+    XSEG_SIM_RDMA_CREATE_FAILS, /* the attribute reports support, but the creation fails */
+    XSEG_SIM_RDMA_ACCESS_FAILS, /* access cannot be set: CUDA_ERROR_UNKNOWN, as under WSL2 */
+    XSEG_SIM_RDMA_IGNORED,      /* the flag is ignored */
+    XSEG_SIM_RDMA_ABSENT /* the attribute reports no support; creation and registration fail */
 };
 
 /** Order of the addresses of reservations and allocations. */
@@ -94,23 +94,23 @@ enum xseg_sim_address_order {
 
 /** Settings of the simulated machine.  Initialize with XSEG_SIM_SETTINGS_INIT; zero selects each default. */
 struct xseg_sim_settings {
-    size_t struct_size;      /* sizeof(struct xseg_sim_settings) */
-    unsigned devices;        /* number of devices; 0: 1 */
-    uint64_t memory_bytes;   /* memory of each device; 0: 80 GiB */
-    uint64_t address_bytes;  /* VA that can be reserved; 0: 128 TiB */
-    const char *costs;       /* name of a preset, or path of a cost file; NULL: "a100" */
-    bool one_by_one;         /* reject unmap and set-access over several mappings, as HIP does */
-    bool without_vmm;        /* no virtual memory management */
-    bool fast;               /* skip the checks of strict mode, for benchmarks */
-    bool real_bytes;         /* memory has contents */
-    bool without_peers;      /* no peer access */
-    uint64_t tail_seed;      /* seed of the cost distribution; 0: constant costs */
-    const char *shared;      /* name of the shared machine; NULL: private */
-    bool recycles;           /* reuse handles of destroyed streams and events */
-    bool fabric;             /* fabric handles are supported */
-    enum xseg_sim_rdma rdma; /* memory for RDMA */
-    bool without_dma_buf;    /* no dma-buf support */
-    bool no_address_range;   /* cuMemGetAddressRange fails for mapped memory */
+    size_t struct_size;         /* sizeof(struct xseg_sim_settings) */
+    unsigned devices;           /* number of devices; 0: 1 */
+    uint64_t memory_bytes;      /* memory of each device; 0: 80 GiB */
+    uint64_t address_bytes;     /* VA that can be reserved; 0: 128 TiB */
+    const char *costs;          /* name of a preset, or path of a cost file; NULL: "a100" */
+    bool single_mapping_calls;  /* reject unmap and set-access over several mappings, as HIP does */
+    bool without_vmm;           /* no virtual memory management */
+    bool skip_checks;           /* skip the checks of strict mode, for benchmarks */
+    bool real_bytes;            /* memory has contents */
+    bool without_peers;         /* no peer access */
+    uint64_t tail_seed;         /* seed of the cost distribution; 0: constant costs */
+    const char *shared;         /* name of the shared machine; NULL: private */
+    bool reuse_handles;         /* reuse handles of destroyed streams and events */
+    bool fabric;                /* fabric handles are supported */
+    enum xseg_sim_rdma rdma;    /* memory for RDMA */
+    bool without_dma_buf;       /* no dma-buf support */
+    bool without_address_range; /* cuMemGetAddressRange fails for mapped memory */
     enum xseg_sim_address_order address_order; /* order of addresses */
 };
 /* clang-format off */
@@ -136,7 +136,7 @@ XSEG_API xseg_status xseg_sim_reset(const struct xseg_sim_settings *settings);
  *
  * @return the length of the whole message in bytes, without the terminator; 0 if no call has failed.
  */
-XSEG_API size_t xseg_sim_error_text(char *text, size_t bytes);
+XSEG_API size_t xseg_sim_error_message(char *text, size_t bytes);
 
 /**
  * Inject one fault: a driver call returns an error and has no effect.  Replaces the previous fault of this function.
@@ -182,7 +182,7 @@ struct xseg_sim_fault {
 XSEG_API xseg_status xseg_sim_fault_set(unsigned slot, const struct xseg_sim_fault *fault);
 
 /** Get the number of occurrences of the fault in a slot. */
-XSEG_API uint64_t xseg_sim_fault_struck(unsigned slot);
+XSEG_API uint64_t xseg_sim_fault_count(unsigned slot);
 
 /**
  * Simulate memory of a device that other processes use.
@@ -191,10 +191,10 @@ XSEG_API uint64_t xseg_sim_fault_struck(unsigned slot);
  *
  * @return XSEG_ERR_ARGUMENT  the device does not exist.
  */
-XSEG_API xseg_status xseg_sim_hold_memory(unsigned device, uint64_t bytes);
+XSEG_API xseg_status xseg_sim_set_external_memory(unsigned device, uint64_t bytes);
 
 /** Simulate addresses that others have reserved: `bytes` in total, which replaces the previous value. */
-XSEG_API void xseg_sim_hold_addresses(uint64_t bytes);
+XSEG_API void xseg_sim_set_external_addresses(uint64_t bytes);
 
 /**
  * Get the number of calls of a driver function since the reset, including failed calls.
@@ -225,7 +225,7 @@ XSEG_API void xseg_sim_advance(uint64_t nanoseconds);
 XSEG_API xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds);
 
 /** Memory that work reads and writes. */
-struct xseg_sim_touch {
+struct xseg_sim_access {
     uint64_t address, bytes;
 };
 
@@ -241,8 +241,8 @@ XSEG_API xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nan
                                         uint64_t address, uint64_t bytes);
 
 /** Queue work that accesses several ranges of memory; as xseg_sim_launch_on(). */
-XSEG_API xseg_status xseg_sim_launch_touching(struct CUstream_st *stream, uint64_t nanoseconds,
-                                              const struct xseg_sim_touch *touch, size_t count);
+XSEG_API xseg_status xseg_sim_launch_accessing(struct CUstream_st *stream, uint64_t nanoseconds,
+                                               const struct xseg_sim_access *touch, size_t count);
 
 /**
  * Complete all work that is queued on a stream.

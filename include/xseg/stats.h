@@ -54,10 +54,10 @@ struct xseg_statistics {
     uint64_t device_bytes;         /* memory of the device */
     uint64_t limit_bytes;          /* maximum of physical_bytes; UINT64_MAX: unlimited */
     uint64_t physical_bytes; /* memory allocated from the driver: reserved, stuck and idle pages */
-    uint64_t stuck_bytes;    /* pages that the driver did not release */
-    uint64_t address_bytes;  /* VA of expandable segments */
-    uint64_t host_bytes;     /* resident host memory for the metadata of the device */
-    uint64_t overwrites;     /* blocks that were written after their free (debug_fill) */
+    uint64_t unreleased_bytes;   /* pages that the driver did not release */
+    uint64_t address_bytes;      /* VA of expandable segments */
+    uint64_t host_bytes;         /* resident host memory for the metadata of the device */
+    uint64_t overwrites;         /* blocks that were written after their free (debug_fill) */
     uint64_t num_oom_rejections; /* rejections by throw_on_cudamalloc_oom; not in num_ooms */
     uint64_t idle_page_bytes;    /* unmapped pages in the page cache (page_cache_mb) */
     uint64_t paused_bytes;       /* in blocks and cached memory of paused pools */
@@ -76,7 +76,7 @@ struct xseg_statistics {
  * those of reserved_bytes.  They can be read while the handle is valid (xseg_pool_release()).  Memory of a
  * pool that the default pool uses (use_on_oom) counts as reserved by the pool and as allocated by the default pool.
  *
- * @param where  names one device or one private pool, and no stream.
+ * @param scope  names one device or one private pool, and no stream.
  * @param out    receives the statistics, up to out->struct_size bytes.
  *
  * @return XSEG_ERR_UNSUPPORTED  the scope names a stream.
@@ -86,7 +86,7 @@ struct xseg_statistics {
  *       that member.
  */
 XSEG_API xseg_status xseg_stats_get(struct xseg_allocator *allocator,
-                                    const struct xseg_scope *where, struct xseg_statistics *out);
+                                    const struct xseg_scope *scope, struct xseg_statistics *out);
 
 /** Statistics that xseg_stats_reset() resets. */
 enum {
@@ -97,14 +97,14 @@ enum {
 /**
  * Reset statistics of one device or one private pool.  A reset of a device does not change its pools, and vice versa.
  *
- * @param where  as for xseg_stats_get().
+ * @param scope  as for xseg_stats_get().
  * @param what   XSEG_RESET_PEAK, XSEG_RESET_ACCUMULATED, or both.
  *
  * Threads: any; a reset of a pool waits for a growth or trim of the device.
  * Cost: no driver call once the device is open.
  */
 XSEG_API xseg_status xseg_stats_reset(struct xseg_allocator *allocator,
-                                      const struct xseg_scope *where, unsigned what);
+                                      const struct xseg_scope *scope, unsigned what);
 
 /** Number of calls of one driver entry point by an allocator. */
 struct xseg_driver_call {
@@ -131,15 +131,15 @@ struct xseg_device_stats {
     int device;         /* CUDA ordinal, equal to the index in the array */
     bool is_open; /* false: the allocator has not used the device, and the members below are 0 */
     bool is_lost; /* all requests fail with XSEG_ERR_DEVICE_LOST */
-    uint64_t total_bytes;    /* memory of the device */
-    uint64_t limit_bytes;    /* maximum of physical_bytes; UINT64_MAX: unlimited */
-    uint64_t physical_bytes; /* memory allocated from the driver */
-    uint64_t reserved_bytes; /* mapped pages and classic segments */
-    uint64_t live_bytes;     /* in live blocks, also of paused pools */
-    uint64_t pending_bytes;  /* in pending blocks */
-    uint64_t idle_bytes;     /* cached blocks of all pools, and the page cache */
-    uint64_t free_bytes;     /* estimated free memory of the device; UINT64_MAX: unknown */
-    uint64_t free_age_ms;    /* time since the last query of free memory; UINT64_MAX: none */
+    uint64_t total_bytes;     /* memory of the device */
+    uint64_t limit_bytes;     /* maximum of physical_bytes; UINT64_MAX: unlimited */
+    uint64_t physical_bytes;  /* memory allocated from the driver */
+    uint64_t reserved_bytes;  /* mapped pages and classic segments */
+    uint64_t allocated_bytes; /* in live blocks, also of paused pools */
+    uint64_t pending_bytes;   /* in pending blocks */
+    uint64_t idle_bytes;      /* cached blocks of all pools, and the page cache */
+    uint64_t free_bytes;      /* estimated free memory of the device; UINT64_MAX: unknown */
+    uint64_t free_age_ms;     /* time since the last query of free memory; UINT64_MAX: none */
 };
 
 /**

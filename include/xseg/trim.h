@@ -38,9 +38,12 @@ struct xseg_trim_options {
     uint64_t
         target_bytes; /* stop once at most this many bytes remain reserved, per device; 0: no minimum */
     uint64_t idle_ms; /* release only memory that is idle for this time; 0: any age */
+    bool due_only;    /* release only memory that is due; excludes the members above */
+    uint64_t
+        max_us; /* with due_only: maximum driver time per device in microseconds; 0: unlimited */
 };
 /* clang-format off */
-#define XSEG_TRIM_OPTIONS_INIT {sizeof(struct xseg_trim_options), false, 0, 0}
+#define XSEG_TRIM_OPTIONS_INIT {sizeof(struct xseg_trim_options), false, 0, 0, false, 0}
 /* clang-format on */
 
 /** Result of xseg_trim(), in bytes.  Set struct_size before the call. */
@@ -70,25 +73,33 @@ struct xseg_trim_result {
  * released first.  Private pools that are retained are skipped, unless the scope names one and the pool never took part
  * in a capture.  Devices with an active capture are skipped.
  *
+ * due_only releases what is due by idle_ms, soft_limit_mb or soft_bytes (xseg_limits_set()), and device_free_min_mb
+ * (docs/services.md).  Allocations and frees do the same in small steps.  A program that can be without requests calls
+ * it from a timer or an idle loop.  Each call releases at least one page, if one is due; memory beyond max_us is
+ * released by the next call.  Without one of these keys or limits nothing is due.  The result has only `released` and
+ * `remaining`.
+ *
  * Ages are recorded while a decay key is set (docs/services.md), otherwise from the first trim with idle_ms on.
  *
- * @param where    scope; NULL: all memory.
+ * @param scope    scope; NULL: all memory.
  * @param options  NULL for the defaults, which never wait.
  * @param out      receives the result, up to out->struct_size bytes; may be NULL.
  *
- * @return XSEG_OK          also if the driver did not release some memory (kept_failed).
- *         XSEG_ERR_DRIVER  a stream could not be queried or synchronized; xseg_stats_get() counts what was released
- *                          before.
+ * @return XSEG_OK               also if the driver did not release some memory (kept_failed).
+ *         XSEG_ERR_DRIVER       a stream could not be queried or synchronized; xseg_stats_get() counts what was
+ *                               released before.
+ *         XSEG_ERR_UNSUPPORTED  due_only, and the scope names a pool or a stream.
+ * Threads: any; waits for a growth or trim of the device, with due_only for no stream.
  * Cost: one stream query (or synchronize) for each stream, pool and size class with idle memory.  One unmap for each
  *       contiguous run of idle pages, if the driver supports that, and one release per page.
  */
-XSEG_API xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_scope *where,
+XSEG_API xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_scope *scope,
                                const struct xseg_trim_options *options,
                                struct xseg_trim_result *out);
 
-/** Limits of a device or a pool, in bytes.  Initialize with XSEG_LIMIT_VALUES_INIT. */
-struct xseg_limit_values {
-    size_t struct_size;  /* sizeof(struct xseg_limit_values) */
+/** Limits of a device or a pool, in bytes.  Initialize with XSEG_LIMITS_INIT. */
+struct xseg_limits {
+    size_t struct_size;  /* sizeof(struct xseg_limits) */
     uint64_t hard_bytes; /* maximum of physical memory; UINT64_MAX: unlimited */
     uint64_t
         soft_bytes; /* physical memory above which idle memory is released at any age; UINT64_MAX: unlimited */
@@ -101,67 +112,62 @@ struct xseg_limit_values {
     bool has_rejection_fraction; /* false: keep the current rejection_fraction */
 };
 /* clang-format off */
-#define XSEG_LIMIT_VALUES_INIT {sizeof(struct xseg_limit_values), UINT64_MAX, UINT64_MAX, 0, 1, false, 1, false}
+#define XSEG_LIMITS_INIT {sizeof(struct xseg_limits), UINT64_MAX, UINT64_MAX, 0, 1, false, 1, false}
 /* clang-format on */
 
 /**
- * Get and set the limits of one device or one private pool.
+ * Get the limits of one device or one private pool.
  *
  * The limits of a device are initially those of hard_limit_mb, soft_limit_mb, keep_mb and per_process_memory_fraction.
- * The rejection fraction is initially per_process_memory_fraction, and `fraction` does not change it.  A fraction of 1
- * is unlimited.  xseg_config_set() sets the limits whose keys it names, and the rejection fraction with
- * per_process_memory_fraction.  The limit of a pool is initially limit_bytes of its options.  A pool has only
- * hard_bytes.
+ * The rejection fraction is initially per_process_memory_fraction.  The limit of a pool is initially limit_bytes of its
+ * options; a pool has only hard_bytes.
  *
- * `set` replaces hard_bytes, soft_bytes and keep_bytes together: get the limits first to change one of them.
+ * @param scope  names one device or one private pool, and no stream.
+ * @param out    receives the limits, up to out->struct_size bytes.  Both has_ members are true for a device.
+ *
+ * @return XSEG_ERR_UNSUPPORTED  the scope names a stream.
+ * Cost: no driver call once the device is open.
+ */
+XSEG_API xseg_status xseg_limits_get(struct xseg_allocator *allocator,
+                                     const struct xseg_scope *scope, struct xseg_limits *out);
+
+/**
+ * Set the limits of one device or one private pool.
+ *
+ * hard_bytes, soft_bytes and keep_bytes are replaced together: get the limits first to change one of them.  A fraction
+ * of 1 is unlimited, and `fraction` does not change the rejection fraction.  A later xseg_config_set() sets the limits
+ * whose keys it names, and the rejection fraction with per_process_memory_fraction.
  *
  * A request that would exceed hard_bytes or the fraction is served from idle memory, or fails with XSEG_ERR_LIMIT; the
  * lower of both applies.  garbage_collection_threshold has an effect only while the fraction is below 1.  soft_bytes
- * never causes a failure.  A hard limit or a fraction below the memory in use releases idle
- * memory of the device immediately, as xseg_trim() without waiting.  Live blocks stay; until enough memory is released,
- * no request allocates memory from the driver.
+ * never causes a failure.  A hard limit or a fraction below the memory in use releases idle memory of the device
+ * immediately, as xseg_trim() without waiting.  Live blocks stay; until enough memory is released, no request allocates
+ * memory from the driver.
  *
- * @param where  names one device or one private pool, and no stream.
- * @param set    new limits; NULL to only get them.
- * @param was    receives the limits before the call, up to was->struct_size bytes; may be NULL.  Both has_ members are
- *               true for a device.
+ * @param scope   names one device or one private pool, and no stream.
+ * @param limits  new limits.
  *
  * @return XSEG_ERR_ARGUMENT     keep_bytes <= soft_bytes <= hard_bytes is violated, or a fraction is not from 0 to 1.
- *         XSEG_ERR_UNSUPPORTED  the scope names a stream, or other limits than hard_bytes of a pool.
+ *         XSEG_ERR_UNSUPPORTED  the scope names a stream, or limits of a pool other than hard_bytes are set.
  * Threads: any; waits for a growth or trim of the device.
  * Cost: no driver call, unless more than hard_bytes are in use.
  */
-XSEG_API xseg_status xseg_limits(struct xseg_allocator *allocator, const struct xseg_scope *where,
-                                 const struct xseg_limit_values *set,
-                                 struct xseg_limit_values *was);
-
-/**
- * Release the idle memory that is due by idle_ms, soft_limit_mb or soft_bytes (xseg_limits()), and device_free_min_mb
- * (docs/services.md).
- *
- * Allocations and frees do the same in small steps.  Call this function from a timer or an idle loop of a program that
- * can be without requests.  Without one of these keys or limits the call has no effect.
- *
- * @param budget_us  limit of the driver time per device, in microseconds.  Memory beyond it is released by the next
- *                   call; each call releases at least one page.
- *
- * Threads: any; waits for a growth or trim of the device, but for no stream.
- * Cost: as xseg_trim() without waiting, for the memory that is due.
- */
-XSEG_API xseg_status xseg_tick(struct xseg_allocator *allocator, uint64_t budget_us);
+XSEG_API xseg_status xseg_limits_set(struct xseg_allocator *allocator,
+                                     const struct xseg_scope *scope,
+                                     const struct xseg_limits *limits);
 
 /**
  * Map pages, or allocate a classic segment, so that the next request of up to `bytes` is a hit.
  *
  * The call has no effect if a cached block of that size exists.
  *
- * @param where  names a device or a pool; the stream is the legacy default stream unless one_stream is set.
+ * @param scope  names a device or a pool; the stream is the legacy default stream unless one_stream is set.
  * @param bytes  size of one future request; up to 1 MiB the memory is in small segments.
  *
  * @return as xseg_alloc().
  * Cost: as a miss of xseg_alloc(); no allocation is counted.
  */
-XSEG_API xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_scope *where,
+XSEG_API xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_scope *scope,
                                   size_t bytes);
 
 #ifdef __cplusplus

@@ -35,7 +35,7 @@
     X("SIM_FABRIC", "simulator", "whether memory can be exported by fabric handles")             \
     X("SIM_ADDRESS_ORDER", "simulator", "whether addresses rise, fall or are shuffled")          \
     X("SIM_RDMA", "simulator", "what comes of memory that RDMA is to reach")                     \
-    X("SIM_RECYCLE", "simulator", "whether handles of streams and events come again")            \
+    X("SIM_REUSE_HANDLES", "simulator", "whether handles of streams and events come again")      \
     X("SIM_SHARED", "simulator", "machine whose memory processes share, by name")                \
     X("SIM_STRICT", "simulator", "whether to abort on what a driver leaves undefined")           \
     X("SIM_TAILS", "simulator", "seed of the spread of costs")                                   \

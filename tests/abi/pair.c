@@ -35,7 +35,7 @@ static struct {
         shares;
 } seen;
 
-static bool see_key(void *context, const struct xseg_key *key)
+static bool see_key(void *context, const struct xseg_config_key *key)
 {
     (void)context;
     seen.keys += key->struct_size > sizeof(size_t) && key->name != NULL;
@@ -57,7 +57,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 
 static bool see_reason(void *context, const struct xseg_reason *reason)
 {
-    seen.reasons += reason->kind == XSEG_REASON_LIVE && reason->block == context;
+    seen.reasons += reason->kind == XSEG_REASON_ALLOCATED && reason->block == context;
     return true;
 }
 
@@ -187,8 +187,8 @@ static void share(struct xseg_allocator *allocator, void *block)
 static void run_short(struct xseg_allocator *allocator)
 {
     FENCED(xseg_scope, where, XSEG_SCOPE_ALL);
-    FENCED(xseg_limit_values, set, XSEG_LIMIT_VALUES_INIT);
-    FENCED(xseg_limit_values, was, XSEG_LIMIT_VALUES_INIT);
+    FENCED(xseg_limits, set, XSEG_LIMITS_INIT);
+    FENCED(xseg_limits, was, XSEG_LIMITS_INIT);
     FENCED(xseg_trim_options, how, XSEG_TRIM_OPTIONS_INIT);
     FENCED(xseg_trim_result, done, XSEG_TRIM_RESULT_INIT);
     void *block = NULL;
@@ -198,7 +198,8 @@ static void run_short(struct xseg_allocator *allocator)
     DONE(xseg_trim(allocator, &where.it, &how.it, &done.it));
     CHECK(done.it.released != 0 && done.behind == BEHIND);
     set.it.hard_bytes = 64 << 20;
-    DONE(xseg_limits(allocator, &where.it, &set.it, &was.it));
+    DONE(xseg_limits_get(allocator, &where.it, &was.it));
+    DONE(xseg_limits_set(allocator, &where.it, &set.it));
     CHECK(was.it.hard_bytes == UINT64_MAX && was.behind == BEHIND);
     CHECK(xseg_alloc(allocator, 0, (size_t)1 << 30, NULL, &block) == XSEG_ERR_LIMIT);
 }
@@ -214,7 +215,7 @@ static void use_range(struct xseg_allocator *allocator)
     options.it.name = "pair";
     DONE(xseg_range_reserve(allocator, 0, 64 << 20, &options.it, &range));
     DONE(xseg_range_commit(range, 0, 8 << 20, NULL));
-    DONE(xseg_range_info(range, &info.it));
+    DONE(xseg_range_query(range, &info.it));
     CHECK(info.it.page_bytes == 4 << 20 && info.it.committed_bytes == 8 << 20 &&
           info.behind == BEHIND);
     DONE(xseg_range_decommit(range, 0, 8 << 20, NULL));
@@ -229,7 +230,7 @@ static void share_devices(const char *driver, const char *path)
     char name[512], config[600];
 
     snprintf(name, sizeof(name), "%s.ledger", path);
-    snprintf(config, sizeof(config), "share_budget:%s", name);
+    snprintf(config, sizeof(config), "budget_file:%s", name);
     options.driver = driver;
     DONE(xseg_open(config, &options, &allocator));
     DONE(xseg_budget_members(name, see_share, NULL));

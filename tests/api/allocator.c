@@ -101,13 +101,13 @@ static void options_must_be_known(void **state)
     (void)state;
     options.struct_size = sizeof(options) + 4096;
     scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
-                       "XSEG_OPTIONS_INIT");
+                       "options->struct_size is unknown");
     options.struct_size = sizeof(options) - 1;
     scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
-                       "XSEG_OPTIONS_INIT");
+                       "options->struct_size is unknown");
     options.struct_size = 0;
     scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
-                       "XSEG_OPTIONS_INIT");
+                       "options->struct_size is unknown");
     scene_expect_error(xseg_open(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
 }
 
@@ -127,7 +127,7 @@ static void options_of_a_newer_header_do(void **state)
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     options.more = 1;
     scene_expect_error(xseg_open(NULL, &options.known, &allocator), XSEG_ERR_ARGUMENT,
-                       "XSEG_OPTIONS_INIT");
+                       "options->struct_size is unknown");
 }
 
 static void options_of_an_older_header_do(void **state)
@@ -199,7 +199,7 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct xseg_options options = XSEG_OPTIONS_INIT;
-        struct xseg_limit_values limits = {
+        struct xseg_limits limits = {
             .struct_size = sizeof(limits), .hard_bytes = UINT64_MAX, .soft_bytes = UINT64_MAX};
         struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_allocator *allocator = NULL;
@@ -219,7 +219,7 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
         where.device = 0;
         limits.fraction = 0.5;
         limits.has_fraction = true;
-        assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+        assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
         assert_int_equal(xseg_config_set(allocator, "garbage_collection_threshold:0.5"), XSEG_OK);
         assert_int_equal(heard.lines, cases[i].lines);
         scene_close(allocator);
@@ -287,13 +287,13 @@ static void a_trial_without_addresses_says_so(void **state)
     options.driver = scene_driver();
     options.log = hear;
     options.log_context = &heard;
-    xseg_sim_hold_addresses(((uint64_t)1 << 47) - 2 * MIB);
+    xseg_sim_set_external_addresses(((uint64_t)1 << 47) - 2 * MIB);
     assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
     void *small = scene_alloc(allocator, 1000, NULL);
     assert_false(scene_block(allocator, small).is_expandable);
     assert_non_null(strstr(heard.line, "no addresses are left"));
     assert_int_equal(heard.lines, 1);
-    xseg_sim_hold_addresses(0);
+    xseg_sim_set_external_addresses(0);
     void *large = scene_alloc(allocator, 5 * MIB, NULL);
     assert_true(scene_block(allocator, large).is_expandable);
     scene_free(allocator, small);
@@ -489,9 +489,11 @@ static void arguments_are_checked(void **state)
     scene_expect_error(xseg_alloc(allocator, 0, 1, (xseg_stream)(uintptr_t)0x1234500, &ptr),
                        XSEG_ERR_DRIVER, "cuStreamGetCtx");
     request.struct_size = 3;
-    scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "REQUEST");
-    scene_expect_error(xseg_alloc_with(allocator, NULL, &ptr), XSEG_ERR_ARGUMENT, "REQUEST");
-    scene_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT, "name one");
+    scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
+                       "request->struct_size is unknown");
+    scene_expect_error(xseg_alloc_with(allocator, NULL, &ptr), XSEG_ERR_ARGUMENT,
+                       "request is NULL");
+    scene_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT, "device -1");
     where.device = 0;
     where.one_stream = true;
     scene_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED, "stream");

@@ -114,9 +114,9 @@ static void a_full_device_at_open_is_a_shortage(void **state)
     void *ptr = NULL;
 
     (void)state;
-    assert_int_equal(xseg_sim_hold_memory(0, 400 * MIB), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 400 * MIB), XSEG_OK);
     scene_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
-    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     ptr = scene_alloc(allocator, MIB, NULL);
     assert_true(scene_block(allocator, ptr).is_expandable);
     assert_int_equal(heard.lines, 0);
@@ -230,9 +230,9 @@ static void a_shortage_decides_nothing(void **state)
     void *kept = scene_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
 
     (void)state;
-    assert_int_equal(xseg_sim_hold_memory(0, 280 * MIB), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 280 * MIB), XSEG_OK);
     scene_expect_error(xseg_alloc(allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
-    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     scene_expect_error(xseg_alloc(allocator, 0, 350 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
     ptr = scene_alloc(allocator, 60 * MIB, NULL);
     assert_true(scene_block(allocator, ptr).is_expandable);

@@ -189,8 +189,8 @@ static void who_has_its_share_waits_behind(void **state)
 /* Two that are below their shares and want more than these wait for a third one, not for each other. */
 static void who_cross_their_shares_do_not_block_each_other(void **state)
 {
-    const unsigned one = member_start("page_mb:small"), two = member_start("page_mb:small"),
-                   third = member_start("page_mb:small");
+    const unsigned one = member_start("page_size:small"), two = member_start("page_size:small"),
+                   third = member_start("page_size:small");
 
     (void)state;
     assert_int_equal(member_ask(one, 'a', 0, 250 * MIB).status, XSEG_OK);
@@ -300,9 +300,9 @@ static void keys_are_checked(void **state)
     (void)state;
     scene_expect_error(xseg_config_set(allocator, "budget_share:1.5"), XSEG_ERR_CONFIG,
                        "budget_share");
-    scene_expect_error(xseg_config_set(allocator, "budget_return_ms:0"), XSEG_ERR_CONFIG,
-                       "budget_return_ms");
-    assert_int_equal(xseg_config_set(allocator, "share_budget:none"), XSEG_OK);
+    scene_expect_error(xseg_config_set(allocator, "budget_wait_ms:0"), XSEG_ERR_CONFIG,
+                       "budget_wait_ms");
+    assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
     scene_close(allocator);
 }
 

@@ -165,7 +165,7 @@ static void a_file_that_overwrites_the_ledger_stays(void **state)
     (void)member_ask(other, 'a', 1, 900 * MIB);
     MEMBER_COMES_TO(one, answer.lines == 1 && strstr(answer.text, "goes on without") != NULL);
     assert_true(is_foreign(sizeof(text)));
-    EXPECT_OK(member_configure(one, "share_budget:none"));
+    EXPECT_OK(member_configure(one, "budget_file:none"));
     assert_true(is_foreign(sizeof(text)));
     for (unsigned i = 0; i < members.count; i++)
         member_end(i);
@@ -276,7 +276,7 @@ static void one_who_has_come_since_is_asked(void **state)
     (void)state;
     EXPECT_OK(member_ask(one, 'a', 1, 2 * MIB));
     (void)usleep(300000);
-    EXPECT_OK(member_configure(one, "budget_return_ms:60000"));
+    EXPECT_OK(member_configure(one, "budget_wait_ms:60000"));
     (void)usleep(300000);
     const unsigned other = member_start("");
     EXPECT_OK(member_ask(other, 'a', 0, 900 * MIB));
@@ -346,14 +346,14 @@ static void the_key_may_change_under_way(void **state)
 
     (void)state;
     (void)snprintf(path, sizeof(path), "%s/second", members.folder);
-    (void)snprintf(own, sizeof(own), "share_budget:%s", members.ledger);
-    (void)snprintf(second, sizeof(second), "share_budget:%s", path);
+    (void)snprintf(own, sizeof(own), "budget_file:%s", members.ledger);
+    (void)snprintf(second, sizeof(second), "budget_file:%s", path);
     expect_lending(one, other);
     for (unsigned i = 0; i < 3; i++) {
         EXPECT_OK(member_ask(one, 'a', 0, 900 * MIB));
         EXPECT_OK(member_ask(one, 'f', 0, 0));
         /* Without it nobody is asked, nor gives. */
-        EXPECT_OK(member_configure(one, "share_budget:none"));
+        EXPECT_OK(member_configure(one, "budget_file:none"));
         assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
         assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
         /* Elsewhere it is alone, until the other one comes. */

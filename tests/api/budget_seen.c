@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* What is seen of processes that share a card: why memory is idle, what happened, figures, and the ledger itself. */
+#include "tests/support/due.h"
 #include "tests/support/members.h"
 #include "tests/support/recorded.h"
 
 /* So long a wait that a machine which is busy with other tests does not matter. */
-#define PATIENT "budget_return_ms:4000"
+#define PATIENT "budget_wait_ms:4000"
 
 /* Whether something is so within a time: what other threads and processes do takes some. */
 #define COMES_TO(condition)                                             \
@@ -20,7 +21,7 @@ static struct xseg_allocator *join(const char *config)
     struct xseg_allocator *allocator = NULL;
     char whole[512];
 
-    (void)snprintf(whole, sizeof(whole), "share_budget:%s," PATIENT "%s%s", members.ledger,
+    (void)snprintf(whole, sizeof(whole), "budget_file:%s," PATIENT "%s%s", members.ledger,
                    config[0] != '\0' ? "," : "", config);
     assert_int_equal(xseg_sim_reset(&members.machine), XSEG_OK);
     assert_int_equal(scene_try_open(whole, &allocator), XSEG_OK);
@@ -48,10 +49,10 @@ static bool note_reason(void *context, const struct xseg_reason *reason)
     struct told *told = context;
     const uint64_t base = (uint64_t)(uintptr_t)reason->base;
 
-    assert_int_equal(reason->live_bytes + reason->pending_bytes + reason->busy_bytes +
+    assert_int_equal(reason->allocated_bytes + reason->pending_bytes + reason->claimed_bytes +
                          reason->cached_bytes,
                      reason->bytes);
-    if (reason->kind == XSEG_REASON_BORROWED) {
+    if (reason->kind == XSEG_REASON_ABOVE_SHARE) {
         told->lowest_borrowed = base < told->lowest_borrowed ? base : told->lowest_borrowed;
         if (reason->age_ms < told->youngest_borrowed)
             told->youngest_borrowed = reason->age_ms;
@@ -69,9 +70,9 @@ static struct xseg_explain_result explain(struct xseg_allocator *allocator, stru
 
     *told = (struct told){UINT64_MAX, 0, UINT64_MAX, 0};
     assert_int_equal(xseg_explain(allocator, NULL, note_reason, told, &sums), XSEG_OK);
-    assert_int_equal(sums.live + sums.pending + sums.busy + sums.pool + sums.pinned + sums.capture +
-                         sums.stream + sums.floor + sums.decay + sums.policy + sums.exported +
-                         sums.registered + sums.borrowed,
+    assert_int_equal(sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
+                         sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
+                         sums.exported + sums.registered + sums.above_share,
                      sums.reserved);
     return sums;
 }
@@ -81,7 +82,7 @@ static struct xseg_explain_result explain_share(struct xseg_allocator *allocator
 {
     struct xseg_explain_result sums = explain(allocator, told);
 
-    for (unsigned tries = 0; sums.borrowed == 0 && tries < 3000; tries++) {
+    for (unsigned tries = 0; sums.above_share == 0 && tries < 3000; tries++) {
         (void)usleep(10000);
         sums = explain(allocator, told);
     }
@@ -97,20 +98,20 @@ static void idle_memory_above_the_share_is_borrowed(void **state)
 
     (void)state;
     struct xseg_explain_result sums = explain(allocator, &told);
-    assert_int_equal(sums.borrowed, 0);
+    assert_int_equal(sums.above_share, 0);
     scene_free(allocator, block);
     sums = explain_share(allocator, &told);
     assert_int_equal(sums.reserved, 700 * MIB);
-    assert_int_equal(sums.borrowed, 460 * MIB);
+    assert_int_equal(sums.above_share, 460 * MIB);
     assert_int_equal(sums.policy, 240 * MIB);
     assert_true(told.lowest_borrowed > told.highest_other);
     /* What is live is not: nobody gets it. */
     block = scene_alloc(allocator, 690 * MIB, NULL);
-    assert_int_equal(explain(allocator, &told).borrowed, 0);
+    assert_int_equal(explain(allocator, &told).above_share, 0);
     scene_free(allocator, block);
     assert_int_equal(xseg_config_set(allocator, "budget_min_mb:500"), XSEG_OK);
-    assert_int_equal(explain_share(allocator, &told).borrowed, 200 * MIB);
-    assert_int_equal(xseg_config_set(allocator, "share_budget:none"), XSEG_OK);
+    assert_int_equal(explain_share(allocator, &told).above_share, 200 * MIB);
+    assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
     assert_int_equal(explain(allocator, &told).policy, 700 * MIB);
     leave(allocator);
 }
@@ -129,11 +130,11 @@ static void the_oldest_are_borrowed(void **state)
     for (unsigned i = 0; i < 3; i++) {
         scene_free(allocator, block[i]);
         (void)usleep(20000);
-        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
     }
     const struct xseg_explain_result sums = explain_share(allocator, &told);
-    assert_int_equal(sums.borrowed, 100 * MIB);
-    assert_int_equal(sums.floor, 500 * MIB);
+    assert_int_equal(sums.above_share, 100 * MIB);
+    assert_int_equal(sums.keep, 500 * MIB);
     assert_true(told.youngest_borrowed >= told.oldest_other);
     leave(allocator);
 }
@@ -158,7 +159,7 @@ static void the_oldest_are_borrowed_without_decay(void **state)
     scene_free(allocator, block[0]);
     scene_free(allocator, block[2]);
     const struct xseg_explain_result sums = explain_share(allocator, &told);
-    assert_in_range(sums.borrowed, 20 * MIB, 400 * MIB);
+    assert_in_range(sums.above_share, 20 * MIB, 400 * MIB);
     /* By its address, that of the last block would be borrowed. */
     assert_true(told.lowest_borrowed < told.highest_other);
     assert_true(told.youngest_borrowed >= told.oldest_other);
@@ -179,7 +180,7 @@ static void the_page_cache_counts_first(void **state)
     scene_free(allocator, block);
     const struct xseg_explain_result sums = explain_share(allocator, &told);
     assert_int_equal(sums.page_cache, 400 * MIB);
-    assert_int_equal(sums.borrowed, 60 * MIB);
+    assert_int_equal(sums.above_share, 60 * MIB);
     leave(allocator);
 }
 
@@ -197,7 +198,7 @@ static void a_request_that_waits_is_noted(void **state)
     assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
     void *block = scene_alloc(allocator, 400 * MIB, stream);
     struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry ask = recorded_only(&recorded, XSEG_HISTORY_ASK);
+    const struct xseg_history_entry ask = recorded_only(&recorded, XSEG_HISTORY_BUDGET_REQUEST);
     const struct xseg_history_entry alloc = recorded_only(&recorded, XSEG_HISTORY_ALLOC);
     assert_null(ask.base);
     assert_int_equal(ask.order, 0);
@@ -208,7 +209,7 @@ static void a_request_that_waits_is_noted(void **state)
     assert_int_equal(ask.thread, alloc.thread);
     assert_int_not_equal(ask.stack, 0);
     assert_true(ask.time_ns <= alloc.time_ns);
-    assert_int_equal(recorded.entry[0].action, XSEG_HISTORY_ASK);
+    assert_int_equal(recorded.entry[0].action, XSEG_HISTORY_BUDGET_REQUEST);
     free(recorded.entry);
     scene_free(allocator, block);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
@@ -227,7 +228,7 @@ static void who_is_alone_asks_nobody(void **state)
     assert_int_equal(xseg_alloc(allocator, 0, 600 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     struct recorded recorded = recorded_walk(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++)
-        assert_int_not_equal(recorded.entry[i].action, XSEG_HISTORY_ASK);
+        assert_int_not_equal(recorded.entry[i].action, XSEG_HISTORY_BUDGET_REQUEST);
     (void)recorded_only(&recorded, XSEG_HISTORY_OOM);
     free(recorded.entry);
     scene_free(allocator, block);
@@ -245,7 +246,7 @@ static uint64_t noted_as_given(struct xseg_allocator *allocator)
 
         assert_int_not_equal(entry->action, XSEG_HISTORY_DECAY);
         unmapped += entry->action == XSEG_HISTORY_SEGMENT_UNMAP ? entry->bytes : 0;
-        if (entry->action != XSEG_HISTORY_GIVE)
+        if (entry->action != XSEG_HISTORY_BUDGET_RELEASE)
             continue;
         given += entry->bytes;
         assert_true(i + 1 < recorded.count);
@@ -302,25 +303,25 @@ static void metrics_tell_of_the_budget(void **state)
     struct xseg_allocator *allocator = join("budget_share:0.25");
     void *block = scene_alloc(allocator, 700 * MIB, NULL);
     assert_int_equal(member_ask(other, 'a', 1, 2 * MIB).status, XSEG_OK);
-    COMES_TO(metric(allocator, "xseg_budget_others") == 1);
+    COMES_TO(metric(allocator, "xseg_budget_other_members") == 1);
     assert_true(metric(allocator, "xseg_budget_share_bytes") == 256.0 * (double)MIB);
-    assert_true(metric(allocator, "xseg_budget_borrowed_bytes") == 444.0 * (double)MIB);
-    assert_true(metric(allocator, "xseg_budget_wanted_bytes") == 0);
-    assert_true(metric(allocator, "xseg_budget_asks_total") == 0);
-    assert_true(metric(allocator, "xseg_budget_given_bytes_total") == 0);
+    assert_true(metric(allocator, "xseg_budget_above_share_bytes") == 444.0 * (double)MIB);
+    assert_true(metric(allocator, "xseg_budget_demand_bytes") == 0);
+    assert_true(metric(allocator, "xseg_budget_requests_total") == 0);
+    assert_true(metric(allocator, "xseg_budget_released_bytes_total") == 0);
     scene_free(allocator, block);
     assert_int_equal(member_ask(other, 'a', 0, 600 * MIB).status, XSEG_OK);
-    COMES_TO(metric(allocator, "xseg_budget_given_bytes_total") ==
+    COMES_TO(metric(allocator, "xseg_budget_released_bytes_total") ==
              (double)(700 * MIB - taken(allocator)));
     assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
     block = scene_alloc(allocator, 600 * MIB, NULL);
-    assert_true(metric(allocator, "xseg_budget_asks_total") == 1);
-    assert_true(metric(allocator, "xseg_budget_served_total") == 1);
+    assert_true(metric(allocator, "xseg_budget_requests_total") == 1);
+    assert_true(metric(allocator, "xseg_budget_requests_served_total") == 1);
     scene_free(allocator, block);
-    assert_int_equal(xseg_config_set(allocator, "share_budget:none"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
     assert_true(metric(allocator, "xseg_budget_share_bytes") < 0);
-    assert_true(metric(allocator, "xseg_budget_wanted_bytes") < 0);
-    assert_true(metric(allocator, "xseg_budget_asks_total") < 0);
+    assert_true(metric(allocator, "xseg_budget_demand_bytes") < 0);
+    assert_true(metric(allocator, "xseg_budget_requests_total") < 0);
     leave(allocator);
 }
 
@@ -356,7 +357,7 @@ static bool has_taken(uint64_t bytes)
 {
     const struct seen seen = look();
 
-    return seen.count > 0 && seen.entry[0].taken == bytes;
+    return seen.count > 0 && seen.entry[0].physical_bytes == bytes;
 }
 
 /* Whoever may read the file sees what is there, and is not seen. */
@@ -370,7 +371,7 @@ static void a_ledger_is_looked_at(void **state)
     const unsigned other = member_start("");
     /* The other one has opened no device. */
     assert_int_equal(member_ask(other, ' ', 0, 0).status, XSEG_OK);
-    COMES_TO(has_taken(100 * MIB) && look().entry[0].idle == 60 * MIB);
+    COMES_TO(has_taken(100 * MIB) && look().entry[0].idle_bytes == 60 * MIB);
     struct seen seen = look();
     assert_int_equal(seen.count, 2);
     assert_int_equal(seen.entry[0].slot, 0);
@@ -380,10 +381,10 @@ static void a_ledger_is_looked_at(void **state)
     assert_non_null(strstr(seen.program[0], "test-api"));
     assert_int_equal(strlen(seen.uuid[0]), 36);
     assert_int_equal(seen.uuid[0][8], '-');
-    assert_int_equal(seen.entry[0].share, 700000);
-    assert_int_equal(seen.entry[0].floor, 10 * MIB);
-    assert_int_equal(seen.entry[0].wanted, 0);
-    assert_int_equal(seen.entry[0].returned, 0);
+    assert_int_equal(seen.entry[0].share_millionths, 700000);
+    assert_int_equal(seen.entry[0].min_bytes, 10 * MIB);
+    assert_int_equal(seen.entry[0].demand_bytes, 0);
+    assert_int_equal(seen.entry[0].released_bytes, 0);
     seen = (struct seen){.most = 1};
     assert_int_equal(xseg_budget_members(members.ledger, see, &seen), XSEG_OK);
     assert_int_equal(seen.count, 1);
@@ -417,7 +418,7 @@ static void figures_that_cannot_be_read_are_told_of(void **state)
     assert_false(seen.entry[0].is_readable);
     assert_int_equal(seen.entry[0].slot, 0);
     assert_int_equal(seen.entry[0].pid, 0);
-    assert_int_equal(seen.entry[0].taken, 0);
+    assert_int_equal(seen.entry[0].physical_bytes, 0);
     assert_null(seen.entry[0].program);
     assert_null(seen.entry[0].uuid);
     COMES_TO(has_taken(60 * MIB));

@@ -98,8 +98,8 @@ static uint64_t cost_of_8_gib(const char *config, struct calls *made)
 static void automatic_pages_cost_a_third(void **state)
 {
     struct calls full, automatic;
-    const uint64_t as_ever = cost_of_8_gib("page_mb:fixed", &full);
-    const uint64_t by_size = cost_of_8_gib("page_mb:auto", &automatic);
+    const uint64_t as_ever = cost_of_8_gib("page_size:fixed", &full);
+    const uint64_t by_size = cost_of_8_gib("page_size:auto", &automatic);
 
     (void)state;
     assert_int_equal(full.create, 410);
@@ -121,7 +121,7 @@ static uint64_t pages_of(struct xseg_allocator *allocator, size_t bytes, void **
 /* Long pages for large growth, full ones for other, small ones where memory ends: 80 GiB here. */
 static void automatic_pages_shrink_towards_the_end(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("page_mb:auto");
+    struct xseg_allocator *allocator = scene_open("page_size:auto");
     void *blocks[7];
 
     (void)state;
@@ -183,7 +183,7 @@ static void empty_cache_unmaps_page_by_page_where_it_must(void **state)
     struct calls before;
 
     (void)state;
-    settings.one_by_one = true;
+    settings.single_mapping_calls = true;
     allocator = scene_open_on(&settings, "expandable_segments:True");
     scene_free(allocator, scene_alloc(allocator, PAGE, NULL));
     before = count();

@@ -492,7 +492,8 @@ static void a_marked_device_is_left_alone(void **state)
     assert_int_equal(capture_disturbances(), calls);
     assert_true(capture_stop(stream));
     assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
-    scene_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT, "not marked");
+    scene_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
+                       "no capture is marked on device");
     scene_empty_cache(allocator);
     assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_UNMAPPED);
     capture_close(allocator, stream, side);
@@ -568,12 +569,14 @@ static void marks_are_refused_in_words(void **state)
     assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
     scene_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT, "device 2");
     scene_expect_error(xseg_capture_unmark(allocator, -1), XSEG_ERR_ARGUMENT, "device -1");
-    scene_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT, "not marked");
+    scene_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT,
+                       "no capture is marked on device");
     /* A capture that was begun is no mark. */
     struct xseg_pool *pool = scene_pool(allocator);
     const xseg_stream stream = scene_stream();
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
-    scene_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT, "not marked");
+    scene_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
+                       "no capture is marked on device");
     assert_int_equal(xseg_capture_end(pool), XSEG_OK);
     assert_int_equal(xseg_capture_mark(allocator, 1), XSEG_OK);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "a capture is under way on device 1");

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 #define MS UINT64_C(1000000)
@@ -40,7 +41,7 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 
 static void tick(struct xseg_allocator *allocator)
 {
-    assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+    assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
 }
 
 /* So much time passes, and the allocator looks from time to time. */
@@ -193,7 +194,7 @@ static void the_oldest_go_first(void **state)
             assert_int_equal(scene_block(allocator, ptr[order[at]]).state, XSEG_BLOCK_CACHED);
         while (reserved(allocator) > (COUNT_OF(stream) - 1 - i) * 100 * MIB) {
             xseg_sim_advance(MS);
-            assert_int_equal(xseg_tick(allocator, 1), XSEG_OK);
+            assert_int_equal(trim_due(allocator, 1), XSEG_OK);
         }
         assert_int_equal(scene_block(allocator, ptr[order[i]]).state, XSEG_BLOCK_UNMAPPED);
     }
@@ -329,7 +330,7 @@ static void the_need_of_others_counts(void **state)
     idle(allocator, 2000 * MIB, NULL);
     pass(allocator, 1000);
     assert_int_equal(reserved(allocator), 2000 * MIB);
-    assert_int_equal(xseg_sim_hold_memory(0, 2000 * MIB), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 2000 * MIB), XSEG_OK);
     pass(allocator, 10);
     assert_in_range(reserved(allocator), 1076 * MIB, 1096 * MIB);
     scene_close(allocator);
@@ -354,7 +355,7 @@ static void the_driver_is_kept_busy_no_longer_than_that(void **state)
     const uint64_t before = reserved(allocator);
     start = xseg_sim_driver_time();
     xseg_sim_advance(MS);
-    assert_int_equal(xseg_tick(allocator, 1000), XSEG_OK);
+    assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
     assert_in_range(xseg_sim_driver_time() - start, 300 * 1000, 1600 * 1000);
     assert_true(reserved(allocator) < before);
     pass(allocator, 200);
@@ -477,7 +478,7 @@ static void refused_pages_stay_and_go_later(void **state)
     assert_int_equal(xseg_sim_fault_set(0, &refusal), XSEG_OK);
     pass(allocator, 200);
     assert_int_equal(reserved(allocator), 200 * MIB);
-    assert_true(xseg_sim_fault_struck(0) > 0);
+    assert_true(xseg_sim_fault_count(0) > 0);
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
     pass(allocator, 200);
     assert_int_equal(reserved(allocator), 0);
@@ -624,7 +625,7 @@ static void contradictions_are_refused(void **state)
     scene_expect_error(xseg_config_set(allocator, "reclaim_us_per_s:0"), XSEG_ERR_CONFIG,
                        "from 1 to 1000000");
     assert_int_equal(xseg_config_set(allocator, "soft_limit_mb:300,keep_mb:300"), XSEG_OK);
-    scene_expect_error(xseg_tick(NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(trim_due(NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
     scene_close(allocator);
 }
 

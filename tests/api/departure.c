@@ -112,7 +112,7 @@ static void a_handle_that_comes_again_is_another_stream(void **state)
     unsigned came_again = 0;
 
     (void)state;
-    settings.recycles = true;
+    settings.reuse_handles = true;
     struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
     for (unsigned round = 0; round < 50; round++) {
         const xseg_stream stream = scene_stream();
@@ -143,7 +143,7 @@ static void a_handle_that_comes_again_is_waited_for(void **state)
     void *of_old, *of_other, *of_again;
 
     (void)state;
-    settings.recycles = true;
+    settings.reuse_handles = true;
     struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
     const xseg_stream old = scene_stream(), other = scene_stream();
     of_old = scene_alloc(allocator, 3 * MIB, NULL);
@@ -177,7 +177,7 @@ static void a_handle_may_come_again_before_the_work_has_ended(void **state)
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
     (void)state;
-    settings.recycles = true;
+    settings.reuse_handles = true;
     struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
     const xseg_stream old = scene_stream();
     void *kept = scene_alloc(allocator, 5 * MIB, old), *a = scene_alloc(allocator, 5 * MIB, old);

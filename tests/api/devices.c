@@ -3,6 +3,7 @@
  * The figures of all devices at once: they are those of the other reports, and reading them asks nobody and waits for
  * nothing.
  */
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 #include <pthread.h>
@@ -44,13 +45,13 @@ static struct xseg_scope where_of(int device)
 
 static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, double fraction)
 {
-    struct xseg_limit_values set = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits set = XSEG_LIMITS_INIT;
     const struct xseg_scope where = where_of(device);
 
     set.hard_bytes = hard;
     set.fraction = fraction;
     set.has_fraction = true;
-    assert_int_equal(xseg_limits(allocator, &where, &set, NULL), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &where, &set), XSEG_OK);
 }
 
 /* The counts of all driver calls, which the caller frees. */
@@ -111,7 +112,7 @@ static void expect_statistics(struct xseg_allocator *allocator,
     assert_int_equal(device->limit_bytes, stats.limit_bytes);
     assert_int_equal(device->physical_bytes, stats.physical_bytes);
     assert_int_equal(device->reserved_bytes, reserved);
-    assert_int_equal(device->live_bytes, live);
+    assert_int_equal(device->allocated_bytes, live);
     assert_int_equal(device->pending_bytes, active - live);
     assert_int_equal(device->idle_bytes, reserved - active + stats.idle_page_bytes);
 }
@@ -137,7 +138,7 @@ static void arguments_are_checked(void **state)
     scene_expect_error(xseg_device_stats_get(allocator, NULL, sizeof(devices[0]), 1, &count),
                        XSEG_ERR_ARGUMENT, "devices is NULL");
     scene_expect_error(xseg_device_stats_get(allocator, devices, 4, DEVICES, &count),
-                       XSEG_ERR_ARGUMENT, "unknown size");
+                       XSEG_ERR_ARGUMENT, "is unknown");
     scene_expect_error(xseg_device_stats_get(allocator, devices, sizeof(devices[0]) + 1, 1, &count),
                        XSEG_ERR_ARGUMENT, "entry_bytes");
     scene_expect_error(xseg_device_stats_get(allocator, devices, 5000, 1, &count),
@@ -249,12 +250,12 @@ static void each_device_has_its_own(void **state)
         assert_int_equal(devices[i].limit_bytes, UINT64_MAX);
         assert_int_equal(devices[i].is_lost, i == 1);
     }
-    assert_int_equal(devices[0].live_bytes, 100 * MIB);
+    assert_int_equal(devices[0].allocated_bytes, 100 * MIB);
     assert_int_equal(devices[0].pending_bytes, 60 * MIB);
     assert_int_equal(devices[0].idle_bytes, 40 * MIB);
     assert_int_equal(devices[0].free_bytes, UINT64_MAX);
     assert_int_equal(devices[0].free_age_ms, UINT64_MAX);
-    assert_int_equal(devices[1].live_bytes, 40 * MIB);
+    assert_int_equal(devices[1].allocated_bytes, 40 * MIB);
     assert_int_equal(devices[2].physical_bytes, 500 * MIB);
     assert_int_equal(devices[2].idle_bytes, 0);
     assert_int_equal(devices[2].free_bytes, 12 * MIB);
@@ -310,7 +311,7 @@ static void decay_learns_what_is_free(void **state)
     assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
     void *theirs = alloc_on(other, 1, 200 * MIB);
     xseg_sim_advance(1000 * MS);
-    assert_int_equal(xseg_tick(allocator, 0), XSEG_OK);
+    assert_int_equal(trim_due(allocator, 1), XSEG_OK);
     xseg_sim_advance(20 * MS);
     const struct xseg_device_stats device = look_at(allocator, 1);
     assert_int_equal(device.free_bytes, 724 * MIB);
@@ -348,7 +349,7 @@ static void pages_kept_for_reuse_are_idle(void **state)
     assert_int_equal(look_at(allocator, 0).idle_bytes, 200 * MIB);
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(10 * MS);
-        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
     }
     const struct xseg_device_stats device = look_at(allocator, 0);
     expect_statistics(allocator, &device);
@@ -370,7 +371,7 @@ static void a_paused_pool_takes_nothing_away(void **state)
     scene_free(allocator, alloc_on(allocator, 0, 60 * MIB));
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     const struct xseg_device_stats device = look_at(allocator, 0);
-    assert_int_equal(device.live_bytes, 100 * MIB);
+    assert_int_equal(device.allocated_bytes, 100 * MIB);
     assert_int_equal(device.reserved_bytes, 60 * MIB);
     assert_int_equal(device.idle_bytes, 60 * MIB);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
@@ -474,7 +475,7 @@ static void a_growth_that_waits_holds_up_nothing(void **state)
     (void)pthread_mutex_unlock(&gate.lock);
     assert_int_equal(pthread_join(thread, &block), 0);
     assert_non_null(block);
-    assert_int_equal(look_at(allocator, 0).live_bytes, 20 * MIB);
+    assert_int_equal(look_at(allocator, 0).allocated_bytes, 20 * MIB);
     scene_free(allocator, block);
     assert_int_equal(xseg_pool_release(growth.pool), XSEG_OK);
     scene_close(allocator);

@@ -25,7 +25,7 @@ static void expect_error(struct xseg_allocator *allocator, const void *address, 
     uint64_t offset = 77;
     int fd = 77;
 
-    scene_expect_error(xseg_dmabuf(allocator, address, bytes, 0, &fd, &offset), status, text);
+    scene_expect_error(xseg_dmabuf_open(allocator, address, bytes, 0, &fd, &offset), status, text);
     assert_int_equal(fd, 77);
     assert_int_equal(offset, 77);
 }
@@ -44,13 +44,13 @@ static void a_range_of_many_pages_has_one_descriptor(void **state)
         uint64_t offset = 7;
         int fd = -1;
 
-        assert_int_equal(xseg_dmabuf(allocator, block, 214 * MIB, 0, &fd, &offset), XSEG_OK);
+        assert_int_equal(xseg_dmabuf_open(allocator, block, 214 * MIB, 0, &fd, &offset), XSEG_OK);
         assert_int_equal(offset, 0);
         assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
         expect_registered(fd, 0, 214 * MIB);
         assert_int_equal(close(fd), 0);
         /* In the middle of a page of the host. */
-        assert_int_equal(xseg_dmabuf(allocator, block + 512 + page, 50 * MIB, 0, &fd, &offset),
+        assert_int_equal(xseg_dmabuf_open(allocator, block + 512 + page, 50 * MIB, 0, &fd, &offset),
                          XSEG_OK);
         assert_int_equal(offset, 512);
         expect_registered(fd, offset, 50 * MIB);
@@ -70,7 +70,7 @@ static void a_pin_keeps_the_pages_until_the_close(void **state)
     int fd = -1;
 
     (void)state;
-    assert_int_equal(xseg_dmabuf(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset),
+    assert_int_equal(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset),
                      XSEG_OK);
     scene_free(allocator, block);
     scene_empty_cache(allocator);
@@ -99,18 +99,18 @@ static void bad_input_is_refused_with_the_page_that_is_the_reason(void **state)
 
     (void)state;
     expect_error(allocator, NULL, 1, XSEG_ERR_ARGUMENT, "NULL");
-    expect_error(allocator, block, 0, XSEG_ERR_ARGUMENT, "0 bytes");
+    expect_error(allocator, block, 0, XSEG_ERR_ARGUMENT, "bytes is 0");
     expect_error(allocator, block, 1000000 * GIB, XSEG_ERR_ARGUMENT, "do not end in one segment");
     expect_error(allocator, host, sizeof(host), XSEG_ERR_NOT_ALLOCATED,
                  "not memory of this allocator");
     (void)snprintf(text, sizeof(text), "no memory lies at %p", (void *)(block + 40 * MIB));
     expect_error(allocator, block, 50 * MIB, XSEG_ERR_NOT_ALLOCATED, text);
-    scene_expect_error(xseg_dmabuf(allocator, block, 1, 8, &fd, &offset), XSEG_ERR_ARGUMENT,
-                       "flags 0x8");
-    scene_expect_error(xseg_dmabuf(allocator, block, 1, 0, NULL, &offset), XSEG_ERR_ARGUMENT,
+    scene_expect_error(xseg_dmabuf_open(allocator, block, 1, 8, &fd, &offset), XSEG_ERR_ARGUMENT,
+                       "unknown flags, 0x8");
+    scene_expect_error(xseg_dmabuf_open(allocator, block, 1, 0, NULL, &offset), XSEG_ERR_ARGUMENT,
                        "fd is NULL");
     /* Nothing here maps memory over PCIe. */
-    scene_expect_error(xseg_dmabuf(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
+    scene_expect_error(xseg_dmabuf_open(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
                        XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
     char *paused = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
@@ -132,7 +132,7 @@ static void memory_without_rdma_is_refused_with_the_reason(void **state)
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "was made without rdma: rdma:True");
     scene_free(allocator, block);
     scene_close(allocator);
-    settings.rdma = XSEG_SIM_RDMA_REFUSED;
+    settings.rdma = XSEG_SIM_RDMA_CREATE_FAILS;
     allocator = scene_open_on(&settings, EXPANDABLE);
     block = scene_alloc(allocator, 40 * MIB, NULL);
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "which the device has not");
@@ -163,8 +163,8 @@ static void give_out(int socket, const struct xseg_sim_settings *settings)
         xseg_alloc(allocator, 0, 100 * MIB, NULL, &block) != XSEG_OK)
         _exit(1);
     for (unsigned i = 0; i < 2; i++)
-        if (xseg_dmabuf(allocator, block, 100 * MIB, i == 0 ? XSEG_DMABUF_PIN : 0, &fd[i],
-                        &offset) != XSEG_OK ||
+        if (xseg_dmabuf_open(allocator, block, 100 * MIB, i == 0 ? XSEG_DMABUF_PIN : 0, &fd[i],
+                             &offset) != XSEG_OK ||
             xseg_sim_register_descriptor(fd[i], offset, 100 * MIB, &id) != XSEG_OK)
             _exit(2);
     if (write(socket, "y", 1) != 1)
@@ -208,12 +208,13 @@ static void a_forked_child_has_descriptors_and_no_calls(void **state)
     int fd = -1, other = -1, result = 0;
 
     (void)state;
-    assert_int_equal(xseg_dmabuf(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset),
+    assert_int_equal(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset),
                      XSEG_OK);
     const pid_t child = fork();
     if (child == 0)
         _exit(fcntl(fd, F_GETFD) == FD_CLOEXEC &&
-                      xseg_dmabuf(allocator, block, MIB, 0, &other, &offset) == XSEG_ERR_FORKED &&
+                      xseg_dmabuf_open(allocator, block, MIB, 0, &other, &offset) ==
+                          XSEG_ERR_FORKED &&
                       xseg_dmabuf_close(allocator, fd) == XSEG_ERR_FORKED
                   ? 0
                   : 1);

@@ -2,6 +2,7 @@
 /* Why is this page not free?  Every reserved byte has one reason; and every block can be seen. */
 #include <string.h>
 
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -18,7 +19,7 @@ static bool note_reason(void *context, const struct xseg_reason *reason)
     struct told *told = context;
 
     assert_int_equal(reason->struct_size, sizeof(*reason));
-    assert_int_equal(reason->live_bytes + reason->pending_bytes + reason->busy_bytes +
+    assert_int_equal(reason->allocated_bytes + reason->pending_bytes + reason->claimed_bytes +
                          reason->cached_bytes,
                      reason->bytes);
     assert_true(told->count < COUNT_OF(told->reason));
@@ -28,8 +29,8 @@ static bool note_reason(void *context, const struct xseg_reason *reason)
 
 static uint64_t sum_of(const struct xseg_explain_result *sums)
 {
-    return sums->live + sums->pending + sums->busy + sums->pool + sums->pinned + sums->capture +
-           sums->stream + sums->floor + sums->decay + sums->policy;
+    return sums->allocated + sums->pending + sums->claimed + sums->pool + sums->pinned +
+           sums->capture + sums->stream + sums->keep + sums->decay + sums->policy;
 }
 
 /* Ask about everything, and expect that it adds up. */
@@ -69,7 +70,7 @@ static void close_all(struct xseg_allocator *allocator)
 static void pass_second(struct xseg_allocator *allocator)
 {
     xseg_sim_advance(SECOND);
-    assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+    assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
 }
 
 /* --- Reasons. --- */
@@ -88,17 +89,17 @@ static void a_live_block_is_named(void **state)
         const struct xseg_reason *reason = &told->reason[i];
         const bool is_small = reason->is_small;
 
-        assert_int_equal(reason->kind, XSEG_REASON_LIVE);
+        assert_int_equal(reason->kind, XSEG_REASON_ALLOCATED);
         assert_ptr_equal(reason->block, is_small ? small : large);
         assert_int_equal(reason->block_bytes, is_small ? 3072 : 50 * MIB);
         assert_int_equal(reason->block_requested, is_small ? 3000 : 50 * MIB);
-        assert_int_equal(reason->live_blocks, 1);
+        assert_int_equal(reason->allocated_blocks, 1);
         assert_true(reason->age_ms == UINT64_MAX);
         assert_true(reason->is_expandable);
         assert_ptr_equal(reason->pool, NULL);
     }
-    assert_int_equal(told->sums.live, 62 * MIB);
-    assert_int_equal(told->sums.live_itself, 50 * MIB + 3072);
+    assert_int_equal(told->sums.allocated, 62 * MIB);
+    assert_int_equal(told->sums.in_allocated_blocks, 50 * MIB + 3072);
     close_all(allocator);
 }
 
@@ -115,7 +116,7 @@ static void the_largest_block_is_named(void **state)
     const struct told *told = explain(allocator, NULL);
     assert_int_equal(told->count, 1);
     assert_ptr_equal(told->reason[0].block, most);
-    assert_int_equal(told->reason[0].live_blocks, 3);
+    assert_int_equal(told->reason[0].allocated_blocks, 3);
     assert_int_equal(told->reason[0].cached_bytes, 4 * MIB);
     close_all(allocator);
 }
@@ -219,14 +220,14 @@ static void the_floor_keeps_the_youngest(void **state)
     pass_second(allocator);
     /* 100 MiB are reserved, 50 stay: the 40 that were freed last, and a page of the others. */
     const struct told *told = explain(allocator, NULL);
-    assert_int_equal(told->sums.floor + told->sums.decay, 100 * MIB);
+    assert_int_equal(told->sums.keep + told->sums.decay, 100 * MIB);
     for (size_t i = 0; i < told->count; i++)
         if (told->reason[i].stream == stream) {
-            assert_int_equal(told->reason[i].kind, XSEG_REASON_FLOOR);
+            assert_int_equal(told->reason[i].kind, XSEG_REASON_KEEP);
             floor += told->reason[i].bytes;
         }
     assert_int_equal(floor, 40 * MIB);
-    assert_true(told->sums.floor >= 50 * MIB);
+    assert_true(told->sums.keep >= 50 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(stream);
 }
@@ -238,7 +239,7 @@ static void limits_come_before_the_floor(void **state)
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
-    assert_int_equal(explain(allocator, NULL)->sums.floor, 60 * MIB);
+    assert_int_equal(explain(allocator, NULL)->sums.keep, 60 * MIB);
     assert_int_equal(xseg_config_set(allocator, "keep_mb:0,soft_limit_mb:0"), XSEG_OK);
     assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
     /* Without a time only what is above the limit goes. */
@@ -257,7 +258,7 @@ static void the_peak_of_the_window_is_a_floor(void **state)
     pass_second(allocator);
     scene_free(allocator, block);
     pass_second(allocator);
-    assert_int_equal(explain(allocator, NULL)->sums.floor, 60 * MIB);
+    assert_int_equal(explain(allocator, NULL)->sums.keep, 60 * MIB);
     assert_int_equal(xseg_config_set(allocator, "keep_window_s:0"), XSEG_OK);
     assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
@@ -320,7 +321,7 @@ static void check_mixture(const char *config)
             scene_free(allocator, block[i]);
     }
     all = explain(allocator, NULL)->sums.reserved;
-    assert_int_equal(explain(allocator, NULL)->sums.live_itself,
+    assert_int_equal(explain(allocator, NULL)->sums.in_allocated_blocks,
                      scene_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current);
     where.one_stream = true;
     own += explain(allocator, &where)->sums.reserved;
@@ -381,12 +382,12 @@ static void a_paused_pool_has_no_reasons(void **state)
     block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     (void)scene_alloc(allocator, 20 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    assert_int_equal(explain(allocator, NULL)->sums.live, 20 * MIB);
+    assert_int_equal(explain(allocator, NULL)->sums.allocated, 20 * MIB);
     assert_int_equal(xseg_explain(allocator, &where, NULL, NULL, &sums), XSEG_OK);
     assert_int_equal(sums.reserved, 0);
     assert_int_equal(scene_block(allocator, block).state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    assert_int_equal(explain(allocator, NULL)->sums.live, 60 * MIB);
+    assert_int_equal(explain(allocator, NULL)->sums.allocated, 60 * MIB);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     close_all(allocator);
 }
@@ -401,7 +402,7 @@ static void what_is_not_reserved_is_told_apart(void **state)
     assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_OK);
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.reserved, 0);
-    assert_int_equal(told->sums.page_cache + told->sums.stuck,
+    assert_int_equal(told->sums.page_cache + told->sums.unreleased,
                      scene_stats(allocator).physical_bytes);
     scene_close(allocator);
 }
@@ -575,10 +576,10 @@ static void bad_arguments_get_a_sentence(void **state)
     scene_expect_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT, "NULL");
     sums.struct_size = 7;
     scene_expect_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT,
-                       "XSEG_EXPLAIN_RESULT_INIT");
+                       "out->struct_size is unknown, 7");
     where.struct_size = 1;
     scene_expect_error(xseg_for_each_block(allocator, &where, see_block, &seen), XSEG_ERR_ARGUMENT,
-                       "XSEG_SCOPE_ALL");
+                       "scope->struct_size is unknown, 1");
     where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.device = 7;
     scene_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
@@ -591,7 +592,7 @@ static void bad_arguments_get_a_sentence(void **state)
     assert_int_equal(xseg_pool_release(where.pool), XSEG_OK);
     assert_int_equal(xseg_close(other), XSEG_OK);
     assert_string_equal(xseg_reason_message((enum xseg_reason_kind)99), "unknown");
-    assert_non_null(strstr(xseg_reason_message(XSEG_REASON_LIVE), "live"));
+    assert_non_null(strstr(xseg_reason_message(XSEG_REASON_ALLOCATED), "live"));
     scene_close(allocator);
 }
 

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/due.h"
 #include "tests/support/exported.h"
 #include "tests/support/process.h"
 
@@ -486,9 +487,9 @@ static uint64_t explained(struct xseg_allocator *allocator)
 
     assert_int_equal(xseg_explain(allocator, NULL, find_exported, &bytes, &sums), XSEG_OK);
     assert_int_equal(sums.exported, bytes);
-    assert_int_equal(sums.reserved, sums.live + sums.pending + sums.busy + sums.pool + sums.pinned +
-                                        sums.capture + sums.stream + sums.floor + sums.decay +
-                                        sums.policy + sums.exported + sums.registered);
+    assert_int_equal(sums.reserved, sums.allocated + sums.pending + sums.claimed + sums.pool +
+                                        sums.pinned + sums.capture + sums.stream + sums.keep +
+                                        sums.decay + sums.policy + sums.exported + sums.registered);
     return bytes;
 }
 
@@ -559,13 +560,13 @@ static void decay_leaves_exported_pages(void **state)
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     for (unsigned i = 0; i < 20; i++) {
         xseg_sim_advance(UINT64_C(100000000));
-        assert_int_equal(xseg_tick(allocator, 1000000), XSEG_OK);
+        assert_int_equal(trim_due(allocator, 1000000), XSEG_OK);
     }
     assert_int_equal(reserved(allocator), 40 * MIB);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     for (unsigned i = 0; i < 20; i++) {
         xseg_sim_advance(UINT64_C(100000000));
-        assert_int_equal(xseg_tick(allocator, 1000000), XSEG_OK);
+        assert_int_equal(trim_due(allocator, 1000000), XSEG_OK);
     }
     assert_int_equal(reserved(allocator), 0);
     scene_close(allocator);
@@ -1169,7 +1170,7 @@ static void a_device_that_cannot_says_so_once(void **state)
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED);
     assert_string_equal(line, "");
-    assert_int_equal(xseg_sim_fault_struck(0), 1);
+    assert_int_equal(xseg_sim_fault_count(0), 1);
     scene_free(allocator, block);
     scene_close(allocator);
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);

@@ -474,7 +474,7 @@ static void exports_of_an_address_are_closed_in_order(void **state)
 /* A run of more pages than a message carries descriptors. */
 static void a_run_may_have_many_pages(void **state)
 {
-    struct xseg_allocator *allocator = open_exporter("exportable:True,page_mb:small");
+    struct xseg_allocator *allocator = open_exporter("exportable:True,page_size:small");
     void *block = scene_alloc(allocator, 600 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, block, NULL);
     const unsigned files = scene_open_files();
@@ -560,7 +560,7 @@ static void *open_and_close(void *self)
 
 static void an_export_may_be_closed_during_an_import(void **state)
 {
-    struct xseg_allocator *allocator = open_exporter("exportable:True,page_mb:small");
+    struct xseg_allocator *allocator = open_exporter("exportable:True,page_size:small");
     struct exporting exporter = {.allocator = allocator};
     void *base = NULL;
 

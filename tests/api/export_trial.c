@@ -122,7 +122,7 @@ static void what_was_not_tried_is_not_taken_for_exportable(void **state)
         assert_int_equal(xseg_sim_fault_set(i, &fault), XSEG_OK);
     }
     block = scene_alloc(full.allocator, 1000, NULL);
-    assert_int_equal(xseg_sim_fault_struck(1), 1);
+    assert_int_equal(xseg_sim_fault_count(1), 1);
     assert_non_null(strstr(full.log, "exportable has no effect: "));
     assert_non_null(strstr(full.log, "CUDA_ERROR_NOT_SUPPORTED"));
     scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FD, &exported),

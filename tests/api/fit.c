@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Which cached memory a request gets where two rules or two sizes meet. */
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 /* Of blocks that could grow to one size, the smaller one is taken, although the other cannot grow. */
@@ -45,7 +46,7 @@ static void a_block_of_the_largest_split_size_is_not_split(void **state)
 /* With small pages a growth goes where the least memory is missing, not to the lowest hole. */
 static void small_pages_go_where_the_fewest_are_missing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("page_mb:small");
+    struct xseg_allocator *allocator = scene_open("page_size:small");
 
     (void)state;
     void *low = scene_alloc(allocator, 8 * MIB, NULL);
@@ -93,7 +94,7 @@ static void idle_pages_serve_a_growth_at_the_limit(void **state)
     scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(UINT64_C(10000000));
-        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
     }
     assert_int_equal(scene_stats(allocator).idle_page_bytes, 100 * MIB);
     void *ptr = scene_alloc(allocator, 100 * MIB, stream);

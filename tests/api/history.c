@@ -116,7 +116,7 @@ static void a_visit_of_a_stack_ends(void **state)
 
     (void)state;
     scene_expect_error(xseg_history_stack(allocator, 1, end_at_once, &count), XSEG_ERR_ARGUMENT,
-                       "no stack 1");
+                       "unknown stack number, 1");
     assert_int_equal(xseg_config_set(allocator, "history_stacks:all"), XSEG_OK);
     free_here(allocator, alloc_here(allocator, 1000));
     struct recorded recorded = recorded_walk(allocator, 0);
@@ -124,9 +124,9 @@ static void a_visit_of_a_stack_ends(void **state)
                      XSEG_OK);
     assert_int_equal(count, 1);
     scene_expect_error(xseg_history_stack(allocator, 0, end_at_once, &count), XSEG_ERR_ARGUMENT,
-                       "no stack 0");
+                       "unknown stack number, 0");
     scene_expect_error(xseg_history_stack(allocator, UINT32_MAX, end_at_once, &count),
-                       XSEG_ERR_ARGUMENT, "no stack 4294967295");
+                       XSEG_ERR_ARGUMENT, "unknown stack number, 4294967295");
     assert_int_equal(count, 1);
     free(recorded.entry);
     scene_close(allocator);
@@ -827,7 +827,7 @@ static struct counting *hook_counting(struct xseg_allocator *allocator)
     (void)pthread_mutex_init(&counting->mutex, NULL);
     hook.context = counting;
     hook.gather = gather_new;
-    hook.forget = forget_old;
+    hook.discard = forget_old;
     assert_int_equal(xseg_history_set_hook(allocator, &hook), XSEG_OK);
     return counting;
 }
@@ -1094,23 +1094,24 @@ static void bad_input_is_refused(void **state)
     scene_expect_error(xseg_for_each_event(allocator, 0, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
                        "visit");
     scene_expect_error(xseg_for_each_event(allocator, 0, never, NULL, &summary), XSEG_ERR_ARGUMENT,
-                       "XSEG_HISTORY_SUMMARY_INIT");
+                       "summary->struct_size is unknown, 3");
     scene_expect_error(xseg_for_each_event(allocator, 2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "no device 2");
+                       "device 2 does not exist");
     scene_expect_error(xseg_for_each_event(allocator, -2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "no device -2");
+                       "device -2 does not exist");
     scene_expect_error(xseg_history_clear(NULL, 0), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_history_clear(allocator, 2), XSEG_ERR_ARGUMENT, "no device 2");
+    scene_expect_error(xseg_history_clear(allocator, 2), XSEG_ERR_ARGUMENT,
+                       "device 2 does not exist");
     scene_expect_error(xseg_history_stack(NULL, 1, never_frame, NULL), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_stack(allocator, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "visit");
     scene_expect_error(xseg_history_stack(allocator, 1, never_frame, NULL), XSEG_ERR_ARGUMENT,
-                       "no stack 1");
+                       "unknown stack number, 1");
     scene_expect_error(xseg_history_set_hook(NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT, "gather");
     hook.gather = gather_plainly;
     hook.struct_size--;
     scene_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT,
-                       "XSEG_HISTORY_HOOK_INIT");
+                       "hook->struct_size is unknown");
     scene_expect_error(xseg_history_annotate(NULL, 0, "text"), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_history_annotate(allocator, 0, NULL), XSEG_ERR_ARGUMENT, "text");
     scene_expect_error(xseg_history_annotate(allocator, -1, "text"), XSEG_ERR_ARGUMENT, "-1");

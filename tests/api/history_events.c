@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Which events there are of what happens to blocks and segments, and what they say. */
+#include "tests/support/due.h"
 #include "tests/support/recorded.h"
 
 #include <time.h>
@@ -34,7 +35,7 @@ static void expect_block(const struct xseg_history_entry *entry,
     assert_ptr_equal(entry->stream, block->stream);
     assert_int_equal(entry->device, 0);
     assert_int_equal(entry->pool, 0);
-    assert_false(entry->is_lent);
+    assert_false(entry->is_fallback);
     assert_int_equal(entry->thread, gettid());
     assert_int_equal(entry->stack, 0);
     assert_int_equal(entry->frames, 0);
@@ -141,7 +142,7 @@ static void a_steal_is_followed_by_what_it_takes(void **state)
     recorded_expect(allocator, "map alloc free done");
     void *ptr = scene_alloc(allocator, 40 * MIB, side);
     struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry steal = recorded_only(&recorded, XSEG_HISTORY_STEAL);
+    const struct xseg_history_entry steal = recorded_only(&recorded, XSEG_HISTORY_REMAP);
     const struct xseg_history_entry unmap = recorded_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
     assert_null(steal.stream);
     assert_null(unmap.stream);
@@ -149,7 +150,7 @@ static void a_steal_is_followed_by_what_it_takes(void **state)
     assert_int_equal(steal.bytes, unmap.bytes);
     assert_int_equal(unmap.bytes, 20 * MIB);
     free(recorded.entry);
-    recorded_expect(allocator, "steal unmap map alloc");
+    recorded_expect(allocator, "remap unmap map alloc");
     scene_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(side);
@@ -189,7 +190,7 @@ static void what_a_pool_lends_is_the_default_pools(void **state)
     struct recorded recorded = recorded_walk(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++) {
         assert_int_equal(recorded.entry[i].pool, 2);
-        assert_false(recorded.entry[i].is_lent);
+        assert_false(recorded.entry[i].is_fallback);
     }
     free(recorded.entry);
     recorded_expect(allocator, "map alloc free done");
@@ -198,7 +199,7 @@ static void what_a_pool_lends_is_the_default_pools(void **state)
     recorded = recorded_walk(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++) {
         assert_int_equal(recorded.entry[i].pool, 2);
-        assert_true(recorded.entry[i].is_lent);
+        assert_true(recorded.entry[i].is_fallback);
         assert_ptr_equal(recorded.entry[i].base, large);
     }
     free(recorded.entry);
@@ -219,7 +220,7 @@ static void decay_is_followed_by_what_it_takes(void **state)
     recorded_expect(allocator, "map alloc free done");
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(10 * MS);
-        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
     }
     recorded_expect(allocator, "decay unmap");
     scene_close(allocator);

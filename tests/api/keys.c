@@ -24,7 +24,7 @@ struct told {
     unsigned visits, times;
 };
 
-static bool note_key(void *context, const struct xseg_key *key)
+static bool note_key(void *context, const struct xseg_config_key *key)
 {
     struct told *told = context;
 
@@ -34,9 +34,9 @@ static bool note_key(void *context, const struct xseg_key *key)
         return true;
     told->times++;
     (void)strncpy(told->value, key->value, sizeof(told->value) - 1);
-    (void)strncpy(told->standard, key->standard, sizeof(told->standard) - 1);
-    told->is_named = key->is_named;
-    told->is_standard = key->is_standard;
+    (void)strncpy(told->standard, key->default_value, sizeof(told->standard) - 1);
+    told->is_named = key->is_set;
+    told->is_standard = key->is_default;
     told->has_effect = key->has_effect;
     return true;
 }
@@ -52,16 +52,16 @@ static struct told ask(const char *config, const char *name, const char *source)
     return told;
 }
 
-static bool check_texts(void *context, const struct xseg_key *key)
+static bool check_texts(void *context, const struct xseg_config_key *key)
 {
     unsigned *count = context;
 
     ++*count;
-    assert_true(strlen(key->name) > 0 && strlen(key->accepts) > 0 && strlen(key->value) > 0);
-    assert_true(key->meaning[strlen(key->meaning) - 1] == '.');
-    assert_null(strstr(key->meaning, "]("));
-    assert_true(key->is_standard && !key->is_named);
-    assert_string_equal(key->value, key->standard);
+    assert_true(strlen(key->name) > 0 && strlen(key->values) > 0 && strlen(key->value) > 0);
+    assert_true(key->description[strlen(key->description) - 1] == '.');
+    assert_null(strstr(key->description, "]("));
+    assert_true(key->is_default && !key->is_set);
+    assert_string_equal(key->value, key->default_value);
     return true;
 }
 
@@ -78,14 +78,14 @@ static void without_a_configuration_all_have_their_defaults(void **state)
 
 static void a_string_names_some(void **state)
 {
-    const char *const config = "max_split_size_mb:64,page_mb:fixed";
+    const char *const config = "max_split_size_mb:64,page_size:fixed";
     struct told told = ask(config, "max_split_size_mb", "argument");
 
     (void)state;
     assert_string_equal(told.value, "64");
     assert_string_equal(told.standard, "unlimited");
     assert_true(told.is_named && !told.is_standard && told.has_effect);
-    told = ask(config, "page_mb", "argument");
+    told = ask(config, "page_size", "argument");
     assert_true(told.is_named && told.is_standard);
     told = ask(config, "idle_ms", "argument");
     assert_true(!told.is_named && told.is_standard && told.has_effect);
@@ -98,8 +98,8 @@ static void a_string_names_some(void **state)
 static void some_have_no_effect(void **state)
 {
     (void)state;
-    assert_true(ask("", "page_mb", "argument").has_effect);
-    assert_false(ask("expandable_segments:False", "page_mb", "argument").has_effect);
+    assert_true(ask("", "page_size", "argument").has_effect);
+    assert_false(ask("expandable_segments:False", "page_size", "argument").has_effect);
 }
 
 /* The threshold is a part of the limit that a memory fraction sets. */
@@ -150,7 +150,7 @@ static void a_bad_string_is_refused_before_any_visit(void **state)
     assert_int_equal(xseg_config_keys("", NULL, NULL, NULL), XSEG_OK);
 }
 
-static bool end_visits(void *context, const struct xseg_key *key)
+static bool end_visits(void *context, const struct xseg_config_key *key)
 {
     (void)key;
     return --*(unsigned *)context > 0;

@@ -130,7 +130,7 @@ static void after_a_flush_the_cheapest_place_is_tried(void **state)
     assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     assert_int_equal(done.kept_failed, 20 * MIB);
-    assert_int_equal(xseg_sim_hold_memory(0, 10 * MIB), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 10 * MIB), XSEG_OK);
     /* Behind the second block 5 MiB are cached. */
     ptr = scene_alloc(allocator, 12 * MIB, NULL);
     assert_ptr_equal(ptr, (char *)live[1] + 15 * MIB);
@@ -139,7 +139,7 @@ static void after_a_flush_the_cheapest_place_is_tried(void **state)
     scene_free(allocator, ptr);
     scene_free(allocator, live[0]);
     scene_free(allocator, live[1]);
-    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     scene_close(allocator);
 }
 
@@ -164,7 +164,7 @@ static void what_a_flush_waited_for_is_searched(void **state)
         assert_int_equal(xseg_sim_fault_set(i, &fault), XSEG_OK);
     }
     assert_ptr_equal(scene_alloc(allocator, 14 * MIB, NULL), pending);
-    assert_int_equal(xseg_sim_fault_struck(1), 1);
+    assert_int_equal(xseg_sim_fault_count(1), 1);
     assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
     scene_free(allocator, pending);
     scene_free(allocator, live);
@@ -460,7 +460,7 @@ static void without_addresses_segments_are_classic(void **state)
     large = scene_alloc(allocator, 5 * MIB, NULL);
     assert_true(scene_block(allocator, large).is_expandable);
     assert_string_equal(lines, "");
-    xseg_sim_hold_addresses(GIB - 100 * MIB);
+    xseg_sim_set_external_addresses(GIB - 100 * MIB);
     small = scene_alloc(allocator, 1000, NULL);
     assert_false(scene_block(allocator, small).is_expandable);
     assert_non_null(strstr(lines, "no addresses are left for an expandable segment"));
@@ -486,14 +486,14 @@ static void a_refused_growth_leaves_its_addresses(void **state)
 
     (void)state;
     (void)scene_stats(allocator);
-    assert_int_equal(xseg_sim_hold_memory(0, 200 * MIB), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 200 * MIB), XSEG_OK);
     scene_expect_error(xseg_alloc(allocator, 0, 50 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
     assert_null(ptr);
     const uint64_t addresses = scene_stats(allocator).address_bytes;
     assert_int_not_equal(addresses, 0);
     assert_int_equal(reserved(allocator), 0);
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     const uint64_t reserves = xseg_sim_calls("cuMemAddressReserve");
     ptr = scene_alloc(allocator, 50 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemAddressReserve"), reserves);
@@ -502,10 +502,10 @@ static void a_refused_growth_leaves_its_addresses(void **state)
     scene_close(allocator);
 }
 
-/* page_mb:small has no page of 20 MiB, so a request takes what it needs, to 2 MiB, at any time. */
+/* page_size:small has no page of 20 MiB, so a request takes what it needs, to 2 MiB, at any time. */
 static void all_pages_may_be_small(void **state)
 {
-    struct xseg_allocator *allocator = open_on(200, "page_mb:small");
+    struct xseg_allocator *allocator = open_on(200, "page_size:small");
     void *ptr = scene_alloc(allocator, 5 * MIB, NULL), *more;
 
     (void)state;
@@ -541,7 +541,7 @@ static void a_growth_past_the_device_is_rejected(void **state)
     scene_close(allocator);
 }
 
-/* The fraction of rejections is that of the configuration, or of xseg_limits(); a limit below it refuses first. */
+/* The fraction of rejections is that of the configuration, or of xseg_limits_set(); a limit below it refuses first. */
 static void a_growth_past_the_fraction_of_rejections_is_rejected(void **state)
 {
     static const char *const kind[] = {"expandable_segments:True", "expandable_segments:False"};
@@ -554,7 +554,7 @@ static void a_growth_past_the_fraction_of_rejections_is_rejected(void **state)
                        "%s,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", kind[i]);
         struct xseg_allocator *allocator = open_on(200, config);
         struct xseg_scope where = XSEG_SCOPE_ALL;
-        struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+        struct xseg_limits limits = XSEG_LIMITS_INIT;
         void *ptr = NULL;
 
         where.device = 0;
@@ -563,21 +563,21 @@ static void a_growth_past_the_fraction_of_rejections_is_rejected(void **state)
         assert_int_equal(scene_stats(allocator).num_ooms, 1);
         assert_int_equal(scene_stats(allocator).num_oom_rejections, 0);
         /* Without the limit the fraction of rejections is still that of the configuration. */
-        assert_int_equal(xseg_limits(allocator, &where, NULL, &limits), XSEG_OK);
+        assert_int_equal(xseg_limits_get(allocator, &where, &limits), XSEG_OK);
         assert_true(limits.has_rejection_fraction && limits.rejection_fraction == 0.5);
         limits.fraction = 1;
-        assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+        assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
         scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
                            "throw_on_cudamalloc_oom (0.5 of device 0)");
         assert_int_equal(scene_stats(allocator).num_ooms, 1);
         assert_int_equal(scene_stats(allocator).num_oom_rejections, 1);
         assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
         limits.rejection_fraction = 0.8;
-        assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+        assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
         scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
         /* What is cached serves, and without the key nothing is rejected. */
         limits.rejection_fraction = 0;
-        assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+        assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
         scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
         scene_empty_cache(allocator);
         scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
@@ -585,7 +585,7 @@ static void a_growth_past_the_fraction_of_rejections_is_rejected(void **state)
         assert_int_equal(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"), XSEG_OK);
         scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
         limits.rejection_fraction = 1.5;
-        scene_expect_error(xseg_limits(allocator, &where, &limits, NULL), XSEG_ERR_ARGUMENT,
+        scene_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_ARGUMENT,
                            "rejection_fraction 1.5");
         scene_close(allocator);
     }
@@ -615,7 +615,7 @@ static void the_error_says_where_the_memory_is(void **state)
 /* Two pages of 20 MiB, each with 11 MiB cached beside a live block: on small pages 20 of the 22 can move. */
 static void the_error_says_when_small_pages_would_do(void **state)
 {
-    static const char *const config[] = {"page_mb:fixed", "page_mb:small"};
+    static const char *const config[] = {"page_size:fixed", "page_size:small"};
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
@@ -628,7 +628,7 @@ static void the_error_says_when_small_pages_would_do(void **state)
         scene_free(allocator, block[2]);
         const xseg_status status = xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr);
         if (i == 0)
-            scene_expect_error(status, XSEG_ERR_NO_MEMORY, "page_mb:small");
+            scene_expect_error(status, XSEG_ERR_NO_MEMORY, "page_size:small");
         else
             assert_int_equal(status, XSEG_OK);
         if (ptr != NULL)

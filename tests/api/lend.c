@@ -289,18 +289,18 @@ static void a_lent_block_is_told_with_its_lender(void **state)
         struct xseg_block_info info = scene_block(lender.allocator, lent);
 
         assert_null(info.pool);
-        assert_ptr_equal(info.lender, lender.pool);
+        assert_ptr_equal(info.fallback_pool, lender.pool);
         assert_int_equal(info.requested, lender.bytes);
         info = scene_block(lender.allocator, lender.kept);
         assert_ptr_equal(info.pool, lender.pool);
-        assert_null(info.lender);
+        assert_null(info.fallback_pool);
         scene_free(lender.allocator, lent);
         info = scene_block(lender.allocator, lent);
         assert_ptr_equal(info.pool, lender.pool);
-        assert_null(info.lender);
+        assert_null(info.fallback_pool);
         /* The next one there is the pool's own. */
         lent = scene_alloc_in(lender.allocator, lender.pool, lender.bytes, NULL);
-        assert_null(scene_block(lender.allocator, lent).lender);
+        assert_null(scene_block(lender.allocator, lent).fallback_pool);
         scene_free(lender.allocator, lent);
         scene_free(lender.allocator, lender.kept);
     }
@@ -318,7 +318,7 @@ static bool see_block(void *context, const struct xseg_block_info *info)
 
     if (info->base == told->lent) {
         assert_null(info->pool);
-        assert_ptr_equal(info->lender, told->pool);
+        assert_ptr_equal(info->fallback_pool, told->pool);
         told->blocks++;
     }
     return true;
@@ -330,11 +330,11 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
 
     if (reason->block == told->lent) {
         assert_null(reason->pool);
-        assert_ptr_equal(reason->lender, told->pool);
+        assert_ptr_equal(reason->fallback_pool, told->pool);
         told->reasons++;
     } else {
         assert_ptr_equal(reason->pool, told->pool);
-        assert_null(reason->lender);
+        assert_null(reason->fallback_pool);
     }
     return true;
 }
@@ -419,7 +419,7 @@ static void a_lent_block_outlives_its_lender(void **state)
         const struct xseg_block_info info = scene_block(lender.allocator, lent);
         assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
         assert_null(info.pool);
-        assert_ptr_equal(info.lender, lender.pool);
+        assert_ptr_equal(info.fallback_pool, lender.pool);
         scene_free(lender.allocator, lent);
         scene_empty_cache(lender.allocator);
         assert_int_equal(scene_stats(lender.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
@@ -486,7 +486,7 @@ static void a_lent_block_is_deferred_in_a_capture(void **state)
         const struct xseg_block_info info = scene_block(lender.allocator, lent);
         assert_int_equal(info.state, XSEG_BLOCK_PENDING_FREE);
         assert_null(info.pool);
-        assert_ptr_equal(info.lender, lender.pool);
+        assert_ptr_equal(info.fallback_pool, lender.pool);
         expect_stats(&lender, 1, 1);
         scene_graph_destroy(scene_capture_end(graphs, stream));
         scene_empty_cache(lender.allocator);
@@ -514,7 +514,7 @@ static void helpers_know_a_lent_block(void **state)
         request.bytes = lender.bytes;
         request.zeroed = true;
         assert_int_equal(xseg_alloc_with(lender.allocator, &request, &lent), XSEG_OK);
-        assert_ptr_equal(scene_block(lender.allocator, lent).lender, lender.pool);
+        assert_ptr_equal(scene_block(lender.allocator, lent).fallback_pool, lender.pool);
         assert_int_equal(scene_stats(lender.allocator).overwrites, 0);
         scene_free(lender.allocator, lent);
         scene_free(lender.allocator, lender.kept);
@@ -582,7 +582,7 @@ static void a_released_pool_lends_nothing(void **state)
         const xseg_status status = xseg_alloc(lender.allocator, 0, lender.bytes, NULL, &ptr);
         if (lender.bytes > MIB) {
             assert_int_equal(status, XSEG_OK);
-            assert_null(scene_block(lender.allocator, ptr).lender);
+            assert_null(scene_block(lender.allocator, ptr).fallback_pool);
             scene_free(lender.allocator, ptr);
         } else {
             scene_expect_error(status, XSEG_ERR_NO_MEMORY, "no room");

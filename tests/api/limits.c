@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How much of a device may be taken: the hard limit, and what xseg_limits() reads and sets. */
+/* How much of a device may be taken: the hard limit, and what xseg_limits_set() reads and sets. */
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 #define MS UINT64_C(1000000)
@@ -19,20 +20,20 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 }
 
 /* The limits of a device, as they are. */
-static struct xseg_limit_values limits_of(struct xseg_allocator *allocator, int device)
+static struct xseg_limits limits_of(struct xseg_allocator *allocator, int device)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_limit_values limits = {sizeof(limits), 1, 1, 1, 0, false, 0, false};
+    struct xseg_limits limits = {sizeof(limits), 1, 1, 1, 0, false, 0, false};
 
     where.device = device;
-    assert_int_equal(xseg_limits(allocator, &where, NULL, &limits), XSEG_OK);
+    assert_int_equal(xseg_limits_get(allocator, &where, &limits), XSEG_OK);
     return limits;
 }
 
 static void expect_limits(struct xseg_allocator *allocator, int device, uint64_t hard,
                           uint64_t soft, uint64_t keep)
 {
-    const struct xseg_limit_values limits = limits_of(allocator, device);
+    const struct xseg_limits limits = limits_of(allocator, device);
 
     assert_int_equal(limits.hard_bytes, hard);
     assert_int_equal(limits.soft_bytes, soft);
@@ -42,18 +43,18 @@ static void expect_limits(struct xseg_allocator *allocator, int device, uint64_t
 static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint64_t hard,
                               uint64_t soft, uint64_t keep)
 {
-    const struct xseg_limit_values set = {sizeof(set), hard, soft, keep, 1, false, 1, false};
+    const struct xseg_limits set = {sizeof(set), hard, soft, keep, 1, false, 1, false};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = device;
-    return xseg_limits(allocator, &where, &set, NULL);
+    return xseg_limits_set(allocator, &where, &set);
 }
 
 static void pass(struct xseg_allocator *allocator)
 {
     for (unsigned i = 0; i < 3; i++) {
         xseg_sim_advance(200 * MS);
-        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
     }
 }
 
@@ -174,21 +175,21 @@ static void a_fraction_stands_beside_it(void **state)
     scene_close(allocator);
 }
 
-/* --- xseg_limits(). --- */
+/* --- xseg_limits_set(). --- */
 
 static void a_device_has_limits_of_its_own(void **state)
 {
     struct xseg_allocator *allocator = open_on(2, "hard_limit_mb:1000,keep_mb:10");
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    const struct xseg_limit_values set = {sizeof(set), 600 * MIB, UINT64_MAX, 0,
-                                          1,           false,     1,          false};
-    struct xseg_limit_values was = XSEG_LIMIT_VALUES_INIT;
+    const struct xseg_limits set = {sizeof(set), 600 * MIB, UINT64_MAX, 0, 1, false, 1, false};
+    struct xseg_limits was = XSEG_LIMITS_INIT;
     void *ptr = NULL;
 
     (void)state;
     expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
     where.device = 1;
-    assert_int_equal(xseg_limits(allocator, &where, &set, &was), XSEG_OK);
+    assert_int_equal(xseg_limits_get(allocator, &where, &was), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &where, &set), XSEG_OK);
     assert_int_equal(was.hard_bytes, 1000 * MIB);
     assert_int_equal(was.keep_bytes, 10 * MIB);
     expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 0);
@@ -211,12 +212,12 @@ static void a_device_has_limits_of_its_own(void **state)
 static xseg_status set_fraction(struct xseg_allocator *allocator, int device, double fraction)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_limit_values set = limits_of(allocator, device);
+    struct xseg_limits set = limits_of(allocator, device);
 
     where.device = device;
     set.fraction = fraction;
     set.has_fraction = true;
-    return xseg_limits(allocator, &where, &set, NULL);
+    return xseg_limits_set(allocator, &where, &set);
 }
 
 /* The fraction of one device may fall and rise, whatever the configuration says; keys that are named count again. */
@@ -316,7 +317,7 @@ static void a_pool_has_a_hard_limit(void **state)
     struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
     struct xseg_request request = XSEG_REQUEST_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_limit_values set = XSEG_LIMIT_VALUES_INIT, was = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits set = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL, *more = NULL, *third = NULL;
 
@@ -328,25 +329,27 @@ static void a_pool_has_a_hard_limit(void **state)
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
     assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_ERR_LIMIT);
     set.hard_bytes = 80 * MIB;
-    assert_int_equal(xseg_limits(allocator, &where, &set, &was), XSEG_OK);
+    assert_int_equal(xseg_limits_get(allocator, &where, &was), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &where, &set), XSEG_OK);
     assert_int_equal(was.hard_bytes, 40 * MIB);
     assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_OK);
     set.soft_bytes = MIB;
-    scene_expect_error(xseg_limits(allocator, &where, &set, NULL), XSEG_ERR_UNSUPPORTED,
+    scene_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
                        "no soft_bytes");
     set.soft_bytes = UINT64_MAX;
     set.keep_bytes = MIB;
-    scene_expect_error(xseg_limits(allocator, &where, &set, NULL), XSEG_ERR_UNSUPPORTED,
+    scene_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
                        "no keep_bytes");
     set.keep_bytes = 0;
     set.has_fraction = true;
-    scene_expect_error(xseg_limits(allocator, &where, &set, NULL), XSEG_ERR_UNSUPPORTED,
+    scene_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
                        "no fraction");
     set.has_fraction = false;
     /* Below what it has: it keeps that, and gets no more. */
     set.keep_bytes = 0;
     set.hard_bytes = 20 * MIB;
-    assert_int_equal(xseg_limits(allocator, &where, &set, &was), XSEG_OK);
+    assert_int_equal(xseg_limits_get(allocator, &where, &was), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &where, &set), XSEG_OK);
     assert_int_equal(was.hard_bytes, 80 * MIB);
     scene_free(allocator, more);
     assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_OK);
@@ -395,7 +398,7 @@ static void the_answer_says_what_was_achieved(void **state)
 static void expect_refused(struct xseg_allocator *allocator, const char *config, const char *word)
 {
     char before[2048], after[2048];
-    const struct xseg_limit_values limits = limits_of(allocator, 0);
+    const struct xseg_limits limits = limits_of(allocator, 0);
 
     assert_int_equal(xseg_config_get(allocator, before, sizeof(before), NULL), XSEG_OK);
     scene_expect_error(xseg_config_set(allocator, config), XSEG_ERR_CONFIG, word);
@@ -434,7 +437,7 @@ static void contradictory_limits_are_refused(void **state)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_limit_values odd = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits odd = XSEG_LIMITS_INIT;
 
     (void)state;
     scene_expect_error(set_limits(allocator, 0, 2, 3, 1), XSEG_ERR_ARGUMENT,
@@ -446,15 +449,22 @@ static void contradictory_limits_are_refused(void **state)
     scene_expect_error(set_limits(allocator, -1, 3, 2, 1), XSEG_ERR_ARGUMENT, "device -1");
     scene_expect_error(set_limits(allocator, 7, 3, 2, 1), XSEG_ERR_ARGUMENT, "device 7");
     expect_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0);
-    scene_expect_error(xseg_limits(NULL, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_limits(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_limits_get(NULL, &where, &odd), XSEG_ERR_ARGUMENT, "NULL");
+    scene_expect_error(xseg_limits_get(allocator, NULL, &odd), XSEG_ERR_ARGUMENT, "scope is NULL");
+    scene_expect_error(xseg_limits_set(allocator, &where, NULL), XSEG_ERR_ARGUMENT,
+                       "limits is NULL");
     where.device = 0;
     odd.struct_size = 3;
-    scene_expect_error(xseg_limits(allocator, &where, &odd, NULL), XSEG_ERR_ARGUMENT, "is 3");
-    scene_expect_error(xseg_limits(allocator, &where, NULL, &odd), XSEG_ERR_ARGUMENT, "is 3");
+    scene_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
+                       "struct_size is unknown, 3");
+    scene_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
+                       "struct_size is unknown, 3");
+    odd.struct_size = sizeof(odd);
     where.one_stream = true;
-    scene_expect_error(xseg_limits(allocator, &where, NULL, NULL), XSEG_ERR_UNSUPPORTED,
-                       "no stream");
+    scene_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
+                       "scope selects a stream");
+    scene_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
+                       "scope selects a stream");
     scene_close(allocator);
 }
 

@@ -38,7 +38,7 @@ static struct xseg_allocator *open_small(const char *config, uint64_t memory)
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
     settings.memory_bytes = memory;
-    settings.fast = true;
+    settings.skip_checks = true;
     return scene_open_on(&settings, config);
 }
 
@@ -242,7 +242,7 @@ static void a_released_pool_serves_no_requests(void **state)
 {
     struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *pool = pass(allocator, 1000);
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
@@ -252,16 +252,18 @@ static void a_released_pool_serves_no_requests(void **state)
     where.pool = pool;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
     assert_true(stats.physical_bytes > 0);
-    assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
-    scene_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "nobody holds");
-    scene_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "nobody holds");
+    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
+    scene_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
+    scene_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
     scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &ptr), XSEG_ERR_ARGUMENT,
-                       "nobody holds");
-    scene_expect_error(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_ARGUMENT, "nobody holds");
+                       "pool has been released");
+    scene_expect_error(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "pool has been released");
     scene_expect_error(xseg_route_end(pool), XSEG_ERR_ARGUMENT, "not routed");
-    scene_expect_error(xseg_pool_checkpoint(pool, &checkpoint), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_expect_error(xseg_pool_checkpoint(pool, &checkpoint), XSEG_ERR_ARGUMENT,
+                       "pool has been released");
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT,
-                       "nobody holds");
+                       "pool has been released");
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
     scene_close(allocator);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Which addresses have memory, and pins that keep it there. */
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator)
@@ -179,7 +180,7 @@ static void pinned_pages_stay_when_the_block_is_freed(void **state)
 static void pinned_pages_are_not_stolen(void **state)
 {
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope device = XSEG_SCOPE_ALL;
     void *ptr = NULL;
 
@@ -199,7 +200,7 @@ static void pinned_pages_are_not_stolen(void **state)
     /* A limit does not take the pinned page, either. */
     device.device = 0;
     limits.hard_bytes = 2 * MIB;
-    assert_int_equal(xseg_limits(allocator, &device, &limits, NULL), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &device, &limits), XSEG_OK);
     assert_int_equal(reserved(allocator), 20 * MIB);
     assert_int_equal(xseg_unpin(allocator, pinned + 70 * MIB, MIB), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
@@ -216,7 +217,7 @@ static void decay_leaves_pinned_pages(void **state)
     assert_int_equal(xseg_pin(allocator, ptr + 50 * MIB, 1), XSEG_OK);
     scene_free(allocator, ptr);
     for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(xseg_tick(allocator, 1000000), XSEG_OK);
+        assert_int_equal(trim_due(allocator, 1000000), XSEG_OK);
     assert_int_equal(reserved(allocator), 20 * MIB);
     assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
     assert_int_equal(sums.pinned, 20 * MIB);
@@ -269,8 +270,9 @@ static void pinning_outside_a_block_is_refused(void **state)
     (void)state;
     scene_expect_error(xseg_pin(NULL, ptr, 1), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_pin(allocator, NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_pin(allocator, ptr, 0), XSEG_ERR_ARGUMENT, "0 bytes");
-    scene_expect_error(xseg_pin(allocator, ptr, SIZE_MAX), XSEG_ERR_ARGUMENT, "beyond");
+    scene_expect_error(xseg_pin(allocator, ptr, 0), XSEG_ERR_ARGUMENT, "bytes is 0");
+    scene_expect_error(xseg_pin(allocator, ptr, SIZE_MAX), XSEG_ERR_ARGUMENT,
+                       "exceeds the address space");
     scene_expect_error(xseg_pin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not memory");
     scene_expect_error(xseg_pin(allocator, ptr + 1, 30 * MIB), XSEG_ERR_ARGUMENT,
                        "outside the block");

@@ -3,6 +3,7 @@
  * Metrics: what they say is what the other reports say, a page is whole or not there, and reading changes nothing.
  * tests/python/metrics.py reads them with the parsers of others.
  */
+#include "tests/support/due.h"
 #include "tests/support/registrar.h"
 #include "tests/support/scene.h"
 
@@ -99,8 +100,10 @@ static void arguments_are_checked(void **state)
     (void)state;
     scene_expect_error(xseg_metrics(NULL, NULL, 0, NULL), XSEG_ERR_ARGUMENT, "allocator");
     scene_expect_error(xseg_metrics(allocator, NULL, 1, NULL), XSEG_ERR_ARGUMENT, "text is NULL");
-    scene_expect_error(xseg_metrics_write(allocator, NULL), XSEG_ERR_ARGUMENT, "name a file");
-    scene_expect_error(xseg_metrics_write(allocator, ""), XSEG_ERR_ARGUMENT, "name a file");
+    scene_expect_error(xseg_metrics_write(allocator, NULL), XSEG_ERR_ARGUMENT,
+                       "path is NULL or empty");
+    scene_expect_error(xseg_metrics_write(allocator, ""), XSEG_ERR_ARGUMENT,
+                       "path is NULL or empty");
     scene_expect_error(xseg_metrics_write(NULL, "file"), XSEG_ERR_ARGUMENT, "allocator");
     scene_close(allocator);
 }
@@ -160,7 +163,7 @@ static void before_the_first_block(void **state)
     char *page = read_page(allocator);
 
     (void)state;
-    assert_null(strstr(page, "xseg_live_bytes"));
+    assert_null(strstr(page, "xseg_allocated_bytes"));
     assert_true(value_of(page, "xseg_driver_calls_total{call=\"cuInit\"}") == 1);
     assert_int_equal(xseg_sim_calls(NULL), calls);
     free(page);
@@ -174,7 +177,8 @@ static void expect_sums(struct xseg_allocator *allocator)
     char *page = read_page(allocator);
     const struct xseg_statistics stats = scene_stats(allocator);
 
-    assert_int_equal(sum_of(page, "xseg_live_bytes"), stats.allocated_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sum_of(page, "xseg_allocated_bytes"),
+                     stats.allocated_bytes[XSEG_STAT_ALL].current);
     assert_int_equal(sum_of(page, "xseg_pending_bytes"),
                      stats.active_bytes[XSEG_STAT_ALL].current -
                          stats.allocated_bytes[XSEG_STAT_ALL].current);
@@ -184,7 +188,7 @@ static void expect_sums(struct xseg_allocator *allocator)
                      stats.reserved_bytes[XSEG_STAT_ALL].current -
                          stats.active_bytes[XSEG_STAT_ALL].current);
     assert_int_equal(sum_of(page, "xseg_page_cache_bytes"), stats.idle_page_bytes);
-    assert_int_equal(sum_of(page, "xseg_stuck_bytes"), stats.stuck_bytes);
+    assert_int_equal(sum_of(page, "xseg_unreleased_bytes"), stats.unreleased_bytes);
     assert_int_equal(sum_of(page, "xseg_device_bytes"), stats.device_bytes);
     free(page);
 }
@@ -246,16 +250,17 @@ static void pools_have_numbers_names_and_limits(void **state)
         named_pool(allocator, "a\"b\\c\nd\te\xff\xc3\xa9", 0),
     };
     void *block = scene_alloc_in(allocator, pool[1], 3 * MIB, NULL);
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
-    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"default\",name=\"\"}", 0);
-    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"1\",name=\"kv cache\"}", 0);
-    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"2\",name=\"kv cache\"}", 3 * MIB);
-    expect_metric(allocator,
-                  "xseg_live_bytes{device=\"0\",pool=\"3\",name=\"a\\\"b\\\\c\\nd?e?\xc3\xa9\"}",
-                  0);
+    expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"default\",name=\"\"}", 0);
+    expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"1\",name=\"kv cache\"}", 0);
+    expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"2\",name=\"kv cache\"}",
+                  3 * MIB);
+    expect_metric(
+        allocator,
+        "xseg_allocated_bytes{device=\"0\",pool=\"3\",name=\"a\\\"b\\\\c\\nd?e?\xc3\xa9\"}", 0);
     expect_metric(allocator, "xseg_pool_limit_bytes{device=\"0\",pool=\"1\",name=\"kv cache\"}",
                   64 * MIB);
     assert_true(now(allocator, "xseg_pool_limit_bytes{device=\"0\",pool=\"2\",name=\"kv cache\"}") <
@@ -263,7 +268,7 @@ static void pools_have_numbers_names_and_limits(void **state)
     assert_true(now(allocator, "xseg_limit_bytes{device=\"0\"}") < 0);
     limits.hard_bytes = 1 * GIB;
     where.device = 0;
-    assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
     expect_metric(allocator, "xseg_limit_bytes{device=\"0\"}", 1 * GIB);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 3);
     scene_free(allocator, block);
@@ -293,13 +298,14 @@ static void the_number_of_labels_is_bounded(void **state)
         pool[i] = scene_pool(allocator);
         block[i] = scene_alloc_in(allocator, pool[i], 512, NULL);
     }
-    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"1\",name=\"\"}", 512);
-    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"128\",name=\"\"}", 512);
-    assert_true(now(allocator, "xseg_live_bytes{device=\"0\",pool=\"129\",name=\"\"}") < 0);
-    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"other\",name=\"\"}", 22 * 512);
+    expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"1\",name=\"\"}", 512);
+    expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"128\",name=\"\"}", 512);
+    assert_true(now(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"129\",name=\"\"}") < 0);
+    expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"other\",name=\"\"}",
+                  22 * 512);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 150);
     char *page = read_page(allocator);
-    assert_int_equal(count_lines(page, "\nxseg_live_bytes{"), 130);
+    assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"), 130);
     free(page);
     expect_sums(allocator);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
@@ -307,7 +313,7 @@ static void the_number_of_labels_is_bounded(void **state)
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
     }
     page = read_page(allocator);
-    assert_int_equal(count_lines(page, "\nxseg_live_bytes{"), 2);
+    assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"), 2);
     assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"ended\",name=\"\"}") > 0);
     free(page);
     expect_sums(allocator);
@@ -323,7 +329,7 @@ static void paused_memory_is_told_apart(void **state)
     (void)state;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     expect_metric(allocator, "xseg_paused_bytes{device=\"0\"}", 20 * MIB);
-    expect_metric(allocator, "xseg_live_bytes{device=\"0\",pool=\"1\",name=\"\"}", 20 * MIB);
+    expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"1\",name=\"\"}", 20 * MIB);
     expect_metric(allocator, "xseg_reserved_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
     expect_metric(allocator, "xseg_cached_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
@@ -410,21 +416,21 @@ static void stranded_memory_is_as_of_the_last_look(void **state)
     scene_free(allocator, whole);
     assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
     /* A pool that is held keeps its memory, so nothing of it is stranded. */
-    expect_metric(allocator, "xseg_stranded_bytes{device=\"0\"}", 5 * MIB);
+    expect_metric(allocator, "xseg_fragmented_bytes{device=\"0\"}", 5 * MIB);
     xseg_sim_advance(UINT64_C(7000000000));
-    const double age = now(allocator, "xseg_stranded_age_seconds{device=\"0\"}");
+    const double age = now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}");
     assert_true(age >= 7 && age < 7.1);
-    expect_nanoseconds(allocator, "xseg_stranded_age_seconds{device=\"0\"} 7.");
+    expect_nanoseconds(allocator, "xseg_fragmented_age_seconds{device=\"0\"} 7.");
     scene_free(allocator, live);
-    assert_int_equal(xseg_tick(allocator, 1), XSEG_OK);
-    expect_metric(allocator, "xseg_stranded_bytes{device=\"0\"}", 0);
-    assert_true(now(allocator, "xseg_stranded_age_seconds{device=\"0\"}") < 0.1);
+    assert_int_equal(trim_due(allocator, 1), XSEG_OK);
+    expect_metric(allocator, "xseg_fragmented_bytes{device=\"0\"}", 0);
+    assert_true(now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0.1);
     live = scene_alloc(allocator, 15 * MIB, NULL);
     xseg_sim_advance(UINT64_C(1000000000));
-    assert_int_equal(xseg_tick(allocator, 1), XSEG_OK);
-    const double by_tick = now(allocator, "xseg_stranded_bytes{device=\"0\"}");
+    assert_int_equal(trim_due(allocator, 1), XSEG_OK);
+    const double by_tick = now(allocator, "xseg_fragmented_bytes{device=\"0\"}");
     assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
-    assert_true(by_tick == now(allocator, "xseg_stranded_bytes{device=\"0\"}"));
+    assert_true(by_tick == now(allocator, "xseg_fragmented_bytes{device=\"0\"}"));
     scene_free(allocator, live);
     scene_free(allocator, held);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
@@ -443,11 +449,11 @@ static void what_others_take_is_as_the_driver_said(void **state)
     assert_int_equal(scene_try_open("expandable_segments:False", &other), XSEG_OK);
     void *theirs = scene_alloc(other, 40 * MIB, NULL);
     void *ours = scene_alloc(allocator, 20 * MIB, NULL);
-    assert_true(now(allocator, "xseg_used_elsewhere_bytes{device=\"0\"}") < 0);
+    assert_true(now(allocator, "xseg_used_by_others_bytes{device=\"0\"}") < 0);
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
-    expect_metric(allocator, "xseg_used_elsewhere_bytes{device=\"0\"}", 40 * MIB);
+    expect_metric(allocator, "xseg_used_by_others_bytes{device=\"0\"}", 40 * MIB);
     xseg_sim_advance(UINT64_C(3000000000));
-    const double age = now(allocator, "xseg_used_elsewhere_age_seconds{device=\"0\"}");
+    const double age = now(allocator, "xseg_used_by_others_age_seconds{device=\"0\"}");
     assert_true(age >= 3 && age < 3.1);
     scene_free(allocator, ours);
     scene_free(other, theirs);
@@ -467,8 +473,8 @@ static void a_peak_lasts_until_it_is_reset(void **state)
 
     (void)state;
     where.pool = pool;
-    assert_true(now(allocator, "xseg_stranded_bytes{device=\"0\"}") < 0);
-    assert_true(now(allocator, "xseg_stranded_age_seconds{device=\"0\"}") < 0);
+    assert_true(now(allocator, "xseg_fragmented_bytes{device=\"0\"}") < 0);
+    assert_true(now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0);
     scene_free(allocator, block);
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
     assert_int_equal(done.released, 100 * MIB);

@@ -3,6 +3,7 @@
  * Neighbours on one device: what one has idle serves the other's burst, through its soft limit or
  * because it is asked to shrink; two allocators of a process, and two processes.
  */
+#include "tests/support/due.h"
 #include "tests/support/process.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -59,18 +60,18 @@ static bool have_burst(struct neighbour *neighbour)
 static bool pass_second(struct xseg_allocator *allocator)
 {
     xseg_sim_advance(SECOND);
-    return xseg_tick(allocator, 1000000) == XSEG_OK;
+    return trim_due(allocator, 1000000) == XSEG_OK;
 }
 
 /* Set the soft limit while it runs, and let a timer do the rest. */
 static bool limit_to_share(struct neighbour *neighbour)
 {
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     limits.soft_bytes = SHARE;
-    return xseg_limits(neighbour->allocator, &where, &limits, NULL) == XSEG_OK &&
+    return xseg_limits_set(neighbour->allocator, &where, &limits) == XSEG_OK &&
            pass_second(neighbour->allocator);
 }
 

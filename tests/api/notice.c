@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 /* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
@@ -392,7 +393,7 @@ static void the_mirror_is_always_true(void **state)
             if (what == 0)
                 scene_empty_cache(allocator);
             else if (what == 1)
-                assert_int_equal(xseg_tick(allocator, 1000), XSEG_OK);
+                assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
             else if (what == 2 && xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL) == XSEG_OK)
                 expect_true(mirror);
             else if (what == 3)

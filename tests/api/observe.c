@@ -43,7 +43,7 @@ static void use_the_library(struct witness *witness)
 static void note(struct witness *witness, const struct xseg_oom_info *shortage)
 {
     witness->last = *shortage;
-    (void)strncpy(witness->text, shortage->text, sizeof(witness->text) - 1);
+    (void)strncpy(witness->text, shortage->message, sizeof(witness->text) - 1);
     use_the_library(witness);
 }
 
@@ -171,7 +171,7 @@ static void asking_is_bounded(void **state)
     (void)observe(&witness, false);
     scene_expect_error(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
                        "no room for 120.00 MiB");
-    assert_int_equal(witness.asked, XSEG_ASKS_MOST);
+    assert_int_equal(witness.asked, XSEG_LOW_MEMORY_CALLS_MAX);
     assert_int_equal(witness.told, 1);
     assert_int_equal(scene_stats(witness.allocator).num_ooms, 1);
     scene_close(witness.allocator);
@@ -310,11 +310,11 @@ static void wrong_observers_are_refused(void **state)
 
     (void)state;
     scene_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
-                       "no function");
+                       "callbacks of the observer are NULL");
     observer.on_trace = trace;
     observer.struct_size = 3;
     scene_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
-                       "unknown size");
+                       "is unknown");
     scene_expect_error(xseg_observer_add(allocator, NULL, &id), XSEG_ERR_ARGUMENT, "NULL");
     observer.struct_size = sizeof(observer);
     scene_expect_error(xseg_observer_add(allocator, &observer, NULL), XSEG_ERR_ARGUMENT, "NULL");

@@ -2,6 +2,7 @@
 /* Idle pages that are kept for the next growth, and what of their contents the next one sees. */
 #include <string.h>
 
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 #define MS UINT64_C(1000000)
@@ -33,7 +34,7 @@ static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
 {
     for (unsigned i = 0; i < milliseconds; i += 10) {
         xseg_sim_advance(10 * MS);
-        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
     }
 }
 

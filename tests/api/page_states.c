@@ -304,7 +304,7 @@ static xseg_status call_info(struct world *world)
 {
     struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
 
-    return xseg_range_info(world->range, &out);
+    return xseg_range_query(world->range, &out);
 }
 
 static xseg_status call_prepare(struct world *world)
@@ -314,13 +314,13 @@ static xseg_status call_prepare(struct world *world)
 
 static xseg_status call_quota(struct world *world)
 {
-    return xseg_range_quota(world->range, 2 * COUNT * PAGE);
+    return xseg_range_set_quota(world->range, 2 * COUNT * PAGE);
 }
 
 static void undo_quota(struct world *world)
 {
     if (world->state->act != act_release) /* the quota ends with the range */
-        assert_int_equal(xseg_range_quota(world->range, 0), XSEG_OK);
+        assert_int_equal(xseg_range_set_quota(world->range, 0), XSEG_OK);
 }
 
 static xseg_status call_pin(struct world *world)
@@ -340,8 +340,8 @@ static void undo_pin(struct world *world)
 
 static xseg_status call_dmabuf(struct world *world)
 {
-    return xseg_dmabuf(world->allocator, world->address, world->bytes, 0, &world->fd,
-                       &world->offset);
+    return xseg_dmabuf_open(world->allocator, world->address, world->bytes, 0, &world->fd,
+                            &world->offset);
 }
 
 static void undo_dmabuf(struct world *world)
@@ -351,8 +351,8 @@ static void undo_dmabuf(struct world *world)
 
 static xseg_status call_dmabuf_pin(struct world *world)
 {
-    return xseg_dmabuf(world->allocator, world->address, world->bytes, XSEG_DMABUF_PIN, &world->fd,
-                       &world->offset);
+    return xseg_dmabuf_open(world->allocator, world->address, world->bytes, XSEG_DMABUF_PIN,
+                            &world->fd, &world->offset);
 }
 
 /* The memory is there still. */

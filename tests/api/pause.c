@@ -187,7 +187,7 @@ static void others_use_the_memory_meanwhile(void **state)
 static void without_memory_it_stays_paused(void **state)
 {
     struct xseg_allocator *allocator = open_with_bytes(400 * MIB, NULL);
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope device = XSEG_SCOPE_ALL;
     struct xseg_pool *pool = scene_pool(allocator);
     void *ptr = scene_alloc_in(allocator, pool, 150 * MIB, NULL);
@@ -196,18 +196,18 @@ static void without_memory_it_stays_paused(void **state)
     (void)state;
     write_pattern(ptr, 150 * MIB, 3);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
-    assert_int_equal(xseg_sim_hold_memory(0, 300 * MIB), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 300 * MIB), XSEG_OK);
     for (unsigned i = 0; i < 3; i++) {
         scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
         assert_int_equal(xseg_sim_used(0), 0);
     }
-    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     device.device = 0;
     limits.hard_bytes = 100 * MIB;
-    assert_int_equal(xseg_limits(allocator, &device, &limits, NULL), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &device, &limits), XSEG_OK);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT, "limit");
     limits.hard_bytes = UINT64_MAX;
-    assert_int_equal(xseg_limits(allocator, &device, &limits, NULL), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &device, &limits), XSEG_OK);
     assert_true(is_there(name));
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(has_pattern(ptr, 150 * MIB, 3));
@@ -338,9 +338,9 @@ static void bad_input_changes_nothing(void **state)
     scene_expect_error(xseg_pool_resume(NULL), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_pool_pause(pool, (enum xseg_keep)7, NULL), XSEG_ERR_ARGUMENT, "7");
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, NULL), XSEG_ERR_ARGUMENT,
-                       "name of a file");
+                       "file is NULL");
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, name), XSEG_ERR_ARGUMENT,
-                       "a file is named");
+                       "file is set");
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
     /* A file that is there is not overwritten; a folder must be there. */
     FILE *file = fopen(name, "w");
@@ -437,7 +437,7 @@ static void a_released_pool_is_forgotten_with_its_last_block(void **state)
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(has_pattern(ptr, 30 * MIB, 5));
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_ARGUMENT,
-                       "nobody holds");
+                       "pool has been released");
     scene_free(allocator, ptr);
     pool = scene_pool(allocator);
     ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
@@ -538,7 +538,7 @@ static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
     fault.every = 1;
     fault.error = 999;
     if (!watched)
-        assert_int_equal(xseg_sim_fault_struck(0), 0);
+        assert_int_equal(xseg_sim_fault_count(0), 0);
     assert_int_equal(xseg_sim_fault_set(0, watched ? &fault : NULL), XSEG_OK);
 }
 

@@ -216,7 +216,7 @@ static void it_costs_what_is_said(void **state)
 
     /* Where the driver takes one mapping a call: 50 MiB are three pages. */
     struct xseg_sim_settings settings = machine();
-    settings.one_by_one = true;
+    settings.single_mapping_calls = true;
     allocator = scene_open_with_clock(&settings, NULL);
     first = take_on(allocator, 0, 50 * MIB);
     scene_free(allocator, take_on(allocator, 1, 1000));
@@ -344,7 +344,7 @@ static void it_is_there_after_a_close_that_failed(void **state)
             assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
             assert_int_equal(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN), XSEG_OK);
             assert_int_equal(xseg_close(allocator), XSEG_ERR_DRIVER);
-            assert_int_equal(xseg_sim_fault_struck(1), 1);
+            assert_int_equal(xseg_sim_fault_count(1), 1);
         }
         use_memory_of_0_on_1(allocator);
         scene_close(allocator);
@@ -376,7 +376,7 @@ static void the_rest_is_refused(void **state)
     scene_expect_error(xseg_peer_allow(NULL, 0, 1), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_peer_allow(allocator, 0, 3), XSEG_ERR_ARGUMENT, "device 3");
     scene_expect_error(xseg_peer_allow(allocator, -1, 1), XSEG_ERR_ARGUMENT, "device -1");
-    scene_expect_error(xseg_peer_allow(allocator, 1, 1), XSEG_ERR_ARGUMENT, "name two devices");
+    scene_expect_error(xseg_peer_allow(allocator, 1, 1), XSEG_ERR_ARGUMENT, "same device");
     scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_UNSUPPORTED,
                        "device 1 cannot use the memory of device 0");
     assert_false(reaches(1, block));
@@ -420,7 +420,7 @@ static void it_is_all_or_nothing(void **state)
     struct CUctx_st *owner = NULL;
 
     (void)state;
-    settings.one_by_one = true;
+    settings.single_mapping_calls = true;
     struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
     scene_free(allocator, take_on(allocator, 1, 1000)); /* so that the device is open */

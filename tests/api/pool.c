@@ -56,7 +56,8 @@ static void the_latest_route_that_accepts_serves(void **state)
     scene_free(allocator, scene_alloc(allocator, 100, stream));
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "route");
     assert_int_equal(xseg_route_end(one), XSEG_OK);
-    scene_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_ARGUMENT,
+                       "pool has been released");
     for (unsigned i = 0; i < 4; i++)
         scene_free(allocator, ptr[i]);
     assert_int_equal(xseg_pool_release(all), XSEG_OK);
@@ -77,7 +78,8 @@ static void a_released_pool_is_not_prewarmed(void **state)
         where.pool = scene_watched_pool(allocator);
         assert_int_equal(xseg_prewarm(allocator, &where, MIB), XSEG_OK);
         assert_int_equal(xseg_pool_release(where.pool), XSEG_OK);
-        scene_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT, "nobody holds");
+        scene_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
+                           "pool has been released");
         scene_empty_cache(allocator);
         assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
         scene_close(allocator);
@@ -151,7 +153,7 @@ static void a_pool_lends_when_memory_is_short(void **state)
     ptr = scene_alloc(allocator, 30 * MIB, NULL);
     assert_ptr_equal(ptr, inside);
     assert_null(scene_block(allocator, ptr).pool);
-    assert_ptr_equal(scene_block(allocator, ptr).lender, pool);
+    assert_ptr_equal(scene_block(allocator, ptr).fallback_pool, pool);
     assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
     scene_free(allocator, ptr);
     /* Not to private pools, and not once nobody holds it: then its memory goes. */
@@ -161,7 +163,7 @@ static void a_pool_lends_when_memory_is_short(void **state)
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     ptr = scene_alloc(allocator, 30 * MIB, NULL);
     assert_null(scene_block(allocator, ptr).pool);
-    assert_null(scene_block(allocator, ptr).lender);
+    assert_null(scene_block(allocator, ptr).fallback_pool);
     assert_int_equal(xseg_pool_release(other), XSEG_OK);
     scene_free(allocator, ptr);
     scene_close(allocator);
@@ -185,7 +187,7 @@ static void sentences_name_the_pool(void **state)
     struct xseg_pool *named = make_named(allocator, name), *other = make_named(allocator, "");
     struct xseg_pool *third = make_pool(allocator, NULL);
     struct xseg_checkpoint *checkpoint = NULL;
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *ptr = NULL;
 
@@ -200,7 +202,7 @@ static void sentences_name_the_pool(void **state)
     assert_int_equal(xseg_route_end(named), XSEG_OK);
     assert_int_equal(xseg_pool_checkpoint(named, &checkpoint), XSEG_OK);
     scene_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "of pool \"kv cache\", not of pool 2");
+                       "checkpoint is of another pool, pool \"kv cache\"; restore pool 2");
     xseg_checkpoint_destroy(checkpoint);
     scene_expect_error(xseg_pool_resume(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
     assert_int_equal(xseg_pool_pause(named, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
@@ -209,7 +211,7 @@ static void sentences_name_the_pool(void **state)
     assert_int_equal(xseg_pool_resume(named), XSEG_OK);
     where.pool = third;
     limits.soft_bytes = limits.hard_bytes = MIB;
-    scene_expect_error(xseg_limits(allocator, &where, &limits, NULL), XSEG_ERR_UNSUPPORTED,
+    scene_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_UNSUPPORTED,
                        "pool 3 has no soft_bytes");
     scene_close(allocator);
 }
@@ -226,7 +228,7 @@ static void a_name_has_an_end(void **state)
     options.name = name;
     /* Not terminated: no more than the bound is looked at. */
     scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "more than 63 bytes");
+                       "at most 63 bytes");
     assert_null(pool);
     name[XSEG_POOL_NAME_MAX] = '\0';
     pool = make_pool(allocator, &options);

@@ -72,9 +72,9 @@ static void use_on_oom_can_be_turned_on_and_off(void **state)
                            "180");
         assert_int_equal(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true), XSEG_OK);
         lent = scene_alloc(allocator, 180 * MIB, NULL);
-        assert_ptr_equal(scene_block(allocator, lent).lender, pool);
+        assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
         assert_int_equal(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, false), XSEG_OK);
-        assert_ptr_equal(scene_block(allocator, lent).lender, pool);
+        assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
         scene_free(allocator, lent);
         lent = NULL;
     }
@@ -89,13 +89,13 @@ static void settings_are_refused_in_words(void **state)
     (void)state;
     scene_expect_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_pool_set(pool, (enum xseg_pool_setting)7, true), XSEG_ERR_ARGUMENT,
-                       "7 is no value");
+                       "xseg_pool_setting, 7");
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     pool = scene_watched_pool(allocator);
     void *ptr = scene_alloc_in(allocator, pool, 512, NULL);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_expect_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT,
-                       "nobody holds");
+                       "pool has been released");
     scene_free(allocator, ptr);
     scene_close(allocator);
 }

@@ -88,7 +88,7 @@ static void *lend(struct xseg_allocator *allocator, struct xseg_pool *pool, size
 
     scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
     lent = scene_alloc(allocator, bytes, NULL);
-    assert_ptr_equal(scene_block(allocator, lent).lender, pool);
+    assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
     return lent;
 }
 
@@ -187,7 +187,7 @@ static void lend_and_own_memory(void **state)
     scene_free(allocator, scene_alloc_in(allocator, pool, MIB, NULL));
     void *lent = scene_alloc(allocator, MIB, NULL);
     assert_ptr_equal(lent, own.memory);
-    assert_ptr_equal(scene_block(allocator, lent).lender, pool);
+    assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
     finish(allocator, NULL);
 }
 
@@ -218,7 +218,7 @@ static void lend_and_pause(void **state)
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     /* A pool that is paused does not lend, either; the device has room then. */
     lent = scene_alloc(allocator, 20 * MIB, NULL);
-    assert_null(scene_block(allocator, lent).lender);
+    assert_null(scene_block(allocator, lent).fallback_pool);
     scene_free(allocator, lent);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     finish(allocator, NULL);
@@ -269,7 +269,7 @@ static void lend_and_route(void **state)
     assert_ptr_equal(scene_block(allocator, scene_alloc(allocator, 20 * MIB, NULL)).pool, lender);
     assert_int_equal(xseg_route_end(lender), XSEG_OK);
     lent = scene_alloc(allocator, 20 * MIB, NULL);
-    assert_ptr_equal(scene_block(allocator, lent).lender, lender);
+    assert_ptr_equal(scene_block(allocator, lent).fallback_pool, lender);
     finish(allocator, NULL);
 }
 
@@ -283,7 +283,7 @@ static void lend_and_release(void **state)
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
     /* The rest of the pool is not lent: as all idle memory, it goes to the request that needs it. */
-    assert_null(scene_block(allocator, scene_alloc(allocator, 20 * MIB, NULL)).lender);
+    assert_null(scene_block(allocator, scene_alloc(allocator, 20 * MIB, NULL)).fallback_pool);
     finish(allocator, NULL);
 }
 
@@ -434,17 +434,17 @@ static void limit_and_pause(void **state)
     OPTIONS(limit_bytes, 40 * MIB);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)scene_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     where.pool = pool;
     limits.hard_bytes = 20 * MIB;
-    assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
     assert_int_equal(xseg_pool_resume(pool), XSEG_ERR_LIMIT);
     limits.hard_bytes = 40 * MIB;
-    assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     finish(allocator, NULL);
 }

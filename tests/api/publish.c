@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/support/due.h"
 #include "tests/support/registrar.h"
 #include "tests/support/scene.h"
 #include "xseg/metrics.h"
@@ -67,7 +68,7 @@ static void await_frame(struct xseg_allocator *allocator)
 
     for (unsigned i = 0; i < 5000 && seen.sequence == sequence; i++) {
         pass_time();
-        assert_int_equal(xseg_tick(allocator, 0), XSEG_OK);
+        assert_int_equal(trim_due(allocator, 1), XSEG_OK);
         (void)read_frame();
     }
     assert_true(seen.sequence > sequence);
@@ -135,7 +136,7 @@ static void expect_as_statistics(struct xseg_allocator *allocator)
     assert_int_equal(device->total, stats.device_bytes);
     assert_int_equal(device->limit, stats.limit_bytes);
     assert_int_equal(device->page_cache, stats.idle_page_bytes);
-    assert_int_equal(device->stuck, stats.stuck_bytes);
+    assert_int_equal(device->stuck, stats.unreleased_bytes);
     assert_int_equal(device->paused, stats.paused_bytes);
     assert_int_equal(device->registered, stats.registered_bytes);
 }
@@ -354,7 +355,7 @@ static void hits_uses_and_scrapes_change_nothing_and_a_tick_does(void **state)
 static void a_call_that_moves_memory_publishes_it(void **state)
 {
     struct xseg_allocator *allocator = scene_open("publish:True");
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_pool *pool = scene_pool(allocator);
     xseg_stream stream = scene_stream();
@@ -372,12 +373,12 @@ static void a_call_that_moves_memory_publishes_it(void **state)
     assert_int_equal(read_frame()->devices[0].reserved, reserved + 40 * MIB);
     where.device = 0;
     limits.hard_bytes = reserved;
-    assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     /* Where memory has been short, a capture begins with a trim. */
     assert_int_equal(xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
     limits.hard_bytes = reserved + 20 * MIB;
-    assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
     assert_int_equal(read_frame()->devices[0].reserved, reserved + 20 * MIB);
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
@@ -490,7 +491,7 @@ static void a_forked_child_changes_nothing(void **state)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
-        _exit(xseg_tick(allocator, 0) == XSEG_ERR_FORKED ? 0 : 1);
+        _exit(trim_due(allocator, 1) == XSEG_ERR_FORKED ? 0 : 1);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
     (void)read_frame();
@@ -532,7 +533,7 @@ static void without_a_descriptor_the_allocator_works(void **state)
     assert_non_null(strstr(logged, "Too many open files"));
     assert_int_equal(find_files(&file), 0);
     assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, NULL, &ptr), XSEG_OK);
-    assert_int_equal(xseg_tick(allocator, 0), XSEG_OK);
+    assert_int_equal(trim_due(allocator, 1), XSEG_OK);
     assert_int_equal(xseg_free(allocator, ptr), XSEG_OK);
     /* The next configuration tries again. */
     assert_int_equal(xseg_config_set(allocator, "idle_ms:1000"), XSEG_OK);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Elastic ranges: what commits and decommits do, what they cost, and what is refused. */
 #include "xseg/range.h"
+#include "tests/support/due.h"
 #include "tests/support/exported.h"
 
 #include <string.h>
@@ -476,7 +477,7 @@ static void questions_know_ranges(void **state)
     assert_int_equal(seen.hole, (PAGES - 6) * PAGE);
     assert_int_equal(xseg_explain(allocator, NULL, see_reason, &seen, &explained), XSEG_OK);
     assert_ptr_equal(seen.waits_for, stream);
-    assert_int_equal(explained.live, 4 * PAGE);
+    assert_int_equal(explained.allocated, 4 * PAGE);
     assert_int_equal(explained.pending, 2 * PAGE);
     assert_int_equal(explained.reserved, 6 * PAGE);
     assert_int_equal(xseg_for_each_mapping(allocator, NULL, see_mapping, &mapped), XSEG_OK);
@@ -514,7 +515,7 @@ static void prepared_pages_wait_for_their_range(void **state)
     assert_int_equal(info(range).prepared_bytes, 5 * PAGE);
     for (unsigned i = 0; i < 5; i++) {
         xseg_sim_advance(UINT64_C(1000000000));
-        assert_int_equal(xseg_tick(allocator, 1000000), XSEG_OK);
+        assert_int_equal(trim_due(allocator, 1000000), XSEG_OK);
     }
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
@@ -535,8 +536,8 @@ static void a_quota_is_kept(void **state)
     struct xseg_allocator *allocator = scene_open_on(&settings, "hard_limit_mb:64");
     struct xseg_range *one = reserve(allocator, PAGES * PAGE),
                       *two = reserve(allocator, PAGES * PAGE);
-    assert_int_equal(xseg_range_quota(one, 20 * PAGE), XSEG_OK);
-    scene_expect_error(xseg_range_quota(two, 13 * PAGE), XSEG_ERR_LIMIT, "promised");
+    assert_int_equal(xseg_range_set_quota(one, 20 * PAGE), XSEG_OK);
+    scene_expect_error(xseg_range_set_quota(two, 13 * PAGE), XSEG_ERR_LIMIT, "promised");
     scene_expect_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), XSEG_ERR_LIMIT, "");
     commit(two, 0, 12, NULL);
     scene_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
@@ -544,7 +545,7 @@ static void a_quota_is_kept(void **state)
     assert_int_equal(info(one).quota_bytes, 20 * PAGE);
     decommit(one, 0, 10, NULL);
     scene_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
-    assert_int_equal(xseg_range_quota(one, 0), XSEG_OK);
+    assert_int_equal(xseg_range_set_quota(one, 0), XSEG_OK);
     block = scene_alloc(allocator, MIB, NULL);
     scene_free(allocator, block);
     decommit(one, 10, 10, NULL);

@@ -409,7 +409,7 @@ static void a_range_ends_beneath_a_quota(void **state)
     commit(other, 4, 4, NULL);
     const uint64_t id = observe_the_end(allocator, &ended, other, NULL);
     xseg_sim_finish_all();
-    scene_expect_error(xseg_range_quota(range, 16 * PAGE), XSEG_ERR_ARGUMENT, "released");
+    scene_expect_error(xseg_range_set_quota(range, 16 * PAGE), XSEG_ERR_ARGUMENT, "released");
     assert_null(ended);
     assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
     decommit(other, 4, 4, NULL);

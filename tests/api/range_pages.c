@@ -79,7 +79,7 @@ static void pages_made_ahead_at_a_limit(void **state)
     observer.context = &shortages;
     observer.on_low_memory = count_shortage;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
-    assert_int_equal(xseg_range_quota(range, 8 * PAGE), XSEG_OK);
+    assert_int_equal(xseg_range_set_quota(range, 8 * PAGE), XSEG_OK);
     commit(other, 0, 8, NULL);
     assert_int_equal(xseg_range_prepare(range, 8 * PAGE), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 16 * PAGE);
@@ -180,18 +180,18 @@ static void pools_that_have_none(void **state)
     assert_int_equal(xseg_pool_create(allocator, 1, &own, &strange), XSEG_OK);
     options.pool = pool;
     scene_expect_error(xseg_range_reserve(allocator, 0, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                       "not one of device 0");
+                       "use a pool of device 0");
     options.name = "cache";
     scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                       "a name beside a pool");
+                       "name is set together with pool");
     options.name = NULL;
     options.exportable = true;
     scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                       "exportable beside a pool");
+                       "exportable is set together with pool");
     options.exportable = false;
     options.rdma = true;
     scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                       "rdma beside a pool");
+                       "rdma is set together with pool");
     options.rdma = false;
     options.pool = strange;
     scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,

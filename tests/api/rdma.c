@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 #define NOT_SUPPORTED 801
@@ -108,7 +109,7 @@ static void idle_pages_serve_their_kind_only(void **state)
 
         scene_free(allocator, scene_alloc_in(allocator, from, 40 * MIB, NULL));
         assert_int_equal(xseg_pool_release(from), XSEG_OK);
-        assert_int_equal(xseg_tick(allocator, UINT64_MAX), XSEG_OK);
+        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
         assert_int_equal(scene_stats(allocator).idle_page_bytes, 40 * MIB);
         const uint64_t created = xseg_sim_calls("cuMemCreate");
         void *block = scene_alloc_in(allocator, to, 40 * MIB, NULL);
@@ -179,8 +180,8 @@ static void a_trial_uses_what_it_has_made(void **state)
         enum xseg_sim_rdma rdma;
         const char *reason;
     } cases[] = {
-        {XSEG_SIM_RDMA_REFUSED, "cuMemCreate"},
-        {XSEG_SIM_RDMA_DENIED, "cuMemSetAccess"},
+        {XSEG_SIM_RDMA_CREATE_FAILS, "cuMemCreate"},
+        {XSEG_SIM_RDMA_ACCESS_FAILS, "cuMemSetAccess"},
         {XSEG_SIM_RDMA_IGNORED, "as if they were not asked for"},
         {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
     };
@@ -236,7 +237,7 @@ static void memory_that_is_not_the_drivers_is_refused(void **state)
     options.memory.free = (void (*)(void *, void *, size_t, int, xseg_stream))(uintptr_t)16;
     options.rdma = true;
     scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "rdma with own functions");
+                       "rdma with memory functions");
     options.rdma = false;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
     scene_close(allocator);

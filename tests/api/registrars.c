@@ -47,7 +47,7 @@ static void each_takes_what_it_can(void **state)
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
-        settings.no_address_range = rows[i].no_address_range;
+        settings.without_address_range = rows[i].no_address_range;
         struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
         for (unsigned layout = 0; layout < LAYOUTS; layout++) {
             void *tensor = make(allocator, (enum layout)layout);
@@ -71,14 +71,14 @@ static void a_descriptor_serves_where_address_ranges_do_not(void **state)
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
     (void)state;
-    settings.no_address_range = true;
+    settings.without_address_range = true;
     struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
     for (unsigned layout = REACHABLE; layout < LAYOUTS; layout++) {
         void *tensor = make(allocator, (enum layout)layout);
         uint64_t offset = 0, id = 0;
         int fd = -1;
 
-        assert_int_equal(xseg_dmabuf(allocator, tensor, TENSOR, XSEG_DMABUF_PIN, &fd, &offset),
+        assert_int_equal(xseg_dmabuf_open(allocator, tensor, TENSOR, XSEG_DMABUF_PIN, &fd, &offset),
                          XSEG_OK);
         assert_int_equal(xseg_sim_register_descriptor(fd, offset, TENSOR, &id), XSEG_OK);
         assert_int_equal(xseg_sim_unregister(id), XSEG_OK);

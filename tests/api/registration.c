@@ -490,8 +490,8 @@ static void bad_input_is_refused_in_words(void **state)
 
     (void)state;
     expect_error(&seen, NULL, 10, XSEG_ERR_ARGUMENT, "NULL");
-    expect_error(&seen, block, 0, XSEG_ERR_ARGUMENT, "0 bytes");
-    expect_error(&seen, block, SIZE_MAX, XSEG_ERR_ARGUMENT, "beyond all addresses");
+    expect_error(&seen, block, 0, XSEG_ERR_ARGUMENT, "bytes is 0");
+    expect_error(&seen, block, SIZE_MAX, XSEG_ERR_ARGUMENT, "exceeds the address space");
     expect_error(&seen, block, 1000000 * GIB, XSEG_ERR_ARGUMENT, "do not end in one segment");
     expect_error(&seen, host, sizeof(host), XSEG_ERR_NOT_ALLOCATED, "not memory of this allocator");
     expect_error(&seen, block + GIB, 40 * MIB, XSEG_ERR_NOT_ALLOCATED, "no memory lies");
@@ -502,7 +502,7 @@ static void bad_input_is_refused_in_words(void **state)
                        "leave is NULL");
     registrar.struct_size = 3;
     scene_expect_error(xseg_register(allocator, block, 10, &registrar, &id), XSEG_ERR_ARGUMENT,
-                       "struct_size is 3");
+                       "struct_size is unknown, 3");
     id = add(&seen, block, 40 * MIB, false);
     scene_free(allocator, block);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "1 range is registered");

@@ -70,7 +70,7 @@ static void finished_events_are_looked_at_again(void **state)
     (void)state;
     assert_int_equal(xseg_record_stream(allocator, ptr, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, 5000), XSEG_OK);
-    assert_int_equal(xseg_sim_hold_memory(0, 40 * MIB), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 40 * MIB), XSEG_OK);
     scene_free(allocator, ptr);
     const struct traces before = look(allocator);
     again = scene_alloc(allocator, 100 * MIB, NULL);
@@ -81,7 +81,7 @@ static void finished_events_are_looked_at_again(void **state)
     assert_int_equal(xseg_sim_calls("cuMemCreate") - before.creates, 4);
     assert_int_equal(reserved(allocator), 100 * MIB);
     scene_free(allocator, again);
-    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(stream);
 }

@@ -125,7 +125,7 @@ static void figures_add_up(void **state)
     void *small = scene_alloc(allocator, 1000, NULL);
 
     (void)state;
-    xseg_sim_hold_memory(0, 60 * MIB);
+    xseg_sim_set_external_memory(0, 60 * MIB);
     scene_free(allocator, scene_alloc_in(allocator, pool, 70 * MIB, NULL));
     pending = scene_alloc(allocator, 30 * MIB, NULL);
     scene_work(allocator, other, pending);
@@ -218,7 +218,7 @@ static void the_first_words_name_what_refuses(void **state)
         {"hard_limit_mb:90", 0, 0, false, XSEG_ERR_LIMIT,
          "hard_limit_mb (device 0, 90.00 MiB) leaves no room for 100.00 MiB: "},
         {NULL, 0, 80, false, XSEG_ERR_LIMIT,
-         "the limit that xseg_limits() has set (device 0, 80.00 MiB) leaves no room for 100.00 "
+         "the limit that xseg_limits_set() has set (device 0, 80.00 MiB) leaves no room for 100.00 "
          "MiB: "},
         {"per_process_memory_fraction:0.25", 0, 0, false, XSEG_ERR_LIMIT,
          "per_process_memory_fraction (0.25 of device 0, 50.00 MiB) leaves no room for 100.00 "
@@ -236,7 +236,7 @@ static void the_first_words_name_what_refuses(void **state)
         /* Only the first case is short of device memory. */
         struct xseg_allocator *allocator = open_on(200, row[i].config);
         struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-        struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+        struct xseg_limits limits = XSEG_LIMITS_INIT;
         struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_pool *pool = NULL;
         void *ptr = NULL;
@@ -244,14 +244,14 @@ static void the_first_words_name_what_refuses(void **state)
         where.device = 0;
         limits.hard_bytes = row[i].limit_mib * MIB;
         if (row[i].limit_mib != 0)
-            assert_int_equal(xseg_limits(allocator, &where, &limits, NULL), XSEG_OK);
+            assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
         options.limit_bytes = row[i].pool_mib * MIB;
         if (row[i].own)
             options.memory = (struct xseg_pool_memory){give_nothing, take_back, NULL};
         if (row[i].pool_mib != 0 || row[i].own)
             assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
         if (i == 0)
-            xseg_sim_hold_memory(0, 150 * MIB);
+            xseg_sim_set_external_memory(0, 150 * MIB);
         const char *text =
             refusal(scene_try_alloc_in(allocator, pool, 100 * MIB, &ptr), row[i].status);
         expect_start(text, row[i].start);
@@ -409,7 +409,7 @@ static void a_limit_is_not_raised_past_the_device(void **state)
         play = (struct play){0};
         play.allocator = open_on(200, config[i]);
         keep(&play, scene_alloc(play.allocator, 100 * MIB, NULL));
-        xseg_sim_hold_memory(0, 90 * MIB);
+        xseg_sim_set_external_memory(0, 90 * MIB);
         const xseg_status again = ask(&play, NULL, 30 * MIB);
         assert_int_not_equal(again, XSEG_OK);
         expect_no_advice(refusal(again, again));
@@ -420,7 +420,7 @@ static void a_limit_is_not_raised_past_the_device(void **state)
 static void raising_what_xseg_limits_has_set_helps(void **state)
 {
     struct play play = {0};
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
@@ -428,10 +428,10 @@ static void raising_what_xseg_limits_has_set_helps(void **state)
     keep(&play, scene_alloc(play.allocator, 100 * MIB, NULL));
     where.device = 0;
     limits.hard_bytes = 120 * MIB;
-    assert_int_equal(xseg_limits(play.allocator, &where, &limits, NULL), XSEG_OK);
+    assert_int_equal(xseg_limits_set(play.allocator, &where, &limits), XSEG_OK);
     const char *text = refusal(ask(&play, NULL, 30 * MIB), XSEG_ERR_LIMIT);
-    limits.hard_bytes = (uint64_t)figure(text, "raise hard_bytes of xseg_limits() to ") * MIB;
-    assert_int_equal(xseg_limits(play.allocator, &where, &limits, NULL), XSEG_OK);
+    limits.hard_bytes = (uint64_t)figure(text, "raise hard_bytes of xseg_limits_set() to ") * MIB;
+    assert_int_equal(xseg_limits_set(play.allocator, &where, &limits), XSEG_OK);
     assert_int_equal(ask(&play, NULL, 30 * MIB), XSEG_OK);
     end_play(&play);
 }
@@ -445,7 +445,7 @@ static void raising_the_limit_of_a_pool_helps(void **state)
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct play play = {0};
         struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-        struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+        struct xseg_limits limits = XSEG_LIMITS_INIT;
         struct xseg_scope where = XSEG_SCOPE_ALL;
         char advised[64] = "";
 
@@ -460,7 +460,7 @@ static void raising_the_limit_of_a_pool_helps(void **state)
         if (i == 1)
             apply(text, "and hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
         where.pool = play.pool;
-        assert_int_equal(xseg_limits(play.allocator, &where, &limits, NULL), XSEG_OK);
+        assert_int_equal(xseg_limits_set(play.allocator, &where, &limits), XSEG_OK);
         if (i == 1) {
             assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
             assert_int_equal(xseg_config_set(play.allocator, advised), XSEG_OK);
@@ -648,14 +648,14 @@ static void expandable_segments_of_small_pages_help_where_it_says_so(void **stat
         const char *text = refusal(small_pieces(&classic, "expandable_segments:False", wanted[i]),
                                    XSEG_ERR_NO_MEMORY);
         const bool helps =
-            strstr(text, "; expandable_segments:True,page_mb:small would make one") != NULL;
+            strstr(text, "; expandable_segments:True,page_size:small would make one") != NULL;
 
         assert_int_equal(helps, i < 2);
         if (!helps)
             expect_no_advice(text);
         end_play(&classic);
         const xseg_status status =
-            small_pieces(&small, "expandable_segments:True,page_mb:small", wanted[i]);
+            small_pieces(&small, "expandable_segments:True,page_size:small", wanted[i]);
         if (helps)
             assert_int_equal(status, XSEG_OK);
         end_play(&small);
@@ -685,12 +685,12 @@ static void small_pages_help_where_it_says_so(void **state)
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play fixed = {0}, small = {0};
         const char *text =
-            refusal(shared_pages(&fixed, "page_mb:fixed", wanted[i]), XSEG_ERR_NO_MEMORY);
+            refusal(shared_pages(&fixed, "page_size:fixed", wanted[i]), XSEG_ERR_NO_MEMORY);
 
         expect_figures_agree(text, 40);
-        assert_int_equal(strstr(text, "page_mb:small") != NULL, i == 0);
+        assert_int_equal(strstr(text, "page_size:small") != NULL, i == 0);
         end_play(&fixed);
-        assert_int_equal(shared_pages(&small, "page_mb:small", wanted[i]),
+        assert_int_equal(shared_pages(&small, "page_size:small", wanted[i]),
                          i == 0 ? XSEG_OK : XSEG_ERR_NO_MEMORY);
         end_play(&small);
     }

@@ -97,7 +97,7 @@ static void what_it_costs_is_explained(void **state)
     char *const freed = scene_alloc_in(allocator, pool, 31 * MIB, NULL);
     scene_free(allocator, freed);
     assert_int_equal(xseg_explain(allocator, NULL, add_rest, &rest, &sums), XSEG_OK);
-    assert_int_equal(sums.single_page_rest, MIB - 100);
+    assert_int_equal(sums.single_page_padding, MIB - 100);
     assert_int_equal(rest, MIB - 100);
     assert_int_equal(xseg_for_each_mapping(allocator, NULL, add_single, &single), XSEG_OK);
     assert_int_equal(single, (6 + 32) * MIB);

@@ -7,6 +7,7 @@
 
 #if XSEG_HAVE_NVTX
 
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 #include <dlfcn.h>
@@ -154,16 +155,16 @@ static void memory_that_decays(void **state)
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    assert_int_equal(xseg_tick(allocator, 1000), XSEG_OK);
+    assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
     forget();
     xseg_sim_advance(UINT64_C(2000000000));
-    assert_int_equal(xseg_tick(allocator, 1000), XSEG_OK);
+    assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
     expect((unsigned[]){0, 0, 0, 1, 0, 0});
     xseg_sim_advance(UINT64_C(2000000000));
-    assert_int_equal(xseg_tick(allocator, 1000000), XSEG_OK);
+    assert_int_equal(trim_due(allocator, 1000000), XSEG_OK);
     forget();
     xseg_sim_advance(UINT64_C(2000000000));
-    assert_int_equal(xseg_tick(allocator, 1000), XSEG_OK);
+    assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
     expect((unsigned[]){0, 0, 0, 0, 0, 0});
     scene_close(allocator);
 }

@@ -209,8 +209,8 @@ static void pools_are_walls(void **state)
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     assert_int_equal(done.kept_pool, 20 * MIB);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "nobody holds");
-    scene_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "nobody holds");
+    scene_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
+    scene_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
     scene_empty_cache(allocator);
     assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
     scene_free(allocator, outside);
@@ -254,7 +254,7 @@ static void retired_pools_leave_nothing_reserved(void **state)
         scene_free(allocator, ptr);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
         scene_expect_error(scene_try_alloc_in(allocator, pool, 5 * MIB, &ptr), XSEG_ERR_ARGUMENT,
-                           "nobody holds");
+                           "pool has been released");
         /* Every other time nobody trims: the next growth finds out that addresses ran short. */
         if (round % 2 == 0)
             scene_empty_cache(allocator);

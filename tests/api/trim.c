@@ -46,7 +46,7 @@ static void one_by_one_where_the_driver_refuses(void **state)
     uint64_t unmaps;
 
     (void)state;
-    settings.one_by_one = true;
+    settings.single_mapping_calls = true;
     allocator = scene_open_on(&settings, "expandable_segments:True");
     scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
     assert_int_equal(reserved(allocator), 100 * MIB);
@@ -232,7 +232,7 @@ static void refused_pages_are_not_lost(void **state)
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_failed, 20 * MIB);
     assert_int_equal(reserved(allocator), 0);
-    assert_int_equal(scene_stats(allocator).stuck_bytes, 20 * MIB);
+    assert_int_equal(scene_stats(allocator).unreleased_bytes, 20 * MIB);
     assert_int_equal(scene_stats(allocator).physical_bytes, xseg_sim_used(0));
     done = trim(allocator, true);
     assert_int_equal(done.kept_failed, 0);
@@ -269,7 +269,7 @@ static void a_page_is_idle_since_its_last_block_went(void **state)
 static void a_wait_that_fails_keeps_one_stream_only(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const struct xseg_trim_options options = {sizeof(options), true, 0, 0};
+    const struct xseg_trim_options options = {.struct_size = sizeof(options), .wait = true};
     struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     const xseg_stream side = scene_stream();

@@ -28,7 +28,7 @@ static int descriptor(struct xseg_allocator *allocator, const void *address, siz
     uint64_t offset = 0;
     int fd = -1;
 
-    assert_int_equal(xseg_dmabuf(allocator, address, bytes, XSEG_DMABUF_PIN, &fd, &offset),
+    assert_int_equal(xseg_dmabuf_open(allocator, address, bytes, XSEG_DMABUF_PIN, &fd, &offset),
                      XSEG_OK);
     return fd;
 }

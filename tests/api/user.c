@@ -344,7 +344,7 @@ static void a_lent_block_has_its_word(void **state)
         scene_free(allocator, inside);
         assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
         assert_ptr_equal(take(allocator, NULL, sizes[i], &word), inside);
-        assert_ptr_equal(scene_block(allocator, inside).lender, pool);
+        assert_ptr_equal(scene_block(allocator, inside).fallback_pool, pool);
         assert_ptr_equal(user_of(allocator, inside), &word);
         scene_free(allocator, inside);
         expect_life(allocator, inside, &word);
@@ -459,8 +459,7 @@ static void an_older_caller_has_no_word(void **state)
     assert_null(user_of(allocator, ptr));
     scene_free(allocator, ptr);
     request.struct_size = offsetof(struct xseg_request, user) + 1;
-    scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
-                       "unknown size");
+    scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "is unknown");
     ptr = take(allocator, NULL, 1000, &word);
     info.struct_size = offsetof(struct xseg_block_info, user);
     info.user = &info;

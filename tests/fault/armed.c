@@ -42,7 +42,7 @@ static void play_once(stage_scenario play, const char *config, bool one_by_one)
     settings.fabric = true;
     settings.memory_bytes = GIB;
     settings.real_bytes = true;
-    settings.one_by_one = one_by_one;
+    settings.single_mapping_calls = one_by_one;
     (void)stage_run(play, &settings, config, none, none);
 }
 
@@ -53,7 +53,7 @@ static bool run(stage_scenario play, const char *config, bool one_by_one)
 
     play_once(play, config, one_by_one);
     assert_int_equal(scene_open_files(), files);
-    return xseg_sim_fault_struck(fault[1].nth != 0 ? 1 : 0) != 0;
+    return xseg_sim_fault_count(fault[1].nth != 0 ? 1 : 0) != 0;
 }
 
 static void singles(void **state)

@@ -161,7 +161,7 @@ static void everything_is_asked(struct stage *stage)
     followed_pool = NULL;
     hook.context = &number;
     hook.gather = gather;
-    hook.forget = forget;
+    hook.discard = forget;
     while (stage_again(stage, xseg_history_set_hook(stage->allocator, &hook)))
         ;
     while (stage_again(stage, xseg_history_label(stage->allocator, "outer", &before)))

@@ -37,7 +37,7 @@ static void expect_gone(struct stage *stage, uint64_t others)
     while (stage_again(stage, xseg_stats_get(stage->allocator, &where, &stats)))
         ;
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, others);
-    assert_int_equal(xseg_sim_used(0), others + stats.stuck_bytes);
+    assert_int_equal(xseg_sim_used(0), others + stats.unreleased_bytes);
 }
 
 static void resume(struct stage *stage, struct xseg_pool *pool, uint64_t others)

@@ -45,7 +45,7 @@ static struct xseg_range_info info_of(unsigned range)
 {
     struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
 
-    assert_int_equal(xseg_range_info(wanted.range[range], &info), XSEG_OK);
+    assert_int_equal(xseg_range_query(wanted.range[range], &info), XSEG_OK);
     return info;
 }
 
@@ -274,7 +274,7 @@ static void promise(struct stage *stage, unsigned range, unsigned count)
 
     do {
         before = look_before(stage);
-        status = xseg_range_quota(wanted.range[range], count * PAGE);
+        status = xseg_range_set_quota(wanted.range[range], count * PAGE);
     } while (again(stage, &before, status));
 }
 

@@ -14,6 +14,7 @@
 #include "tests/fault/stage.h"
 
 #include "src/core/device/allocator.h"
+#include "tests/support/due.h"
 #include "tests/support/exported.h"
 #include "xseg/range.h"
 
@@ -73,7 +74,7 @@ static bool trim(struct stage *stage)
 static void pass(struct stage *stage, uint64_t milliseconds)
 {
     xseg_sim_advance(milliseconds * 1000000);
-    (void)went_well(stage, xseg_tick(stage->allocator, UINT64_MAX));
+    (void)went_well(stage, trim_due(stage->allocator, UINT64_MAX));
 }
 
 /* --- The scenarios: what is there before, and what happens while calls are refused. --- */
@@ -226,7 +227,7 @@ static void two_ranges(struct stage *stage, struct xseg_pool **pool)
         assert_int_equal(
             xseg_range_reserve(stage->allocator, 0, 16 * RANGE_PAGE, &options, &ranges[i]),
             XSEG_OK);
-        assert_int_equal(xseg_range_info(ranges[i], &info), XSEG_OK);
+        assert_int_equal(xseg_range_query(ranges[i], &info), XSEG_OK);
         options.pool = info.pool;
         assert_int_equal(
             xseg_range_commit(ranges[i], 0, 4 * RANGE_PAGE, i == 0 ? NULL : stage->side), XSEG_OK);
@@ -376,7 +377,7 @@ static void recover(struct stage *stage, struct xseg_pool *pool)
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     expect_trimmed(stage);
     stats = scene_stats(stage->allocator);
-    assert_int_equal(stats.stuck_bytes, 0);
+    assert_int_equal(stats.unreleased_bytes, 0);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
     expect_accounted(stage);
 }
@@ -402,7 +403,7 @@ static void run(const struct scenario *scenario, struct refusal first, struct re
 
     settings.memory_bytes = 200 * MIB;
     settings.real_bytes = has_bytes;
-    settings.one_by_one = scenario->one_by_one;
+    settings.single_mapping_calls = scenario->one_by_one;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     stage.side = scene_stream();
     const size_t usual = xseg_sim_leaks(NULL, 0);

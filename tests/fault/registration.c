@@ -119,12 +119,12 @@ static void descriptors(struct stage *stage)
 
     armed_begin();
     while (stage_again(
-        stage, xseg_dmabuf(stage->allocator, block, 30 * MIB, XSEG_DMABUF_PIN, &fd, &offset)))
+        stage, xseg_dmabuf_open(stage->allocator, block, 30 * MIB, XSEG_DMABUF_PIN, &fd, &offset)))
         assert_int_equal(fd, -1);
     while (stage_again(stage, xseg_dmabuf_close(stage->allocator, fd)))
         ;
     fd = -1;
-    while (stage_again(stage, xseg_dmabuf(stage->allocator, block, 30 * MIB, 0, &fd, &offset)))
+    while (stage_again(stage, xseg_dmabuf_open(stage->allocator, block, 30 * MIB, 0, &fd, &offset)))
         assert_int_equal(fd, -1);
     assert_int_equal(close(fd), 0);
     stage_give(stage, block);

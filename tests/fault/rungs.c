@@ -180,7 +180,7 @@ static void addresses(struct stage *stage)
 {
     void *a = stage_take(stage, 5 * MIB, NULL), *b, *c;
 
-    xseg_sim_hold_addresses(2 * GIB - 100 * MIB);
+    xseg_sim_set_external_addresses(2 * GIB - 100 * MIB);
     b = stage_take(stage, 1000, NULL);
     c = stage_take(stage, 900, stage->side);
     stage_give(stage, a);
@@ -188,7 +188,7 @@ static void addresses(struct stage *stage)
     stage_trim(stage, true);
     stage_give(stage, c);
     stage_trim(stage, true);
-    xseg_sim_hold_addresses(0);
+    xseg_sim_set_external_addresses(0);
 }
 
 /* --- The sweep. --- */
@@ -225,7 +225,7 @@ static struct xseg_sim_settings device_of(unsigned i, bool one_by_one)
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
     settings.memory_bytes = rung[i].mib * MIB;
-    settings.one_by_one = one_by_one;
+    settings.single_mapping_calls = one_by_one;
     settings.address_bytes = rung[i].play == addresses ? 4 * GIB : 0;
     return settings;
 }

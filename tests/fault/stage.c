@@ -8,6 +8,7 @@
 #include "src/core/front/device_audit.h"
 #include "src/core/pending/poison.h"
 #include "tests/fault/host.h"
+#include "tests/support/due.h"
 
 /* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
 struct location {
@@ -28,7 +29,7 @@ void stage_no_log(void *context, enum xseg_log_level level, const char *line)
 /* Calls that may have failed: faults of the host end with the first one. */
 static uint64_t faults_struck(void)
 {
-    return xseg_sim_fault_struck(0) + xseg_sim_fault_struck(1) + (host_struck() != 0);
+    return xseg_sim_fault_count(0) + xseg_sim_fault_count(1) + (host_struck() != 0);
 }
 
 static void expect_mapped(const struct xseg_block_info *info)
@@ -253,7 +254,7 @@ void stage_configure(struct stage *stage, const char *config)
 void stage_pass(struct stage *stage, uint64_t milliseconds)
 {
     xseg_sim_advance(milliseconds * 1000000);
-    while (stage_again(stage, xseg_tick(stage->allocator, UINT64_MAX)))
+    while (stage_again(stage, trim_due(stage->allocator, UINT64_MAX)))
         ;
 }
 
@@ -333,7 +334,7 @@ bool stage_run(stage_scenario play, const struct xseg_sim_settings *settings, co
     play(&stage);
     expect_no_alarm(&stage);
     close_allocator(&stage);
-    const bool struck = xseg_sim_fault_struck(second.nth != 0 ? 1 : 0) != 0;
+    const bool struck = xseg_sim_fault_count(second.nth != 0 ? 1 : 0) != 0;
     set_fault(0, stage_nth_call(0, 1));
     set_fault(1, stage_nth_call(0, 1));
     host_recover();

@@ -161,7 +161,7 @@ static void sweep(const char *name, stage_scenario play, const char *config, uin
     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
 
     settings.memory_bytes = memory;
-    settings.one_by_one = one_by_one;
+    settings.single_mapping_calls = one_by_one;
     stage_sweep(name, play, &settings, config);
 }
 
@@ -290,7 +290,7 @@ static void long_pages(struct stage *stage)
 static void automatic_pages(void **state)
 {
     (void)state;
-    sweep("long pages", long_pages, "page_mb:auto", 1536 * MIB, false);
+    sweep("long pages", long_pages, "page_size:auto", 1536 * MIB, false);
 }
 
 static void debug_fill(void **state)

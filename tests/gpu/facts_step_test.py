@@ -83,11 +83,11 @@ class Facts(packed.Packed):
         self.assert_settings("XSEG_SIM_BATCH=0")
 
     def test_settings_of_other_machines(self):
-        self.ask(status=1, XSEG_SIM_PEERS="0", XSEG_SIM_RECYCLE="1", XSEG_SIM_ADDRESSES_MB="4096",
+        self.ask(status=1, XSEG_SIM_PEERS="0", XSEG_SIM_REUSE_HANDLES="1", XSEG_SIM_ADDRESSES_MB="4096",
                  XSEG_SIM_DEVICES="3", XSEG_SIM_MEMORY_MB="768", XSEG_SIM_RDMA="absent", XSEG_SIM_DMA_BUF="0",
                  XSEG_SIM_ADDRESS_RANGE="0")
         self.assertRegex(self.read("differs.md"), r"^- FACT-RES-7 .*`XSEG_SIM_ADDRESSES_MB=4096` makes the simulator")
-        self.assert_settings("XSEG_SIM_PEERS=0", "XSEG_SIM_RECYCLE=1", "XSEG_SIM_ADDRESSES_MB=4096",
+        self.assert_settings("XSEG_SIM_PEERS=0", "XSEG_SIM_REUSE_HANDLES=1", "XSEG_SIM_ADDRESSES_MB=4096",
                              "XSEG_SIM_DEVICES=3", "XSEG_SIM_MEMORY_MB=768", "XSEG_SIM_RDMA=absent",
                              "XSEG_SIM_DMA_BUF=0", "XSEG_SIM_ADDRESS_RANGE=0")
 

@@ -9,9 +9,9 @@ ROW = re.compile(r"^\| `([^`]+)` \| `([^`]+)` \|$", re.MULTILINE)
 
 
 def pattern(name):
-    """A regular expression for a name; a name with "()" is a function whose name is also that of a structure."""
+    """A regular expression for a name; a name with "()" is a function that has the name of a structure."""
     if name.endswith("()"):
-        return rf"(?<!struct ){re.escape(name[:-2])}\("
+        return rf"(?<!struct )(?<!class ){re.escape(name[:-2])}\("
     return rf"(?<![A-Za-z0-9_.]){re.escape(name)}(?![A-Za-z0-9_])"
 
 

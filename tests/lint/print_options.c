@@ -5,7 +5,7 @@
 #include "src/core/config/config_print.h"
 #include "src/core/config/config_table.h"
 
-static void print_row(const struct xseg_config *defaults, enum xseg_config_key key)
+static void print_row(const struct xseg_config *defaults, enum xseg_config_key_id key)
 {
     const struct xseg_config_row *row = &xseg_config_table[key];
     char buffer[512];
@@ -25,6 +25,6 @@ int main(void)
     xseg_config_init(&defaults);
     puts("| key | value | default | what it does | source |\n|---|---|---|---|---|");
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        print_row(&defaults, (enum xseg_config_key)key);
+        print_row(&defaults, (enum xseg_config_key_id)key);
     return 0;
 }

@@ -29,6 +29,7 @@
 #include "tests/model/machine.h"
 #include "tests/model/played.h"
 #include "tests/support/draw.h"
+#include "tests/support/due.h"
 #include "tests/support/recorded.h"
 
 #define PLAYERS     4u
@@ -219,7 +220,7 @@ static void step_trim(struct player *player)
 static void step_decay(struct player *player)
 {
     xseg_sim_advance(below(player, 60) * 1000000);
-    const xseg_status status = xseg_tick(player->world->allocator, below(player, 20000));
+    const xseg_status status = trim_due(player->world->allocator, 1 + below(player, 20000));
 
     expect(player, status == XSEG_OK, "tick", status);
 }
@@ -624,8 +625,8 @@ static void describe(const struct recorded *recorded, size_t at, const char *way
         print_error("%s %zu %s base %p bytes %" PRIu64 " requested %" PRIu64 " pool %" PRIu32
                     "%s device %d stream %p order %" PRIu32 " time %" PRIu64 " %s\n",
                     i == at ? "->" : "  ", i, recorded_word(e->action), e->base, e->bytes,
-                    e->requested, e->pool, e->is_lent ? " lent" : "", e->device, (void *)e->stream,
-                    e->order, e->time_ns, e->label == NULL ? "" : e->label);
+                    e->requested, e->pool, e->is_fallback ? " lent" : "", e->device,
+                    (void *)e->stream, e->order, e->time_ns, e->label == NULL ? "" : e->label);
     }
     fail_msg("%s: %s", way, why);
 }
@@ -669,7 +670,7 @@ static void expect_causes(const struct recorded *recorded)
     for (size_t i = 0; i < recorded->count; i++) {
         const struct xseg_history_entry *entry = &recorded->entry[i], *next = entry + 1;
 
-        if (entry->action < XSEG_HISTORY_STEAL || entry->action > XSEG_HISTORY_TRIM)
+        if (entry->action < XSEG_HISTORY_REMAP || entry->action > XSEG_HISTORY_TRIM)
             continue;
         while (next < recorded->entry + recorded->count &&
                (next->order == 0 || next->device != entry->device))
@@ -728,7 +729,7 @@ static void add_up(const struct recorded *recorded)
 {
     for (size_t i = 0; i < recorded->count; i++) {
         tally[recorded->entry[i].action]++;
-        tally_lent += recorded->entry[i].is_lent;
+        tally_lent += recorded->entry[i].is_fallback;
         tally_words += recorded->entry[i].user != NULL;
     }
 }
@@ -876,7 +877,7 @@ static void play_all(uint64_t first, const struct kind *kind)
     if (seeds < 12)
         return;
     /* Nobody shares the machine, so nobody asks or gives. */
-    for (unsigned i = 0; i < XSEG_HISTORY_ASK; i++)
+    for (unsigned i = 0; i < XSEG_HISTORY_BUDGET_REQUEST; i++)
         assert_true(tally[i] >
                     (i == XSEG_HISTORY_PAUSE || i == XSEG_HISTORY_RESUME ? 0 : seeds / 4));
     assert_true(tally_lent > 0 || !kind->is_short);

@@ -213,7 +213,7 @@ static struct played_block block_of(const struct xseg_history_entry *entry)
         .requested = entry->requested,
         .device = entry->device,
         .pool = entry->pool,
-        .is_lent = entry->is_lent,
+        .is_lent = entry->is_fallback,
         .is_pending = entry->action == XSEG_HISTORY_FREE_COMPLETED,
         .user = entry->user,
     };
@@ -261,15 +261,15 @@ bool played_on(struct played *played, const struct xseg_history_entry *entry)
     case XSEG_HISTORY_SEGMENT_UNMAP:
     case XSEG_HISTORY_PAUSE:
         return move(played, entry, false);
-    case XSEG_HISTORY_STEAL:
+    case XSEG_HISTORY_REMAP:
     case XSEG_HISTORY_DECAY:
     case XSEG_HISTORY_TRIM:
-    case XSEG_HISTORY_GIVE:
+    case XSEG_HISTORY_BUDGET_RELEASE:
         return has_memory(played, block.base, block.base + block.bytes) ||
                refuse(played, "memory is to go where none is", block.base, block.bytes);
     case XSEG_HISTORY_OOM:
     case XSEG_HISTORY_ANNOTATION:
-    case XSEG_HISTORY_ASK:
+    case XSEG_HISTORY_BUDGET_REQUEST:
         return block.base == 0 || refuse(played, "an event of no memory has some", block.base, 0);
     case XSEG_HISTORY_ACTIONS:
         break;
@@ -297,13 +297,13 @@ bool played_back(struct played *played, const struct xseg_history_entry *entry)
     case XSEG_HISTORY_SEGMENT_UNMAP:
     case XSEG_HISTORY_PAUSE:
         return move(played, entry, true);
-    case XSEG_HISTORY_STEAL:
+    case XSEG_HISTORY_REMAP:
     case XSEG_HISTORY_DECAY:
     case XSEG_HISTORY_TRIM:
     case XSEG_HISTORY_OOM:
     case XSEG_HISTORY_ANNOTATION:
-    case XSEG_HISTORY_ASK:
-    case XSEG_HISTORY_GIVE:
+    case XSEG_HISTORY_BUDGET_REQUEST:
+    case XSEG_HISTORY_BUDGET_RELEASE:
         return true;
     case XSEG_HISTORY_ACTIONS:
         break;
@@ -343,8 +343,9 @@ static bool read_block(void *context, const struct xseg_block_info *info)
             .bytes = info->bytes,
             .requested = info->requested,
             .device = info->device,
-            .pool = number_of(reading, info->lender != NULL ? info->lender : info->pool),
-            .is_lent = info->lender != NULL,
+            .pool =
+                number_of(reading, info->fallback_pool != NULL ? info->fallback_pool : info->pool),
+            .is_lent = info->fallback_pool != NULL,
             .is_pending = info->state == XSEG_BLOCK_PENDING_FREE,
             .user = info->user,
         };

@@ -7,6 +7,7 @@
  * hold, no two live blocks overlap, and the counts of live memory are the model's.
  */
 #include "tests/support/draw.h"
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 #include <stdio.h>
@@ -235,7 +236,7 @@ static void do_service(struct world *world)
         assert_int_equal(xseg_config_set(world->allocator, config[below(COUNT_OF(config))]),
                          XSEG_OK);
     if (below(2) == 0)
-        assert_int_equal(xseg_tick(world->allocator, below(1000)), XSEG_OK);
+        assert_int_equal(trim_due(world->allocator, 1 + below(1000)), XSEG_OK);
     for (int i = 0; i < DEVICES; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(world->allocator, i);
 

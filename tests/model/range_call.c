@@ -257,8 +257,8 @@ xseg_status call_make(struct call *call)
     case UNPIN:
         return xseg_unpin(world.allocator, address, PAGE);
     case DMABUF:
-        return xseg_dmabuf(world.allocator, address, PAGE, XSEG_DMABUF_PIN, &call->descriptor,
-                           &unused);
+        return xseg_dmabuf_open(world.allocator, address, PAGE, XSEG_DMABUF_PIN, &call->descriptor,
+                                &unused);
     case DMABUF_CLOSE:
         return xseg_dmabuf_close(world.allocator, call->descriptor);
     case EXPORT:
@@ -287,7 +287,7 @@ xseg_status call_make(struct call *call)
     case PREPARE:
         return xseg_range_prepare(range, call->bytes);
     case QUOTA:
-        return xseg_range_quota(range, call->bytes);
+        return xseg_range_set_quota(range, call->bytes);
     default:
         return XSEG_OK;
     }

@@ -57,7 +57,7 @@ static void arm(void)
 
 static void disarm(void)
 {
-    tally.faults += xseg_sim_fault_struck(0) != 0;
+    tally.faults += xseg_sim_fault_count(0) != 0;
     PROMISE(xseg_sim_fault_set(0, NULL) == XSEG_OK, "no fault");
 }
 
@@ -376,7 +376,7 @@ static void open_world(uint64_t seed, bool has_faults)
     world.has_faults = has_faults;
     settings.memory_bytes = seed % 3 == 0 ? GIB : (seed % 3 == 1 ? 96 : 56) * MIB;
     settings.real_bytes = true;
-    settings.one_by_one = seed % 8 == 5;
+    settings.single_mapping_calls = seed % 8 == 5;
     PROMISE(xseg_sim_reset(&settings) == XSEG_OK, "no machine");
     options.driver = scene_driver();
     options.log = be_quiet;
@@ -447,7 +447,7 @@ static void close_world(void)
     world.was_armed = false;
     release_all();
     for (unsigned range = 0; range < RANGES; range++)
-        PROMISE(world.is_released[range] || xseg_range_quota(world.range[range], 0) == XSEG_OK,
+        PROMISE(world.is_released[range] || xseg_range_set_quota(world.range[range], 0) == XSEG_OK,
                 "quota");
     /* A pool finds memory to resume when the other one has given up its own. */
     for (unsigned turn = 0; turn < 2 * RANGES; turn++) {

@@ -383,7 +383,7 @@ static struct xseg_range_info info_of(unsigned range)
 {
     struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
 
-    assert_int_equal(xseg_range_info(world.range[range], &info), XSEG_OK);
+    assert_int_equal(xseg_range_query(world.range[range], &info), XSEG_OK);
     return info;
 }
 
@@ -1148,7 +1148,7 @@ static void step_quota(void)
     const uint64_t most =
         kinds[range].limit != 0 ? kinds[range].limit : GRANULES * kinds[range].page_bytes;
     const uint64_t bytes = below(2) == 0 ? 0 : below(below(8) == 0 ? 60 : 16) * MIB;
-    const xseg_status status = xseg_range_quota(world.range[range], bytes);
+    const xseg_status status = xseg_range_set_quota(world.range[range], bytes);
 
     adopt();
     if (bytes > most) {
@@ -1438,7 +1438,7 @@ static void open_world(uint64_t seed, bool is_short, bool has_bytes)
     world.has_bytes = has_bytes;
     settings.devices = 2;
     settings.real_bytes = has_bytes;
-    settings.one_by_one = seed % 8 == 5;
+    settings.single_mapping_calls = seed % 8 == 5;
     settings.memory_bytes = has_limit ? GIB : world.limit;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     machine_open();
@@ -1494,7 +1494,7 @@ static void empty_all(void)
     while (world.blocks > 0)
         scene_free(world.allocator, world.block[--world.blocks]);
     for (unsigned i = 0; i < RANGES; i++)
-        assert_int_equal(xseg_range_quota(world.range[i], 0), XSEG_OK);
+        assert_int_equal(xseg_range_set_quota(world.range[i], 0), XSEG_OK);
     for (unsigned round = 0; round < RANGES; round++) {
         decommit_all();
         for (unsigned range = 0; range < RANGES; range++)

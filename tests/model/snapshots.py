@@ -14,7 +14,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import take_back  # noqa: E402  pylint: disable=wrong-import-position
 
-CAUSES = {"steal", "decay", "trim", "pause", "resume"}
+CAUSES = {"remap", "decay", "trim", "pause", "resume"}
 
 
 def play(program, folder, seed, seeds):

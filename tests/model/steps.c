@@ -84,8 +84,8 @@ static void enter_block(struct world *world, unsigned slot, void *ptr, size_t by
     struct ledger_segment segment = {.base = info.segment_base, .bytes = info.segment_bytes};
 
     block.entry = segment.entry = world->slot[slot].entry;
-    block.lent = info.lender != NULL;
-    block.pool = segment.pool = pool_number(world, block.lent ? info.lender : info.pool);
+    block.lent = info.fallback_pool != NULL;
+    block.pool = segment.pool = pool_number(world, block.lent ? info.fallback_pool : info.pool);
     block.is_small = info.is_small;
     if (block.pool != pool) {
         /* A pool may lend to the default one when memory is short. */

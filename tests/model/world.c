@@ -100,7 +100,7 @@ void world_open(struct world *world, const struct world_options *options)
     world->random = options->seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
     settings.devices = 2;
     settings.memory_bytes = options->is_short ? (160 + 20 * world_below(world, 6)) * MIB : 16 * GIB;
-    settings.one_by_one = world_below(world, 8) == 0;
+    settings.single_mapping_calls = world_below(world, 8) == 0;
     (void)snprintf(config, sizeof(config),
                    "expandable_segments:%s,graph_capture_record_stream_reuse:%s,history:%s",
                    options->expandable ? "True" : "False", options->reuse ? "True" : "False",
@@ -388,7 +388,7 @@ static void check_block(struct world *world, const struct ledger_block *block)
     assert_int_equal(info.device, 0);
     const struct xseg_pool *pool = world->ledger.pool[block->pool].pool;
     assert_ptr_equal(info.pool, block->lent ? NULL : pool);
-    assert_ptr_equal(info.lender, block->lent ? pool : NULL);
+    assert_ptr_equal(info.fallback_pool, block->lent ? pool : NULL);
     assert_int_equal(info.is_small, block->is_small);
     if (!entry->gone)
         assert_ptr_equal(info.stream, entry->handle);

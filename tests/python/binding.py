@@ -135,29 +135,29 @@ class Allocators(Case):
         self.assertIn("idle_ms:50", allocator.configuration)
         allocator.configure("idle_ms:70")
         self.assertIn("idle_ms:70", allocator.configuration)
-        found = {key.name: key for key in xseg.keys("idle_ms:50")}
-        self.assertEqual((found["idle_ms"].value, found["idle_ms"].is_named), ("50", True))
-        self.assertFalse(found["expandable_segments"].is_named)
+        found = {key.name: key for key in xseg.config_keys("idle_ms:50")}
+        self.assertEqual((found["idle_ms"].value, found["idle_ms"].is_set), ("50", True))
+        self.assertFalse(found["expandable_segments"].is_set)
 
     def test_a_ledger_is_looked_at(self):
         with tempfile.TemporaryDirectory() as folder:
             ledger = os.path.join(folder, "ledger")
             with self.assertRaises(xseg.FileError):
-                xseg.budget(ledger)
+                xseg.budget_members(ledger)
             with self.assertRaises(xseg.ArgumentError):
-                xseg.budget("")
-            self.assertRaisesRegex(ValueError, "NUL", xseg.budget, "a\0b")
+                xseg.budget_members("")
+            self.assertRaisesRegex(ValueError, "NUL", xseg.budget_members, "a\0b")
             for no_text in (5, b"rack7"):
-                self.assertRaises(TypeError, xseg.budget, no_text)
-            allocator = self.open(f"share_budget:{ledger},budget_share:0.5,budget_min_mb:7")
-            (found,) = xseg.budget(ledger)
-            self.assertEqual((found.pid, found.is_readable, found.uuid, found.taken), (os.getpid(), True, None, 0))
+                self.assertRaises(TypeError, xseg.budget_members, no_text)
+            allocator = self.open(f"budget_file:{ledger},budget_share:0.5,budget_min_mb:7")
+            (found,) = xseg.budget_members(ledger)
+            self.assertEqual((found.pid, found.is_readable, found.uuid, found.physical_bytes), (os.getpid(), True, None, 0))
             allocator.allocate(20 * MIB).free()
-            (found,) = xseg.budget(ledger)
+            (found,) = xseg.budget_members(ledger)
             self.assertRegex(found.uuid, r"^[0-9a-f]{8}-[0-9a-f-]{27}$")
-            self.assertEqual((found.slot, found.share, found.floor, found.wanted), (0, 500000, 7 * MIB, 0))
+            self.assertEqual((found.slot, found.share_millionths, found.min_bytes, found.demand_bytes), (0, 500000, 7 * MIB, 0))
             allocator.close()
-            self.assertEqual(xseg.budget(ledger), [])
+            self.assertEqual(xseg.budget_members(ledger), [])
 
     def test_devices_are_looked_at_without_asking_the_driver(self):
         with unittest.mock.patch.dict(os.environ, XSEG_SIM_DEVICES="3"):
@@ -174,7 +174,7 @@ class Allocators(Case):
         self.assertEqual([(one.device, one.is_open, one.is_lost) for one in devices],
                          [(0, False, False), (1, True, False), (2, False, False)])
         used, statistics = devices[1], allocator.statistics(1)
-        self.assertEqual((used.live_bytes, used.pending_bytes, used.limit_bytes), (100 * MIB, 0, 200 * MIB))
+        self.assertEqual((used.allocated_bytes, used.pending_bytes, used.limit_bytes), (100 * MIB, 0, 200 * MIB))
         self.assertEqual((used.total_bytes, used.physical_bytes, used.reserved_bytes),
                          (statistics.device_bytes, statistics.physical_bytes, statistics.reserved_bytes.all.current))
         self.assertEqual(used.idle_bytes, used.reserved_bytes - 100 * MIB)
@@ -209,8 +209,8 @@ class Allocators(Case):
         explained = allocator.explain()
         self.assertEqual(explained.reserved, allocator.statistics().reserved_bytes.all.current)
         self.assertEqual(sum(one.bytes for one in explained.reasons), explained.reserved)
-        self.assertEqual({one.kind for one in explained.reasons}, {xseg.ReasonKind.LIVE, xseg.ReasonKind.POLICY})
-        walked = [one for one in allocator.walk() if one.state == xseg.BlockState.ALLOCATED]
+        self.assertEqual({one.kind for one in explained.reasons}, {xseg.ReasonKind.ALLOCATED, xseg.ReasonKind.POLICY})
+        walked = [one for one in allocator.blocks() if one.state == xseg.BlockState.ALLOCATED]
         self.assertEqual([one.base for one in walked], sorted(block.pointer for block in blocks))
 
     def test_statistics_start_again(self):
@@ -250,7 +250,7 @@ class Allocators(Case):
         before = machine.simulator.xseg_sim_calls(b"cuMemCreate")
         with allocator.allocate(50 * MIB):
             self.assertEqual(machine.simulator.xseg_sim_calls(b"cuMemCreate"), before)
-        allocator.tick(1000)
+        allocator.trim_due(1000)
 
     def test_log_lines_go_where_they_are_wanted(self):
         lines = []
@@ -399,7 +399,7 @@ class Pools(Case):
             block = pool.allocate(20 * MIB)
             self.assertEqual(block.info().pool, pool.handle)
             self.assertEqual(pool.statistics().allocated_bytes.all.current, 20 * MIB)
-            self.assertEqual(allocator.explain(pool=pool).live, 20 * MIB)
+            self.assertEqual(allocator.explain(pool=pool).allocated, 20 * MIB)
             self.assertEqual(pool.limits().hard_bytes, 64 * MIB)
             with self.assertRaisesRegex(xseg.LimitError, "weights"):
                 pool.allocate(60 * MIB)
@@ -511,9 +511,9 @@ class Arguments(Case):
             ("device", 31, lambda x: one.range(2 * MIB, x)), ("page_bytes", 64, lambda x: one.range(2 * MIB, page_bytes=x)),
             ("limit_bytes", 64, lambda x: one.range(2 * MIB, limit_bytes=x)), ("address", 64, lambda x: one.register(x, 1, *registered)),
             ("size", 64, lambda x: one.register(block.pointer, x, *registered)), ("address", 64, lambda x: one.dmabuf(x, 1)),
-            ("size", 64, lambda x: one.dmabuf(block.pointer, x)), ("address", 64, one.block_at), ("device", 31, one.walk),
+            ("size", 64, lambda x: one.dmabuf(block.pointer, x)), ("address", 64, one.block_at), ("device", 31, one.blocks),
             ("target_bytes", 64, lambda x: one.trim(target_bytes=x)), ("idle_ms", 64, lambda x: one.trim(idle_ms=x)),
-            ("device", 31, lambda x: one.trim(device=x)), ("stream", 64, lambda x: one.trim(stream=x)), ("budget_us", 64, one.tick),
+            ("device", 31, lambda x: one.trim(device=x)), ("stream", 64, lambda x: one.trim(stream=x)), ("max_us", 64, one.trim_due),
             ("size", 64, one.prewarm), ("device", 31, lambda x: one.prewarm(1, device=x)),
             ("stream", 64, lambda x: one.prewarm(1, stream=x)), ("device", 31, one.statistics), ("device", 31, one.reset_statistics),
             ("device", 31, one.limits), ("device", 31, one.set_limits), ("hard_bytes", 64, lambda x: one.set_limits(hard_bytes=x)),
@@ -525,15 +525,15 @@ class Arguments(Case):
             ("offset", 64, lambda x: area.commit(x, 2 * MIB)), ("size", 64, lambda x: area.commit(0, x)),
             ("stream", 64, lambda x: area.commit(0, 2 * MIB, x)), ("offset", 64, lambda x: area.decommit(x, 2 * MIB)),
             ("size", 64, lambda x: area.decommit(0, x)), ("stream", 64, lambda x: area.decommit(0, 2 * MIB, x)), ("size", 64, area.prepare),
-            ("size", 64, area.quota), ("offset", 64, lambda x: area.hold(x, 2 * MIB)), ("size", 64, lambda x: area.hold(0, x)),
-            ("offset", 64, lambda x: area.let_go(x, 2 * MIB)), ("size", 64, lambda x: area.let_go(0, x)),
-            ("stream", 64, lambda x: area.let_go(0, 2 * MIB, x)), ("offset", 64, lambda x: area.share(x, 2 * MIB, area)),
-            ("size", 64, lambda x: area.share(0, x, area)), ("source_offset", 64, lambda x: area.share(0, 2 * MIB, area, x)),
+            ("size", 64, area.set_quota), ("offset", 64, lambda x: area.hold(x, 2 * MIB)), ("size", 64, lambda x: area.hold(0, x)),
+            ("offset", 64, lambda x: area.unhold(x, 2 * MIB)), ("size", 64, lambda x: area.unhold(0, x)),
+            ("stream", 64, lambda x: area.unhold(0, 2 * MIB, x)), ("offset", 64, lambda x: area.alias(x, 2 * MIB, area)),
+            ("size", 64, lambda x: area.alias(0, x, area)), ("source_offset", 64, lambda x: area.alias(0, 2 * MIB, area, x)),
             ("offset", 64, area.view), ("size", 64, lambda x: area.view(0, x)),
         )
 
     def test_integers_that_do_not_fit_are_rejected(self):
-        before, limits = self.allocator.walk(), self.allocator.limits()
+        before, limits = self.allocator.blocks(), self.allocator.limits()
         calls = machine.simulator.xseg_sim_calls(None)
         for place, (name, bits, call) in enumerate(self.calls()):
             for value in (1 << bits, (1 << bits) + 512, -(1 << bits) - 1, 1 << 20000, Index(1 << bits), *([] if bits == 31 else [-1, Index(-1)])):
@@ -543,7 +543,7 @@ class Arguments(Case):
                 with self.subTest(place=place, name=name, value=value):
                     self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is not an integer, |is no {name}", call, value)
                     self.assertRaises(TypeError, call, value)
-        self.assertEqual((self.allocator.walk(), self.allocator.limits()), (before, limits))
+        self.assertEqual((self.allocator.blocks(), self.allocator.limits()), (before, limits))
         self.assertEqual(machine.simulator.xseg_sim_calls(None), calls)
 
     def test_integers_of_other_libraries_are_integers(self):
@@ -569,7 +569,7 @@ class Arguments(Case):
             self.assertEqual((block.size, block.device), (1000, 0))
         self.allocator.pool(Once(0)).release()
         self.range.commit(Once(0), Once(2 * MIB))
-        self.range.share(Once(2 * MIB), Once(2 * MIB), self.range, Once(0))
+        self.range.alias(Once(2 * MIB), Once(2 * MIB), self.range, Once(0))
         self.range.decommit(Once(0), Once(4 * MIB))
         size, device = ctypes.c_size_t(2 * MIB), ctypes.c_int(0)
         for call in (lambda: self.allocator.allocate(size), lambda: self.allocator.allocate(1, device=device), lambda: self.allocator.pool(device),
@@ -588,7 +588,7 @@ class Arguments(Case):
             for call in (lambda: self.allocator.snapshot(path), lambda: self.allocator.write_metrics(path),
                          lambda: self.pool.pause("file", path), lambda: self.allocator.pool(name="a\0b"),
                          lambda: self.allocator.range(2 * MIB, name="a\0b"), lambda: self.allocator.configure("idle_ms:7\0"),
-                         lambda: self.allocator.label("a\0b").__enter__(), lambda: xseg.keys("a\0b"), lambda: xseg.open("idle_ms:7\0"),
+                         lambda: self.allocator.label("a\0b").__enter__(), lambda: xseg.config_keys("a\0b"), lambda: xseg.open("idle_ms:7\0"),
                          lambda: xseg.open(driver="a\0b")):
                 self.assertRaisesRegex(xseg.ArgumentError, "contains a NUL", call)
             self.assertEqual(os.listdir(folder), [])
@@ -600,7 +600,7 @@ class Arguments(Case):
 
     def test_a_handle_of_another_kind_is_rejected(self):
         for call in (lambda: self.allocator.trim(pool=self.range), lambda: self.allocator.statistics(pool=self.block),
-                     lambda: self.allocator.range(2 * MIB, pool=self.pool.handle), lambda: self.range.share(0, 2 * MIB, self.pool)):
+                     lambda: self.allocator.range(2 * MIB, pool=self.pool.handle), lambda: self.range.alias(0, 2 * MIB, self.pool)):
             self.assertRaises(TypeError, call)
             self.assertRaises(xseg.ArgumentError, call)
 
@@ -620,7 +620,7 @@ class Copies(Case):
 class Callbacks(Case):
     def test_what_interrupts_a_visit_is_raised(self):
         allocator = self.open()
-        for call in (allocator.walk, allocator.explain, xseg.keys):
+        for call in (allocator.blocks, allocator.explain, xseg.config_keys):
             with allocator.allocate(MIB), unittest.mock.patch("xseg._records.record", side_effect=KeyboardInterrupt):
                 self.assertRaises(KeyboardInterrupt, call)
 
@@ -706,10 +706,10 @@ class Libraries(unittest.TestCase):
 
     def test_a_library_that_lacks_a_function_says_so_when_it_is_called(self):
         out, _ = cases.said("import xseg._library as library\n"
-                            "try: library.call('xseg_tick', None, 0)\n"
+                            "try: library.call('xseg_trim', None, None, None, None)\n"
                             "except Exception as refusal: print(repr(refusal))", XSEG_LIBRARY=os.environ["XSEG_DRIVER"])
         self.assertIn("UnsupportedError(", out)
-        self.assertIn("has no xseg_tick()", out)
+        self.assertIn("has no xseg_trim()", out)
 
     def test_headers_and_simulator_are_found(self):
         out, _ = cases.said("import xseg._library as library; print(library.include(), library.simulator())")

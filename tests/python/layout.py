@@ -79,8 +79,8 @@ class Layout(unittest.TestCase):
     def test_records_have_every_member_of_their_structure(self):
         for record, kind, others in (
                 (_records.Stat, _structs.xseg_stat, set()), (_records.TrimResult, _structs.xseg_trim_result, set()),
-                (_records.Limits, _structs.xseg_limit_values, {"has_fraction", "has_rejection_fraction"}),
-                (_records.Key, _structs.xseg_key, set()),
+                (_records.Limits, _structs.xseg_limits, {"has_fraction", "has_rejection_fraction"}),
+                (_records.ConfigKey, _structs.xseg_config_key, set()),
                 (_records.Statistics, _structs.xseg_statistics, set()), (_records.Reason, _structs.xseg_reason, set()),
                 (_records.ExplainResult, _structs.xseg_explain_result, {"reasons"}),
                 (_records.BlockInfo, _structs.xseg_block_info, set()),

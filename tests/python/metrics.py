@@ -28,7 +28,7 @@ except ImportError:
 # What the document has: name and type of each metric, without the _total of a counter.
 ALL = {name.removesuffix("_total"): kind for name, kind in re.findall(
     r"^\| `(xseg_\w+)` \| (gauge|counter) \|", (cases.ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.MULTILINE)}
-BUDGET = {name: kind for name, kind in ALL.items() if name.startswith("xseg_budget_")}  # only with share_budget
+BUDGET = {name: kind for name, kind in ALL.items() if name.startswith("xseg_budget_")}  # only with budget_file
 TYPES = {name: kind for name, kind in ALL.items() if name not in BUDGET}
 NAMES = ("kv cache", 'a "b" \\c\\', "one\nline", "} 7\n# EOF\n", "x" * 63, "caf\u00e9", "a,b={}", "")
 
@@ -84,7 +84,7 @@ class Pages(unittest.TestCase):
                 self.assertTrue(math.isfinite(sample.value) and sample.value >= 0, sample)
 
     def test_names_come_out_as_they_were(self):
-        live = values(families(self.allocator.metrics())["xseg_live_bytes"])
+        live = values(families(self.allocator.metrics())["xseg_allocated_bytes"])
         for at, name in enumerate(NAMES):
             labels = (("device", "0"), ("name", unescaped(name)), ("pool", str(at + 1)))
             self.assertEqual(live.get(labels), (at + 1) * MIB, f"{name!r} of {sorted(live)}")
@@ -92,12 +92,12 @@ class Pages(unittest.TestCase):
     def test_the_figures_are_those_of_the_other_reports(self):
         found = families(self.allocator.metrics())
         stats = self.allocator.statistics()
-        self.assertEqual(sum(values(found["xseg_live_bytes"]).values()), stats.allocated_bytes.all.current)
+        self.assertEqual(sum(values(found["xseg_allocated_bytes"]).values()), stats.allocated_bytes.all.current)
         self.assertEqual(sum(values(found["xseg_reserved_bytes"]).values()), stats.reserved_bytes.all.current)
         self.assertEqual(sum(values(found["xseg_out_of_memory"]).values()), stats.num_ooms)
         self.assertEqual(stats.num_ooms, 1)
-        stranded, = values(found["xseg_stranded_bytes"]).values()
-        in_use = [one for one in self.allocator.explain().reasons if one.kind.name == "LIVE" and not one.pool]
+        stranded, = values(found["xseg_fragmented_bytes"]).values()
+        in_use = [one for one in self.allocator.explain().reasons if one.kind.name == "ALLOCATED" and not one.pool]
         self.assertEqual(stranded, sum(one.cached_bytes for one in in_use))
         self.assertGreater(stranded, 0)
 
@@ -111,24 +111,24 @@ class Pages(unittest.TestCase):
         self.assertEqual(listed, told)
 
     def test_a_budget_adds_its_own(self):
-        with tempfile.TemporaryDirectory() as folder, xseg.open(f"share_budget:{folder}/ledger") as allocator:
+        with tempfile.TemporaryDirectory() as folder, xseg.open(f"budget_file:{folder}/ledger") as allocator:
             allocator.allocate(3 * MIB).free()
             end = time.monotonic() + 20
-            while "xseg_budget_others" not in allocator.metrics() and time.monotonic() < end:
+            while "xseg_budget_other_members" not in allocator.metrics() and time.monotonic() < end:
                 time.sleep(0.01)
             found = families(allocator.metrics())
             self.assertEqual({name: family.type for name, family in found.items() if name not in TYPES}, BUDGET)
             for name in BUDGET:
                 self.assertEqual([list(sample.labels) for sample in found[name].samples], [["device"]], name)
-            self.assertEqual(list(values(found["xseg_budget_others"]).values()), [0])
+            self.assertEqual(list(values(found["xseg_budget_other_members"]).values()), [0])
 
     def test_a_page_may_be_larger_than_the_first_guess(self):
         pools = [self.allocator.pool(name="y" * 63) for _ in range(200)]
         blocks = [pool.allocate(512) for pool in pools]
         found = families(self.allocator.metrics())
-        self.assertEqual(sum(values(found["xseg_live_bytes"]).values()),
+        self.assertEqual(sum(values(found["xseg_allocated_bytes"]).values()),
                          self.allocator.statistics().allocated_bytes.all.current)
-        self.assertLess(len(found["xseg_live_bytes"].samples), 135)
+        self.assertLess(len(found["xseg_allocated_bytes"].samples), 135)
         for block in blocks:
             block.free()
 

@@ -80,7 +80,7 @@ class Ranges(Case):
     def test_info_tells_what_it_is_and_has(self):
         with self.allocator.range(8 * PAGE, limit_bytes=4 * PAGE) as one:
             one.prepare(PAGE + 1)
-            one.quota(3 * PAGE)
+            one.set_quota(3 * PAGE)
             own = one.pool.handle
             self.assertEqual(one.info(), xseg.RangeInfo(
                 base=one.address, bytes=8 * PAGE, page_bytes=PAGE, device=0, pool=own, limit_bytes=4 * PAGE, quota_bytes=3 * PAGE,
@@ -91,7 +91,7 @@ class Ranges(Case):
             found = one.info()
             self.assertEqual((found.committed_bytes, found.mapped_bytes, found.physical_bytes, found.prepared_bytes),
                              (2 * PAGE, 2 * PAGE, 2 * PAGE, 0))
-            one.quota(0)
+            one.set_quota(0)
             one.decommit(0, 2 * PAGE)
         self.assertIsNone(self.range.info().limit_bytes)
 
@@ -117,18 +117,18 @@ class Ranges(Case):
         self.assertEqual(one.info().pending_unmap_bytes, PAGE)
         with self.assertRaisesRegex(xseg.BusyError, "held"):
             one.release()
-        one.let_go(0, PAGE)
+        one.unhold(0, PAGE)
         self.assertEqual(one.info().mapped_bytes, 0)
         with self.assertRaisesRegex(xseg.ArgumentError, "is not held"):
-            one.let_go(0, PAGE)
+            one.unhold(0, PAGE)
 
     def test_a_page_can_be_at_several_places(self):
         one = self.range
         one.commit(0, 2 * PAGE)
         self.fill(PAGE, b"a prefix")
-        one.share(10 * PAGE, PAGE, one, PAGE)
+        one.alias(10 * PAGE, PAGE, one, PAGE)
         with self.allocator.range(4 * PAGE, pool=one.pool) as other:
-            other.share(0, PAGE, one)
+            other.alias(0, PAGE, one)
             self.assertEqual(other.info().committed_bytes, PAGE)
             other.decommit(0, PAGE)
         self.assertEqual((self.read(10 * PAGE, 8), machine.simulator.xseg_sim_used(0)), (b"a prefix", 2 * PAGE))
@@ -147,7 +147,7 @@ class Ranges(Case):
                 with self.assertRaises(xseg.PausedError):
                     one.commit(4 * MIB, 4 * MIB)
             one.decommit(0, 4 * MIB)
-            with self.assertRaisesRegex(xseg.ArgumentError, "a name beside a pool"):
+            with self.assertRaisesRegex(xseg.ArgumentError, "name is set together with pool"):
                 self.allocator.range(PAGE, pool=pool, name="another")
         with self.assertRaisesRegex(xseg.ArgumentError, "the pool was released"):
             self.allocator.range(PAGE, pool=pool)
@@ -170,8 +170,8 @@ class Ranges(Case):
                 (xseg.ArgumentError, f"multiples of the page size of the range, {PAGE}", lambda: one.commit(1, PAGE)),
                 (xseg.ArgumentError, f"the range has {64 * PAGE}", lambda: one.commit(PAGE, 64 * PAGE)),
                 (xseg.ArgumentError, f"offset is out of range, -{PAGE}", lambda: one.commit(-PAGE, PAGE)),
-                (xseg.ArgumentError, "is committed", lambda: one.share(0, PAGE, one, 0)),
-                (xseg.ArgumentError, "a quota of", lambda: one.quota(65 * PAGE)),
+                (xseg.ArgumentError, "is committed", lambda: one.alias(0, PAGE, one, 0)),
+                (xseg.ArgumentError, "a quota of", lambda: one.set_quota(65 * PAGE)),
                 (xseg.ArgumentError, "to be prepared", lambda: one.prepare(65 * PAGE)),
                 (xseg.ArgumentError, "a multiple of its page size", lambda: self.allocator.range(1)),
                 (xseg.NoAddressesError, "of virtual addresses", lambda: self.allocator.range(1 << 60)),
@@ -181,7 +181,7 @@ class Ranges(Case):
             with self.subTest(words), self.assertRaisesRegex(kind, words):
                 call()
         self.allocator.set_limits(hard_bytes=2 * PAGE)
-        with self.assertRaisesRegex(xseg.LimitError, r"xseg_limits\(\)") as refusal:
+        with self.assertRaisesRegex(xseg.LimitError, r"xseg_limits_set\(\)") as refusal:
             one.commit(PAGE, 2 * PAGE, own)
         self.assertIsInstance(refusal.exception, MemoryError)
         self.assertEqual(one.info().committed_bytes, PAGE)
@@ -195,7 +195,7 @@ class Ranges(Case):
         other.close()
         for gone in (one, closed):
             for call, arguments in ((gone.commit, (0, PAGE)), (gone.info, ()), (gone.view, ()), (gone.hold, (0, PAGE)),
-                                    (gone.quota, (0,)), (self.range.share, (0, PAGE, gone))):
+                                    (gone.set_quota, (0,)), (self.range.alias, (0, PAGE, gone))):
                 with self.assertRaisesRegex(xseg.ArgumentError, "the range was released, or its allocator closed"):
                     call(*arguments)
         with self.assertRaisesRegex(xseg.ArgumentError, "the range was released"):
@@ -208,7 +208,7 @@ class Endings(Case):
         one, (own, other) = self.allocator.range(64 * PAGE), self.streams
         one.commit(0, 2 * PAGE, own)
         one.commit(5 * PAGE, PAGE, other)
-        one.share(63 * PAGE, PAGE, one, 0)
+        one.alias(63 * PAGE, PAGE, one, 0)
         with self.assertRaises(xseg.BusyError):
             self.allocator.close()
         waits = machine.simulator.xseg_sim_calls(b"cuStreamWaitEvent")

@@ -97,7 +97,7 @@ class Contents(Case):
         return blocks, pool, stream
 
     def expect_state(self, allocator, snapshot):
-        walked = [(one.base, one.bytes, STATES[one.state]) for one in allocator.walk() if one.state in STATES]
+        walked = [(one.base, one.bytes, STATES[one.state]) for one in allocator.blocks() if one.state in STATES]
         blocks = [(block["address"], block["size"], block["state"])
                   for segment in snapshot["segments"] for block in segment["blocks"]]
         self.assertEqual(sorted(blocks), sorted(walked))
@@ -192,14 +192,14 @@ class Contents(Case):
         block = pool.allocate(20 * MIB)
         pool.pause(keep="nothing")
         away = self.write(allocator)
-        self.assertEqual([segment["total_size"] for segment in away["xseg"]["away"]], [20 * MIB])
+        self.assertEqual([segment["total_size"] for segment in away["xseg"]["paused"]], [20 * MIB])
         self.assertEqual(away["segments"], [])
         pool.resume()
         snapshot = self.write(allocator)
         trace, causes = snapshot["device_traces"][0], snapshot["xseg"]["devices"][0]["causes"]
         self.assertEqual([(cause, trace[entry]["action"]) for entry, cause in causes],
                          [("trim", "segment_unmap"), ("pause", "segment_unmap"), ("resume", "segment_map")])
-        self.assertEqual(snapshot["xseg"]["away"], [])
+        self.assertEqual(snapshot["xseg"]["paused"], [])
         block.free()
 
     def refuse(self, allocator, most_bytes=None):
@@ -325,7 +325,7 @@ class Replayed(Case):
                     short, causes = self.expect_short(f"{config},hard_limit_mb:700", seed, streams, trims)
                     refusals, seen = refusals + short, seen | causes
             self.assertGreater(refusals, 0)
-            self.assertIn("steal" if "True" in config else "trim", seen)
+            self.assertIn("remap" if "True" in config else "trim", seen)
 
     def test_expandable(self):
         self.expect_peaks("expandable_segments:True")

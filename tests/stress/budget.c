@@ -284,7 +284,7 @@ static uint64_t configure(unsigned seat)
     const unsigned named = percent[below(COUNT_OF(percent))];
 
     (void)snprintf(board->seat[seat].text, sizeof(board->seat[seat].text),
-                   "share_budget:%s,budget_return_ms:2000,budget_min_mb:0,budget_share:%.2f",
+                   "budget_file:%s,budget_wait_ms:2000,budget_min_mb:0,budget_share:%.2f",
                    board->ledger, named / 100.0);
     return (uint64_t)named * (XSEG_LEDGER_WHOLE_SHARE / 100);
 }

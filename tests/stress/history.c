@@ -240,7 +240,7 @@ static void *switch_all(void *self)
 
     hook.context = worker->stage;
     hook.gather = gather;
-    hook.forget = forget;
+    hook.discard = forget;
     while (!atomic_load(&worker->stage->over)) {
         const uint64_t what = draw_next(&worker->random);
 

@@ -99,7 +99,7 @@ static void *read_pages(void *self)
 
         count_failure(stage, xseg_metrics(stage->allocator, text, ROOM, &needed) != XSEG_OK);
         count_failure(stage, needed > ROOM || strlen(text) + 1 != needed);
-        const unsigned lines = look_at(text, "\nxseg_live_bytes{", &steady);
+        const unsigned lines = look_at(text, "\nxseg_allocated_bytes{", &steady);
         count_failure(stage, lines < 2 || lines > 150 || steady != 1);
         if (i % 8 == 0)
             count_failure(stage, xseg_metrics_write(stage->allocator, "/dev/null") != XSEG_OK);

@@ -234,7 +234,7 @@ static void query(struct worker *worker)
     struct shared *shared = worker->shared;
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
 
     require(pthread_mutex_lock(&shared->mutex) == 0);
     const struct entry *entry = shared->recent[below(worker, RECENT)];
@@ -242,7 +242,7 @@ static void query(struct worker *worker)
         where.pool = entry->pool;
         require(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
         require(stats.allocation[0].current < 1000000);
-        require(xseg_limits(shared->allocator, &where, NULL, &limits) == XSEG_OK);
+        require(xseg_limits_get(shared->allocator, &where, &limits) == XSEG_OK);
         atomic_fetch_add(&shared->read, 1);
         if (below(worker, 8) == 0)
             require(xseg_trim(shared->allocator, &where, NULL, NULL) == XSEG_OK);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "tests/support/draw.h"
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 #include "xseg/range.h"
 
@@ -81,7 +82,7 @@ static uint64_t *word_of(struct xseg_range *range, unsigned at)
 {
     struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
 
-    expect(xseg_range_info(range, &info) == XSEG_OK);
+    expect(xseg_range_query(range, &info) == XSEG_OK);
     return (uint64_t *)(void *)((char *)info.base + at * PAGE);
 }
 
@@ -101,7 +102,7 @@ static uint64_t retaken(struct xseg_range *range)
 {
     struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
 
-    expect(xseg_range_info(range, &info) == XSEG_OK);
+    expect(xseg_range_query(range, &info) == XSEG_OK);
     return info.recommits;
 }
 
@@ -206,7 +207,7 @@ static void sleep_a_while(struct worker *worker)
 
     if (worker->number % 2 == 0)
         return;
-    expect(xseg_range_info(shared->range[worker->number], &info) == XSEG_OK);
+    expect(xseg_range_query(shared->range[worker->number], &info) == XSEG_OK);
     for (unsigned at = 0; at < GRANULES; at++)
         if (worker->holds[at] != 0)
             hold_or_let_go(worker, at);
@@ -292,7 +293,7 @@ static void *trim(void *self)
         where.device = 0;
         expect(xseg_trim(shared->allocator, NULL, &how, NULL) == XSEG_OK);
         xseg_sim_advance(below(worker, 2) * 50000);
-        expect(xseg_tick(shared->allocator, 1000) == XSEG_OK);
+        expect(trim_due(shared->allocator, 1000) == XSEG_OK);
         expect(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
         expect(stats.reserved_bytes[0].current <= stats.device_bytes);
         (void)sched_yield();
@@ -312,8 +313,8 @@ static void *prepare(void *self)
         if (below(worker, 2) == 0)
             (void)is_done(shared, xseg_range_prepare(range, below(worker, 4) * PAGE));
         else
-            (void)is_done(shared, xseg_range_quota(range, below(worker, 4) * PAGE));
-        expect(xseg_range_info(range, &info) == XSEG_OK);
+            (void)is_done(shared, xseg_range_set_quota(range, below(worker, 4) * PAGE));
+        expect(xseg_range_query(range, &info) == XSEG_OK);
         expect(info.committed_bytes <= info.bytes && info.physical_bytes <= info.bytes);
         (void)sched_yield();
     }
@@ -332,7 +333,7 @@ static void reserve_all(struct shared *shared, struct xseg_pool *pool)
     assert_int_equal(
         xseg_range_reserve(shared->allocator, 0, COMMON * PAGE, &options, &shared->common),
         XSEG_OK);
-    assert_int_equal(xseg_range_info(shared->common, &info), XSEG_OK);
+    assert_int_equal(xseg_range_query(shared->common, &info), XSEG_OK);
     shared->origin = (uintptr_t)info.base;
     for (unsigned i = 0; i < WORKERS; i++) {
         options.pool = i % 2 == 0 ? pool : NULL;

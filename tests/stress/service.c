@@ -19,6 +19,7 @@
 #include "src/core/front/device_audit.h"
 #include "tests/support/check.h"
 #include "tests/support/draw.h"
+#include "tests/support/due.h"
 #include "tests/support/scene.h"
 
 #define THREADS   3u
@@ -183,7 +184,7 @@ static void pass_time(struct worker *worker)
 
 static void tick(struct worker *worker)
 {
-    CHECK(xseg_tick(worker->service->allocator, below(worker, 2000)) == XSEG_OK);
+    CHECK(trim_due(worker->service->allocator, 1 + below(worker, 2000)) == XSEG_OK);
 }
 
 static void trim(struct worker *worker)
@@ -235,14 +236,14 @@ static void configure(struct worker *worker)
 
 static void set_limits(struct worker *worker)
 {
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     limits.keep_bytes = below(worker, 100) * MIB;
     limits.soft_bytes = 100 * MIB + below(worker, MEMORY / 2 - 100 * MIB);
     limits.hard_bytes = below(worker, 4) == 0 ? MEMORY / 2 + below(worker, MEMORY / 2) : UINT64_MAX;
-    CHECK(xseg_limits(worker->service->allocator, &where, &limits, NULL) == XSEG_OK);
+    CHECK(xseg_limits_set(worker->service->allocator, &where, &limits) == XSEG_OK);
 }
 
 /* Every other pool can be shared with other processes. */
@@ -374,8 +375,8 @@ static void look(struct worker *worker)
     /* Pages may move between two arenas while they are added up. */
     CHECK(stats.reserved_bytes[0].current <= 2 * MEMORY);
     CHECK(xseg_explain(allocator, NULL, NULL, NULL, &sums) == XSEG_OK);
-    CHECK(sums.reserved == sums.live + sums.pending + sums.busy + sums.pool + sums.pinned +
-                               sums.capture + sums.stream + sums.floor + sums.decay + sums.policy +
+    CHECK(sums.reserved == sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
+                               sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
                                sums.exported + sums.registered);
     CHECK(xseg_for_each_block(allocator, NULL, see_block, &left) == XSEG_OK);
 }
@@ -474,7 +475,7 @@ static void open_service(struct service *service, const char *config)
 
     settings.memory_bytes = MEMORY;
     /* As a real driver's: what is remembered of streams that are gone serves new ones. */
-    settings.recycles = true;
+    settings.reuse_handles = true;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     options.driver = scene_driver();
     options.clock = scene_clock;

@@ -281,7 +281,7 @@ static inline unsigned member_start(const char *config)
     char whole[512];
     int sockets[2];
 
-    (void)snprintf(whole, sizeof(whole), "share_budget:%s,budget_return_ms:400%s%s", members.ledger,
+    (void)snprintf(whole, sizeof(whole), "budget_file:%s,budget_wait_ms:400%s%s", members.ledger,
                    config[0] != '\0' ? "," : "", config);
     assert_true(members.count < MEMBERS);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
@@ -291,7 +291,7 @@ static inline unsigned member_start(const char *config)
         (void)close(sockets[0]);
         for (unsigned i = 0; i < members.count; i++)
             (void)close(members.process[i].socket);
-        member_run(sockets[1], strstr(config, "share_budget") != NULL ? config : whole);
+        member_run(sockets[1], strstr(config, "budget_file") != NULL ? config : whole);
     }
     (void)close(sockets[1]);
     process->socket = sockets[0];
@@ -343,7 +343,7 @@ static inline struct member_answer member_configure(unsigned number, const char 
         assert_true(condition);                                           \
     } while (0)
 
-/* No wait is longer than this many nanoseconds; budget_return_ms is 400, and a test machine may be busy. */
+/* No wait is longer than this many nanoseconds; budget_wait_ms is 400, and a test machine may be busy. */
 #define BOUND (UINT64_C(30) * 1000000000)
 
 /* A call of a member has succeeded, within the bound. */

@@ -42,7 +42,7 @@ static inline struct xseg_range_info info(struct xseg_range *range)
 {
     struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
 
-    assert_int_equal(xseg_range_info(range, &out), XSEG_OK);
+    assert_int_equal(xseg_range_query(range, &out), XSEG_OK);
     return out;
 }
 

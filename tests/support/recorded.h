@@ -70,14 +70,14 @@ static inline const char *recorded_word(enum xseg_history_action action)
         [XSEG_HISTORY_SEGMENT_MAP] = "map",
         [XSEG_HISTORY_SEGMENT_UNMAP] = "unmap",
         [XSEG_HISTORY_OOM] = "oom",
-        [XSEG_HISTORY_STEAL] = "steal",
+        [XSEG_HISTORY_REMAP] = "remap",
         [XSEG_HISTORY_DECAY] = "decay",
         [XSEG_HISTORY_TRIM] = "trim",
         [XSEG_HISTORY_PAUSE] = "pause",
         [XSEG_HISTORY_RESUME] = "resume",
         [XSEG_HISTORY_ANNOTATION] = "text",
-        [XSEG_HISTORY_ASK] = "ask",
-        [XSEG_HISTORY_GIVE] = "give",
+        [XSEG_HISTORY_BUDGET_REQUEST] = "budget_request",
+        [XSEG_HISTORY_BUDGET_RELEASE] = "budget_release",
     };
 
     assert_true(action < XSEG_HISTORY_ACTIONS);

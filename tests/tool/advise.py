@@ -178,17 +178,17 @@ class Planted(AdviseTest):
         self.assertIn(f"with room, on 80.00 GiB, the peak falls from {peaks[0]:.2f} MiB to {peaks[1]:.2f} MiB, since ", text)
 
     def test_keys_of_the_string_in_force_that_pytorch_does_not_know(self):
-        path = self.file("c history:state,page_mb:small,max_split_size_mb:64\n" + full())
+        path = self.file("c history:state,page_size:small,max_split_size_mb:64\n" + full())
         found = self.advice(path, "--pytorch")
         self.assertEqual((found["left_out"], found["in_force"]["config"]),
-                         ("history:state,page_mb:small", "max_split_size_mb:64,expandable_segments:False"))
-        self.assertRegex(self.run_tool("advise", "--pytorch", path).stdout, r"\nleft out +history:state,page_mb:small\n")
+                         ("history:state,page_size:small", "max_split_size_mb:64,expandable_segments:False"))
+        self.assertRegex(self.run_tool("advise", "--pytorch", path).stdout, r"\nleft out +history:state,page_size:small\n")
         self.assertIsNone(self.advice(path)["left_out"])
 
     def test_only_keys_that_pytorch_knows(self):
         path = ROOT / "tests/data/snapshots/ring.pickle.zst"
         found = self.advice(path)
-        self.assertIn("page_mb", keys_of(found["advised"]["config"]))
+        self.assertIn("page_size", keys_of(found["advised"]["config"]))
         found = self.advice(path, "--pytorch")
         for name in ("advised", "runner_up"):
             if found[name]:

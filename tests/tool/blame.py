@@ -382,8 +382,8 @@ class Pages(BlameTest):
         text = "PYTORCH_CUDA_ALLOC_CONF"
         self.assertEqual(self.keep(200, settings={text: "large_segment_size_mb:40"}), (160, 0))
         self.assertEqual(self.keep(200, settings={text: "garbage_collection_threshold:0.8,large_segment_size_mb: 10"}), (60, 100))
-        self.assertEqual(self.keep(200, settings={text: "page_mb:small"}), (0, 160))
-        self.assertEqual(self.keep(200, settings={text: "page_mb:auto"}), (160, 0))
+        self.assertEqual(self.keep(200, settings={text: "page_size:small"}), (0, 160))
+        self.assertEqual(self.keep(200, settings={text: "page_size:auto"}), (160, 0))
         for wrong in ("13", "0", "-1", "x", "99999999999999999999", ""):
             self.assertIn(self.keep(200, settings={text: f"large_segment_size_mb:{wrong}"}), ((160, 0), (0, 160)), wrong)
 
@@ -495,7 +495,7 @@ class Limits(BlameTest):
 
     def test_reasons_at_the_end(self):
         snapshot = small().snapshot()
-        snapshot["xseg"] = {"devices": [{"device": 0, "single_page_rest": 3 * MIB, "pages": [
+        snapshot["xseg"] = {"devices": [{"device": 0, "single_page_rest": 3 * MIB, "pages": [  # words before 0.9.0
             [BASE, 4 * MIB, "live", MIB // 2, 7 * MIB // 2], [BASE + 4 * MIB, 2 * MIB, "decay", 0, 2 * MIB]]}]}
         path = self.file(snapshot)
         found = self.blamed(path)

@@ -53,10 +53,10 @@ class InForce(ConfigTest):
         self.assertRegex(text, r"^source    default\nstacks    by .*\n\nall ")
 
     def test_what_is_set_and_why(self):
-        self.assertEqual(self.rows(XSEG_ALLOC_CONF="idle_ms:50,page_mb:fixed,expandable_segments:False,backend:native"),
+        self.assertEqual(self.rows(XSEG_ALLOC_CONF="idle_ms:50,page_size:fixed,expandable_segments:False,backend:native"),
                          {"idle_ms": ["50", "-1", "XSEG_ALLOC_CONF"],
                           "expandable_segments": ["False", "True", "XSEG_ALLOC_CONF"],
-                          "page_mb": ["fixed", "fixed", "XSEG_ALLOC_CONF, without effect here"]})
+                          "page_size": ["fixed", "fixed", "XSEG_ALLOC_CONF, without effect here"]})
         self.assertEqual(self.rows(PYTORCH_ALLOC_CONF="large_segment_size_mb:40"),
                          {"expandable_segments": ["False", "True",
                                                   "implied by PYTORCH_ALLOC_CONF"],
@@ -163,7 +163,7 @@ class Keys(ConfigTest):
     def test_what_a_string_makes_of_them(self):
         text = self.said("--keys", "idle_ms:5,expandable_segments:False")
         self.assertIn("idle_ms (default -1; here 5, argument)\n", text)
-        self.assertIn("page_mb (default fixed; without effect)\n", text)
+        self.assertIn("page_size (default fixed; without effect)\n", text)
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ class Culprit(unittest.TestCase):
 
     def test_at_the_end_it_says_what_a_trim_finds(self):
         path = self.folder / "end.pickle"
-        for seed, pages in enumerate(("", "large_segment_size_mb:32", "large_segment_size_mb:12", "page_mb:small") * 3):
+        for seed, pages in enumerate(("", "large_segment_size_mb:32", "large_segment_size_mb:12", "page_size:small") * 3):
             done = trimmed(f"expandable_segments:True,history:all,{pages}", seed, path)
             self.assertGreater(min(done.released, done.kept_fragmented), MIB)
             snapshot = pickle.loads(path.read_bytes())

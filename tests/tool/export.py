@@ -337,7 +337,7 @@ class Events(ExportTest):
                  entry("segment_map", BASE + 2 * MIB, 2 * MIB, 31, (0, 3)), entry("segment_unmap", BASE, 4 * MIB, 40, (0, 3)),
                  {"action": "oom", "size": 1 << 30, "device_free": 77, "stream": 16, "time_us": 50, "pool_id": (0, 0),
                   "frames": self.frames}]
-        causes = [[1, "pause"], [2, "pause"], [3, "resume"], [4, "resume"], [5, "steal"], [6, "what comes later"]]
+        causes = [[1, "pause"], [2, "pause"], [3, "resume"], [4, "resume"], [5, "remap"], [6, "what comes later"]]
         return {"segments": [], "device_traces": [trace], "xseg": {"devices": [{"device": 0, "causes": causes}]}}
 
     def test_what_happens_to_segments_has_its_cause(self):

@@ -359,7 +359,7 @@ static void open_machine(const char *config, uint64_t memory_bytes)
     void *context = NULL;
 
     settings.memory_bytes = memory_bytes;
-    settings.fast = true;
+    settings.skip_checks = true;
     expect(xseg_sim_reset(&settings), "xseg_sim_reset");
     expect(xseg_open(config, &options, &allocator), "xseg_open");
     expect_driver(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");

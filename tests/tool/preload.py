@@ -13,7 +13,7 @@ import unittest
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/preload.md"
 # Two devices that keep contents, and handles of streams that are reused.
-TWO = {"XSEG_SIM_DEVICES": "2", "XSEG_SIM_BYTES": "1", "XSEG_SIM_RECYCLE": "1"}
+TWO = {"XSEG_SIM_DEVICES": "2", "XSEG_SIM_BYTES": "1", "XSEG_SIM_REUSE_HANDLES": "1"}
 SEGMENTS = ("expandable_segments:True", "expandable_segments:False")
 
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/due.h"
 #include "tests/support/registrar.h"
 #include "xseg/xseg.h"
 
@@ -79,7 +80,7 @@ static long serve(const char *line)
     if (sscanf(line, "register %d %lu", &device, &mib) == 2)
         return register_some(device, mib << 20) == XSEG_OK ? 0 : -1;
     if (strcmp(line, "tick") == 0)
-        return xseg_tick(allocator, 0) == XSEG_OK ? 0 : -1;
+        return trim_due(allocator, 1) == XSEG_OK ? 0 : -1;
     if (sscanf(line, "refuse %d", &device) == 1)
         return refuse(device) == XSEG_OK ? 0 : -1;
     return strcmp(line, "fork") == 0 ? make_child() : -1;

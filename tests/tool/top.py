@@ -230,8 +230,8 @@ class Budget(Case):
 
     def test_all_that_share_are_shown(self):
         ledger = self.ledger()
-        one = self.publisher(f"share_budget:{ledger},budget_share:0.7,budget_min_mb:5")
-        two = self.publisher(f"publish:True,share_budget:{ledger}", devices=2)
+        one = self.publisher(f"budget_file:{ledger},budget_share:0.7,budget_min_mb:5")
+        two = self.publisher(f"publish:True,budget_file:{ledger}", devices=2)
         one.do("alloc 0 40")
         two.do("alloc 1 20")
         first, second = self.rows(ledger, lambda rows: [row["taken"] for row in rows] == [40 * MIB, 20 * MIB])
@@ -250,14 +250,14 @@ class Budget(Case):
 
     def test_a_process_without_a_device(self):
         ledger = self.ledger()
-        one = self.publisher(f"share_budget:{ledger}")
+        one = self.publisher(f"budget_file:{ledger}")
         self.assertRegex(top("--once", "--budget", ledger).stdout, rf"(?m)^ *{one.pid}  test-publisher +no device is open$")
         one.end(signal.SIGKILL)
         self.assertIn("no process has this ledger open\n", top("--once", "--budget", ledger).stdout)
 
     def test_a_ledger_without_a_free_slot_is_reported(self):
         ledger = self.ledger()
-        self.publisher(f"share_budget:{ledger}")
+        self.publisher(f"budget_file:{ledger}")
         self.assertNotIn("slots", top("--once", "--budget", ledger).stdout)
         # This process takes the locks of the other slots: of their places from byte 64 on, of their records from 128 on.
         file = os.open(ledger, os.O_RDWR | os.O_CLOEXEC)
@@ -326,7 +326,7 @@ class Hostile(Case):
         self.file(b"")
         outputs = [json.loads(top("--once", "--json", "--pid", pid).stdout) for pid in (one.pid, os.getpid())]
         ledger = self.ledger()
-        self.publisher(f"share_budget:{ledger}").do("alloc 0 40")
+        self.publisher(f"budget_file:{ledger}").do("alloc 0 40")
         outputs.append(json.loads(top("--once", "--json", "--budget", ledger).stdout))
         self.assertEqual(json_keys.paths(outputs), json_keys.documented(ROOT / "docs/top.md", "JSON"))
 
@@ -594,7 +594,7 @@ class Live(Case):
 
     def test_processes_that_share_stand_below(self):
         ledger = self.ledger()
-        one = self.publisher(f"publish:True,share_budget:{ledger}")
+        one = self.publisher(f"publish:True,budget_file:{ledger}")
         one.do("alloc 0 40")
         self.begin("--pid", one.pid, "--budget", ledger)
         self.until(lambda lines: lines[21].split()[:3] == ["PID", "COMMAND", "UUID"] and str(one.pid) in lines[22]

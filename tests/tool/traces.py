@@ -60,7 +60,7 @@ class TracesTest(unittest.TestCase):
         for name in ("gpt2_train", "sd_unet"):
             with self.subTest(name):
                 fixed = self.replay(name, "expandable")
-                got = self.replay(name, "expandable", "--config", "page_mb:auto")
+                got = self.replay(name, "expandable", "--config", "page_size:auto")
                 self.assertEqual(got["peak_reserved"], fixed["peak_reserved"])
                 self.assertLess(got["driver_us"], 0.85 * fixed["driver_us"])
 

@@ -278,7 +278,7 @@ def check_page(run, layers, blocks, grow):
     expect(all(holds(layers[layer][block], number) for number, (layer, block) in enumerate(used)), "blocks are apart")
     allocator = run.xseg.torch.allocator()
     allocator.set_limits(0, hard_bytes=taken() + blocks * run.LAYERS * run.BLOCK - run.PAGE // 2)
-    expect_refusal(MemoryError, "xseg_limits()", grow, 4)
+    expect_refusal(MemoryError, "xseg_limits_set()", grow, 4)
     allocator.set_limits(0, hard_bytes=None)
     grow(4)
     return before
@@ -310,14 +310,14 @@ def check_groups(run):
     for page in range(20):
         run.grow("window", page)
     run.grow("full", 0)
-    expect_refusal(MemoryError, "xseg_limits()", run.grow, "full", 1)
+    expect_refusal(MemoryError, "xseg_limits_set()", run.grow, "full", 1)
     tensor[8 * 19].copy_(torch.full(tensor[0].shape, 5, dtype=torch.float16))
     expect(holds(tensor[8 * 19], 5), "contents")
     for page in range(20):
         run.shrink("window", page)
     for page in range(1, 5):
         run.grow("full", page)
-    expect_refusal(MemoryError, "xseg_limits()", run.grow, "full", 5)
+    expect_refusal(MemoryError, "xseg_limits_set()", run.grow, "full", 5)
     for page in range(pages - 16, pages):
         run.grow("window", page)
 

@@ -37,7 +37,7 @@ class Keys(unittest.TestCase):
         keys = [key["name"] + ":" + VALUES.get(key["name"], key["default"]) for key in known]
         said = backends.finish(backends.start(sys.argv[1], "native", HERE, "programme", *keys), "native").splitlines()
         unknown = [line.split()[1] for line in said if line.startswith("unknown ")]
-        self.assertIn("page_mb", unknown)
+        self.assertIn("page_size", unknown)
         with tempfile.NamedTemporaryFile("w", encoding="ascii") as trace:
             trace.write("xtrace 1\nc " + ",".join(keys) + "\na 1 512 0\nf 1\n")
             trace.flush()

@@ -183,8 +183,8 @@ class Processes(unittest.TestCase):
             started = []
             for name, config in cases:
                 # The ledger is the test's own, and time enough for a busy machine.
-                config = re.sub(r"share_budget:[^,]+", f"share_budget:{folder}/ledger", config)
-                config = re.sub(r",budget_return_ms:\d+", "", config) + ",budget_return_ms:4000"
+                config = re.sub(r"budget_file:[^,]+", f"budget_file:{folder}/ledger", config)
+                config = re.sub(r",budget_wait_ms:\d+", "", config) + ",budget_wait_ms:4000"
                 started.append((name, backends.start(
                     sys.argv[1], "xseg", os.path.abspath(__file__), "case:" + name, folder, XSEG_SIM_MEMORY_MB="1024",
                     XSEG_SIM_SHARED=machine, XSEG_ALLOC_CONF=config)))
@@ -215,11 +215,11 @@ class Processes(unittest.TestCase):
         self.assertGreaterEqual(len(strings(page)), 8)
         for title in ("Users of one card, each with a notebook", "Containers, and time-slicing in Kubernetes"):
             self.assertEqual(len(strings(section(title))), 1)
-            self.assertTrue(strings(section(title))[0].startswith("share_budget:/run/xseg/"))
+            self.assertTrue(strings(section(title))[0].startswith("budget_file:/run/xseg/"))
         for config in strings(page):
             # The folder is missing here: a sentence, and the programme goes on.
             process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:one_tensor", "none",
-                                     XSEG_ALLOC_CONF=re.sub("share_budget:[^,]+", "share_budget:/nowhere/ledger", config))
+                                     XSEG_ALLOC_CONF=re.sub("budget_file:[^,]+", "budget_file:/nowhere/ledger", config))
             text = backends.finish(process, "xseg")
             self.assertEqual(text.count("goes on without the others: the ledger /nowhere/ledger cannot be opened"), 1, text)
 
@@ -227,10 +227,10 @@ class Processes(unittest.TestCase):
         """PyTorch refuses keys that it does not know, which is why they stand in xseg's own variable."""
         for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:one_tensor", "none",
-                                     **{variable: "share_budget:none"})
+                                     **{variable: "budget_file:none"})
             text, _ = process.communicate(timeout=500)
             self.assertNotEqual(process.returncode, 0, text)
-            self.assertIn("share_budget", text)
+            self.assertIn("budget_file", text)
 
 
 def case_one_tensor():

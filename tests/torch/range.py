@@ -117,12 +117,12 @@ def case_limits():
     expect(isinstance(allocator.range(PAGE), xseg.torch.Range), "the allocator's are these as well")
     held, idle = byte_tensor(40), byte_tensor(40)
     allocator.set_limits(0, hard_bytes=100 * MIB)
-    expect_refusal(xseg.LimitError, "xseg_limits()", cache.commit, 0, 20 * PAGE)
+    expect_refusal(xseg.LimitError, "xseg_limits_set()", cache.commit, 0, 20 * PAGE)
     del idle
     cache.commit(0, 20 * PAGE)
     expect_refusal(torch.OutOfMemoryError, "CUDA out of memory", byte_tensor, 40)
     cache.decommit(0, 20 * PAGE)
-    cache.quota(20 * PAGE)
+    cache.set_quota(20 * PAGE)
     expect_refusal(torch.OutOfMemoryError, "CUDA out of memory", byte_tensor, 40)
     cache.commit(0, 20 * PAGE)
     expect(held.is_cuda and torch.cuda.memory_allocated() == 80 * MIB, torch.cuda.memory_allocated())
@@ -161,7 +161,7 @@ def case_graphs():
     graph.replay()
     torch.cuda.synchronize()
     expect(cache.info().mapped_bytes == 2 * PAGE, "held")
-    cache.let_go(0, 2 * PAGE)
+    cache.unhold(0, 2 * PAGE)
     torch.cuda.empty_cache()
     expect(cache.info().mapped_bytes == 0, "let go of")
 

@@ -24,9 +24,9 @@ static void contradictions_change_nothing(void **state)
     (void)state;
     xseg_config_init(&config);
     for (size_t i = 0; i < COUNT_OF(row); i++) {
-        const struct xseg_limit_values set = {sizeof(set), row[i].hard, row[i].soft, row[i].keep,
-                                              1,           false,       1,           false};
-        struct xseg_limit_values now;
+        const struct xseg_limits set = {sizeof(set), row[i].hard, row[i].soft, row[i].keep,
+                                        1,           false,       1,           false};
+        struct xseg_limits now;
 
         xseg_bounds_init(&bounds, &config);
         assert_int_equal(xseg_bounds_set(&bounds, &set),
@@ -43,7 +43,7 @@ static void only_named_keys_are_followed(void **state)
     const uint64_t hard = (uint64_t)1 << XSEG_CONFIG_HARD_LIMIT,
                    soft = (uint64_t)1 << XSEG_CONFIG_SOFT_LIMIT,
                    keep = (uint64_t)1 << XSEG_CONFIG_KEEP;
-    const struct xseg_limit_values own = {sizeof(own), 50, 40, 30, 1, false, 1, false};
+    const struct xseg_limits own = {sizeof(own), 50, 40, 30, 1, false, 1, false};
     static struct xseg_device device;
     struct xseg_config config;
 

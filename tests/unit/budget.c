@@ -26,7 +26,7 @@ static void wants_are_written_at_once(void **state)
     char config[256];
 
     (void)state;
-    (void)snprintf(config, sizeof(config), "share_budget:%s,budget_return_ms:60000", ledger_path);
+    (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", ledger_path);
     struct xseg_allocator *allocator = scene_open(config);
     scene_free(allocator, scene_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
@@ -85,7 +85,7 @@ static void a_device_is_named_once(void **state)
     char config[256];
 
     (void)state;
-    (void)snprintf(config, sizeof(config), "share_budget:%s,budget_return_ms:60000", ledger_path);
+    (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", ledger_path);
     struct xseg_allocator *allocator = scene_open(config);
     questions = 0;
     adds_twice = true;
@@ -112,7 +112,7 @@ static struct xseg_allocator *open_devices(unsigned devices, struct scene_heard 
     char config[256];
 
     assert_int_equal(xseg_sim_reset(&machine), XSEG_OK);
-    (void)snprintf(config, sizeof(config), "share_budget:%s,budget_return_ms:60000", ledger_path);
+    (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", ledger_path);
     return scene_open_heard(config, heard);
 }
 
@@ -171,7 +171,7 @@ static void expect_no_part(struct xseg_allocator *allocator, struct scene_heard 
         assert_int_equal(atomic_load(&device->budget->asks), 0);
     }
     assert_int_equal(heard->lines, 1);
-    assert_non_null(strstr(heard->line, "share_budget: device 1 takes no part: "));
+    assert_non_null(strstr(heard->line, "budget_file: device 1 takes no part: "));
     assert_non_null(strstr(heard->line, reason));
     assert_int_equal(metric(allocator, "xseg_budget_member", 1), 0);
     assert_int_equal(xseg_free(allocator, block), XSEG_OK);
@@ -199,7 +199,7 @@ static void a_device_without_a_part_waits_for_no_process(void **state)
         assert_int_equal(metric(allocator, "xseg_budget_member", 0), 1);
         expect_no_part(allocator, &heard, way == 0 ? "no UUID is reported" : "room for 64 devices");
         assert_int_equal(xseg_free(allocator, block), XSEG_OK);
-        assert_int_equal(xseg_config_set(allocator, "share_budget:none"), XSEG_OK);
+        assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
         assert_int_equal(metric(allocator, "xseg_budget_member", 0), -1);
         nameless = -1;
         scene_close(allocator);
@@ -223,10 +223,10 @@ static void a_process_without_a_slot_joins_later(void **state)
     assert_int_equal(heard.lines, 1);
     assert_non_null(strstr(heard.line, "64 processes have the ledger"));
     assert_int_equal(metric(allocator, "xseg_budget_member", 0), 0);
-    assert_int_equal(metric(allocator, "xseg_budget_wanted_bytes", 0), -1);
+    assert_int_equal(metric(allocator, "xseg_budget_demand_bytes", 0), -1);
     xseg_ledger_close(&many[20]);
     /* Turns are rare with the longest time; a turn a millisecond later is due. */
-    assert_int_equal(xseg_config_set(allocator, "budget_return_ms:8"), XSEG_OK);
+    assert_int_equal(xseg_config_set(allocator, "budget_wait_ms:8"), XSEG_OK);
     for (unsigned tries = 0; tries < 3000 && metric(allocator, "xseg_budget_member", 0) != 1;
          tries++)
         (void)usleep(10000);

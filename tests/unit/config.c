@@ -202,7 +202,7 @@ static const struct {
     {"pinned_num_register_threads:3 4",
      "pinned_num_register_threads: '4' at column 31: expected ','"},
     {"debug_fill:1", "debug_fill: '1' at column 12: expected True or False"},
-    {"page_mb:20", "page_mb: '20' at column 9: expected fixed, auto or small"},
+    {"page_size:20", "page_size: '20' at column 11: expected fixed, auto or small"},
 };
 
 /* Every refusal names the key, the value and its column, and changes nothing. */
@@ -369,13 +369,12 @@ static void divisions_fill_their_intervals(void **state)
 /* A path may have a word that stands for none. */
 static void none_is_no_ledger(void **state)
 {
-    const struct xseg_config config =
-        parsed("share_budget:here,share_budget:none,oom_snapshot:none");
+    const struct xseg_config config = parsed("budget_file:here,budget_file:none,oom_snapshot:none");
 
     (void)state;
-    assert_string_equal(config.share_budget, "");
+    assert_string_equal(config.budget_file, "");
     assert_string_equal(config.oom_snapshot, "none");
-    assert_string_equal(parsed("share_budget:./none").share_budget, "./none");
+    assert_string_equal(parsed("budget_file:./none").budget_file, "./none");
 }
 
 /* Everything off its default, read back from what it prints. */
@@ -389,9 +388,9 @@ static const char *const everything =
     "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,"
     "exportable:True,"
     "rdma:True,"
-    "publish:True,share_budget:here,budget_share:0.5,"
-    "budget_min_mb:12,budget_return_ms:13,"
-    "page_mb:auto";
+    "publish:True,budget_file:here,budget_share:0.5,"
+    "budget_min_mb:12,budget_wait_ms:13,"
+    "page_size:auto";
 
 static void what_is_printed_reads_the_same(void **state)
 {

@@ -65,7 +65,7 @@ static uint64_t address_of(struct xseg_range *range, unsigned at)
 {
     struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
 
-    expect(xseg_range_info(range, &info) == XSEG_OK);
+    expect(xseg_range_query(range, &info) == XSEG_OK);
     return (uint64_t)(uintptr_t)info.base + at * PAGE;
 }
 
@@ -203,7 +203,8 @@ static void open_machine(struct machine *machine, bool has_peers)
                                             &machine->range[device]),
                          XSEG_OK);
         if (fates[device] == FULL)
-            assert_int_equal(xseg_sim_hold_memory((unsigned)device, UINT64_MAX / 2), XSEG_OK);
+            assert_int_equal(xseg_sim_set_external_memory((unsigned)device, UINT64_MAX / 2),
+                             XSEG_OK);
     }
     for (int device = 0; has_peers && device < DEVICES; device++)
         assert_int_equal(xseg_peer_allow(machine->allocator, device, (device + 1) % DEVICES),
@@ -216,7 +217,7 @@ static void close_machine(struct machine *machine, struct worker *worker)
     for (int device = 0; device < DEVICES; device++) {
         struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
 
-        assert_int_equal(xseg_range_info(machine->range[device], &info), XSEG_OK);
+        assert_int_equal(xseg_range_query(machine->range[device], &info), XSEG_OK);
         if (fates[device] == SLOW)
             assert_int_equal(info.pending_unmap_bytes, GRANULES / 2 * PAGE);
         else if (fates[device] == USUAL)

@@ -13,14 +13,10 @@
 #include "src/base/nearest.h"
 
 static const char *const known[] = {
-    "expandable_segments",
-    "garbage_collection_threshold",
-    "hard_limit_mb",
-    "idle_ms",
-    "max_split_size_mb",
-    "page_cache_mb",
-    "page_mb",
-    "per_process_memory_fraction",
+    "expandable_segments", "garbage_collection_threshold",
+    "hard_limit_mb",       "idle_ms",
+    "max_split_size_mb",   "page_cache_mb",
+    "page_size",           "per_process_memory_fraction",
     "soft_limit_mb",
 };
 
@@ -55,9 +51,9 @@ static void what_people_mistype_is_found(void **state)
         {"max_splitsize_mb", "max_split_size_mb"},
         {"garbage_collect_threshold", "garbage_collection_threshold"},
         {"hard_limit", "hard_limit_mb"},
-        {"pgae_mb", "page_mb"},
-        {"page", "page_mb"}, /* of two that begin so, the shortest */
-        {"page_mb", "page_mb"},
+        {"pgae_size", "page_size"},
+        {"page", "page_size"}, /* of two that begin so, the shortest */
+        {"page_size", "page_size"},
     };
 
     (void)state;

@@ -99,12 +99,12 @@ static void every_nth_call_fails(void **state)
     set(0, &fault);
     for (int i = 1; i <= 12; i++)
         ASSERT_CU(try_reserve(), i % 3 == 2 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
-    assert_int_equal(xseg_sim_fault_struck(0), 4);
+    assert_int_equal(xseg_sim_fault_count(0), 4);
     assert_true(xseg_sim_failed());
     set(0, NULL);
     ASSERT_OK(try_reserve());
     ASSERT_OK(try_reserve());
-    assert_int_equal(xseg_sim_fault_struck(0), 4);
+    assert_int_equal(xseg_sim_fault_count(0), 4);
 }
 
 static void memory_runs_out_at_a_chosen_call(void **state)
@@ -144,7 +144,7 @@ static void faults_by_address(void **state)
     set(3, &fault);
     ASSERT_OK(cuMemUnmap(base + GRANULE, GRANULE));
     ASSERT_CU(cuMemMap(base + GRANULE, GRANULE, 0, create(GRANULE), 0), CUDA_ERROR_LAUNCH_FAILED);
-    assert_int_equal(xseg_sim_fault_struck(3), 1);
+    assert_int_equal(xseg_sim_fault_count(3), 1);
 }
 
 static void faults_are_independent(void **state)
@@ -163,11 +163,11 @@ static void faults_are_independent(void **state)
     ASSERT_OK(try_reserve());
     ASSERT_CU(try_reserve(), CUDA_ERROR_UNKNOWN);
     ASSERT_OK(try_reserve());
-    assert_int_equal(xseg_sim_fault_struck(2), 1);
-    assert_int_equal(xseg_sim_fault_struck(5), 1);
-    assert_int_equal(xseg_sim_fault_struck(7), 1);
-    assert_int_equal(xseg_sim_fault_struck(0), 0);
-    assert_int_equal(xseg_sim_fault_struck(XSEG_SIM_FAULTS), 0);
+    assert_int_equal(xseg_sim_fault_count(2), 1);
+    assert_int_equal(xseg_sim_fault_count(5), 1);
+    assert_int_equal(xseg_sim_fault_count(7), 1);
+    assert_int_equal(xseg_sim_fault_count(0), 0);
+    assert_int_equal(xseg_sim_fault_count(XSEG_SIM_FAULTS), 0);
 }
 
 static void a_batch_fails_half_way(void **state)
@@ -214,30 +214,30 @@ static void somebody_else_holds_memory_and_addresses(void **state)
     size_t left = 0, total = 0;
 
     (void)state;
-    assert_int_equal(xseg_sim_hold_memory(0, 1024 * MIB - 6 * GRANULE), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 1024 * MIB - 6 * GRANULE), XSEG_OK);
     ASSERT_OK(cuMemGetInfo(&left, &total));
     assert_int_equal(left, 2 * GRANULE);
     assert_int_equal(total, 1024 * MIB);
     ASSERT_CU(cuMemCreate(&other, 3 * GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemAlloc(&out, 3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
     /* More than is free leaves nothing. */
-    assert_int_equal(xseg_sim_hold_memory(0, UINT64_MAX), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, UINT64_MAX), XSEG_OK);
     ASSERT_OK(cuMemGetInfo(&left, &total));
     assert_int_equal(left, 0);
     ASSERT_OK(cuMemRelease(handle));
     ASSERT_CU(cuMemCreate(&other, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(xseg_sim_hold_memory(0, 0), XSEG_OK);
+    assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     ASSERT_OK(cuMemCreate(&other, 1024 * MIB, &prop, 0));
-    expect_refused(xseg_sim_hold_memory(2, 0), "device 2: the machine has 2");
+    expect_refused(xseg_sim_set_external_memory(2, 0), "device 2: the machine has 2");
 
-    xseg_sim_hold_addresses((uint64_t)128 << 40);
+    xseg_sim_set_external_addresses((uint64_t)128 << 40);
     ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
-    xseg_sim_hold_addresses(((uint64_t)128 << 40) - GRANULE);
+    xseg_sim_set_external_addresses(((uint64_t)128 << 40) - GRANULE);
     ASSERT_OK(try_reserve());
     ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
-    xseg_sim_hold_addresses(UINT64_MAX);
+    xseg_sim_set_external_addresses(UINT64_MAX);
     ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
-    xseg_sim_hold_addresses(0);
+    xseg_sim_set_external_addresses(0);
     ASSERT_OK(try_reserve());
 }
 
@@ -296,8 +296,8 @@ static void bad_faults_are_refused(void **state)
     expect_refused(xseg_sim_fail("cuMemCreate_v2", 1, 2), "without its version");
     expect_refused(xseg_sim_fail("", 1, 2), "no call \"\"");
     expect_refused(xseg_sim_fail("cuMemCreate", 1, 0), "error 0");
-    assert_true(xseg_sim_error_text(NULL, 0) > 7);
-    assert_true(xseg_sim_error_text(text, sizeof(text)) > 7);
+    assert_true(xseg_sim_error_message(NULL, 0) > 7);
+    assert_true(xseg_sim_error_message(text, sizeof(text)) > 7);
     assert_string_equal(text, "error 0");
     (void)create(GRANULE);
 }

@@ -436,7 +436,7 @@ static void several_mappings_in_one_call(void **state)
     for (int one_by_one = 0; one_by_one < 2; one_by_one++) {
         const CUresult expected = one_by_one ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 
-        settings.one_by_one = one_by_one;
+        settings.single_mapping_calls = one_by_one;
         start(&settings);
         base = reserve(4 * GRANULE);
         back(base, GRANULE);
@@ -550,11 +550,11 @@ static void unmap_under_work(void)
 static void unmap_under_work_that_names_several(void)
 {
     CUdeviceptr base = page(), other = 0;
-    struct xseg_sim_touch touch[2] = {{0, 1}, {base + GRANULE - 1, 1}};
+    struct xseg_sim_access touch[2] = {{0, 1}, {base + GRANULE - 1, 1}};
 
     (void)cuMemAlloc(&other, 1);
     touch[0].address = other;
-    (void)xseg_sim_launch_touching(NULL, 1000, touch, 2);
+    (void)xseg_sim_launch_accessing(NULL, 1000, touch, 2);
     (void)cuMemUnmap(base, GRANULE);
 }
 
@@ -703,7 +703,7 @@ static void in_fast_mode_nobody_looks(void **state)
     CUdeviceptr base;
 
     (void)state;
-    settings.fast = true;
+    settings.skip_checks = true;
     start(&settings);
     (void)enter(0);
     base = reserve(GRANULE);
@@ -929,7 +929,7 @@ static void copies_without_bytes_are_checked(void **state)
     unsigned char out = 77;
 
     (void)state;
-    settings.fast = true;
+    settings.skip_checks = true;
     start(&settings);
     (void)enter(0);
     ASSERT_OK(cuMemAlloc(&memory, 64));
@@ -1034,7 +1034,7 @@ static void peers_use_each_others_allocations(void **state)
 
     (void)state;
     settings.devices = 10;
-    settings.fast = true;
+    settings.skip_checks = true;
     start(&settings);
     for (int i = 9; i >= 0; i--)
         context[i] = enter(i);

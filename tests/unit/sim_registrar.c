@@ -360,7 +360,8 @@ static void allocations_can_be_registered(void **state)
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     expect_refused(peermem(address, 5001, &id), ": the allocation there has 5000 bytes");
     expect_refused(dmabuf(address, 5001, &id), ": the allocation there has 5000 bytes");
-    expect_refused(nccl(address, 2 * page_bytes() + 1, &id), " is behind the reservation or allocation");
+    expect_refused(nccl(address, 2 * page_bytes() + 1, &id),
+                   " is behind the reservation or allocation");
     ASSERT_OK(cuMemFree(address));
 }
 
@@ -487,7 +488,7 @@ static void memory_beside_a_registration_can_go(void **state)
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
     /* In fast mode nobody looks. */
-    settings.fast = true;
+    settings.skip_checks = true;
     start(&settings);
     (void)enter(0);
     base = set_scene();
@@ -503,7 +504,7 @@ static void machine_with(enum xseg_sim_rdma rdma, bool dma_buf, bool address_ran
 
     settings.rdma = rdma;
     settings.without_dma_buf = !dma_buf;
-    settings.no_address_range = !address_range;
+    settings.without_address_range = !address_range;
     start(&settings);
     (void)enter(0);
 }
@@ -523,7 +524,7 @@ static void memory_for_rdma_can_be_refused(void **state)
     uint64_t id = 0;
 
     (void)state;
-    machine_with(XSEG_SIM_RDMA_REFUSED, true, true);
+    machine_with(XSEG_SIM_RDMA_CREATE_FAILS, true, true);
     expect_attributes(1, 1, 1);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &plain, 0));
@@ -549,7 +550,7 @@ static void memory_for_rdma_can_be_denied_or_ignored(void **state)
     CUdeviceptr base;
 
     (void)state;
-    machine_with(XSEG_SIM_RDMA_DENIED, true, true);
+    machine_with(XSEG_SIM_RDMA_ACCESS_FAILS, true, true);
     expect_attributes(1, 1, 1);
     base = reserve(2 * GRANULE);
     back(base, GRANULE);

@@ -14,7 +14,7 @@ static const char *const names[] = {
     "XSEG_SIM_DEVICES",       "XSEG_SIM_MEMORY_MB",     "XSEG_SIM_ADDRESSES_MB", "XSEG_SIM_COSTS",
     "XSEG_SIM_BATCH",         "XSEG_SIM_VMM",           "XSEG_SIM_FAIL",         "XSEG_SIM_STRICT",
     "XSEG_SIM_BYTES",         "XSEG_SIM_PEERS",         "XSEG_SIM_TAILS",        "XSEG_SIM_SHARED",
-    "XSEG_SIM_FABRIC",        "XSEG_SIM_RECYCLE",       "XSEG_SIM_RDMA",         "XSEG_SIM_DMA_BUF",
+    "XSEG_SIM_FABRIC",        "XSEG_SIM_REUSE_HANDLES", "XSEG_SIM_RDMA",         "XSEG_SIM_DMA_BUF",
     "XSEG_SIM_ADDRESS_RANGE", "XSEG_SIM_ADDRESS_ORDER",
 };
 
@@ -301,7 +301,7 @@ static void what_cannot_be_understood_is_refused(void **state)
         {"XSEG_SIM_STRICT", "on"},
         {"XSEG_SIM_BYTES", "2"},
         {"XSEG_SIM_FABRIC", "yes"},
-        {"XSEG_SIM_RECYCLE", "yes"},
+        {"XSEG_SIM_REUSE_HANDLES", "yes"},
         {"XSEG_SIM_RDMA", "1"},
         {"XSEG_SIM_RDMA", "work"},
         {"XSEG_SIM_DMA_BUF", "2"},

@@ -43,7 +43,7 @@ static inline void expect_refused(xseg_status status, const char *word)
 
     if (status != XSEG_ERR_ARGUMENT)
         fail_msg("this was to be refused: %s", word);
-    assert_true(xseg_sim_error_text(text, sizeof(text)) > 0);
+    assert_true(xseg_sim_error_message(text, sizeof(text)) > 0);
     if (strstr(text, word) == NULL)
         fail_msg("\"%s\" does not say \"%s\"", text, word);
 }

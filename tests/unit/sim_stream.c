@@ -528,7 +528,7 @@ static void destroyed_objects_are_recognised(void **state)
     unsigned long long id;
 
     (void)state;
-    settings.fast = true;
+    settings.skip_checks = true;
     start(&settings);
     (void)enter(0);
     stream = new_stream();
@@ -654,7 +654,7 @@ static void a_per_thread_stream_ends_with_its_context(void **state)
     CUstream other;
 
     (void)state;
-    settings.recycles = true;
+    settings.reuse_handles = true;
     start(&settings);
     (void)enter(1);
     before = id_of(CU_STREAM_PER_THREAD);

@@ -25,7 +25,7 @@ static bool takes_memory(enum xseg_history_action action)
 {
     return action == XSEG_HISTORY_ALLOC || action == XSEG_HISTORY_SEGMENT_ALLOC ||
            action == XSEG_HISTORY_SEGMENT_MAP || action == XSEG_HISTORY_OOM ||
-           action == XSEG_HISTORY_RESUME || action == XSEG_HISTORY_ASK;
+           action == XSEG_HISTORY_RESUME || action == XSEG_HISTORY_BUDGET_REQUEST;
 }
 
 /* Whether an event is noted, and whether its stack is taken, word by word as the headers say it. */

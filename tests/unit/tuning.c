@@ -90,8 +90,7 @@ static void test_a_name_within_another_is_not_it(void **state)
 
 static void test_blanks_before_a_colon(void **state)
 {
-    const struct tuning_base base =
-        base_of("backend:native,max_split_size_mb : 64", false, false);
+    const struct tuning_base base = base_of("backend:native,max_split_size_mb : 64", false, false);
     struct tuning tuning = tuning_of_base();
 
     (void)state;
@@ -167,19 +166,20 @@ static void expect_and_free(char *text, const char *wanted)
 
 static void test_what_pytorch_knows(void **state)
 {
-    const struct tuning_base mixed = base_of(
-        "history:all, max_split_size_mb:64 ,history_skip:[free_completed,segment_map],page_mb:auto,"
-        "roundup_power2_divisions:[256:1,>:4],backend:native",
-        false, true);
+    const struct tuning_base mixed =
+        base_of("history:all, max_split_size_mb:64 "
+                ",history_skip:[free_completed,segment_map],page_size:auto,"
+                "roundup_power2_divisions:[256:1,>:4],backend:native",
+                false, true);
     const struct tuning_base classic = base_of("expandable_segments:False", false, true);
-    const struct tuning_base own = base_of("expandable_segments:True,page_mb:auto", false, true);
+    const struct tuning_base own = base_of("expandable_segments:True,page_size:auto", false, true);
 
     (void)state;
     expect_and_free(tuning_of_pytorch(&mixed),
                     "max_split_size_mb:64,roundup_power2_divisions:[256:1,>:4],backend:native,"
                     "expandable_segments:True");
     expect_and_free(tuning_not_of_pytorch(&mixed),
-                    "history:all,history_skip:[free_completed,segment_map],page_mb:auto");
+                    "history:all,history_skip:[free_completed,segment_map],page_size:auto");
     expect_and_free(tuning_of_pytorch(&classic), "expandable_segments:False");
     expect_and_free(tuning_not_of_pytorch(&classic), "");
     expect_and_free(tuning_of_pytorch(&own), "expandable_segments:True");

@@ -38,7 +38,7 @@ static uint64_t on_page(const char *family, const char *pool, const char *name)
 static void expect_on_page(const struct xseg_published_pool *row, const char *pool,
                            const char *name)
 {
-    assert_int_equal(row->live, on_page("xseg_live_bytes", pool, name));
+    assert_int_equal(row->live, on_page("xseg_allocated_bytes", pool, name));
     assert_int_equal(row->pending, on_page("xseg_pending_bytes", pool, name));
     assert_int_equal(row->cached, on_page("xseg_cached_bytes", pool, name));
     assert_int_equal(row->reserved, on_page("xseg_reserved_bytes", pool, name));
@@ -61,7 +61,7 @@ static void expect_private(const struct xseg_published_pool *row)
 /* Metrics have rows for a few pools more, which share one here. */
 static void expect_others(const struct xseg_published_pool *row, uint32_t newest)
 {
-    struct xseg_published_pool sum = {.live = on_page("xseg_live_bytes", "other", ""),
+    struct xseg_published_pool sum = {.live = on_page("xseg_allocated_bytes", "other", ""),
                                       .pending = on_page("xseg_pending_bytes", "other", ""),
                                       .cached = on_page("xseg_cached_bytes", "other", ""),
                                       .reserved = on_page("xseg_reserved_bytes", "other", "")};
@@ -70,7 +70,7 @@ static void expect_others(const struct xseg_published_pool *row, uint32_t newest
 
     for (uint32_t number = newest + 1; number <= POOLS; number++) {
         (void)snprintf(pool, sizeof(pool), "%u", number);
-        const uint64_t live = on_page("xseg_live_bytes", pool, "");
+        const uint64_t live = on_page("xseg_allocated_bytes", pool, "");
 
         if (live == UINT64_MAX)
             continue;
@@ -284,7 +284,7 @@ static void rows_are_shared_by_devices(void **state)
     assert_int_equal(frame.pool_count, XSEG_PUBLISHED_DEVICES + 1);
     expect_on_page(&frame.pools[0], "default", "");
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        live += on_page("xseg_live_bytes", i == 0 ? "1" : i == 1 ? "2" : "3", "");
+        live += on_page("xseg_allocated_bytes", i == 0 ? "1" : i == 1 ? "2" : "3", "");
         reserved += on_page("xseg_reserved_bytes", i == 0 ? "1" : i == 1 ? "2" : "3", "");
     }
     assert_int_equal(frame.pools[1].kind, XSEG_PUBLISHED_OTHERS);

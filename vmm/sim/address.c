@@ -334,7 +334,7 @@ SIM_ENTRY(MEM_ADDRESS_RESERVE, cuMemAddressReserve,
 SIM_ENTRY_AT(MEM_ADDRESS_FREE, cuMemAddressFree, (CUdeviceptr ptr, size_t size), ptr, 0,
              address_free(ptr, size));
 
-void xseg_sim_hold_addresses(uint64_t bytes)
+void xseg_sim_set_external_addresses(uint64_t bytes)
 {
     sim_lock();
     sim_machine.addresses.held_bytes = bytes;

@@ -52,7 +52,7 @@ static xseg_status status_of(CUresult result, const struct CUstream_st *stream)
 
 /* Under a name, so that reports can say who queued it. */
 static CUresult launch(const char *name, struct CUstream_st *handle, uint64_t nanoseconds,
-                       const struct xseg_sim_touch *touch, size_t count)
+                       const struct xseg_sim_access *touch, size_t count)
 {
     struct sim_operation operation = {
         .type = SIM_NODE_KERNEL, .duration = nanoseconds, .touch = touch, .touches = count};
@@ -80,13 +80,13 @@ xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds)
     return status_of(result, stream);
 }
 
-xseg_status xseg_sim_launch_touching(struct CUstream_st *stream, uint64_t nanoseconds,
-                                     const struct xseg_sim_touch *touch, size_t count)
+xseg_status xseg_sim_launch_accessing(struct CUstream_st *stream, uint64_t nanoseconds,
+                                      const struct xseg_sim_access *touch, size_t count)
 {
     CUresult result;
 
     sim_lock();
-    result = launch("xseg_sim_launch_touching", stream, nanoseconds, touch, count);
+    result = launch("xseg_sim_launch_accessing", stream, nanoseconds, touch, count);
     sim_machine.current = NULL;
     sim_unlock();
     return status_of(result, stream);
@@ -95,7 +95,7 @@ xseg_status xseg_sim_launch_touching(struct CUstream_st *stream, uint64_t nanose
 xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds, uint64_t address,
                                uint64_t bytes)
 {
-    const struct xseg_sim_touch touch = {address, bytes};
+    const struct xseg_sim_access touch = {address, bytes};
     CUresult result;
 
     sim_lock();

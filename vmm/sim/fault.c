@@ -101,7 +101,7 @@ xseg_status xseg_sim_fail(const char *call, uint64_t nth, int error)
 
 bool xseg_sim_failed(void)
 {
-    return xseg_sim_fault_struck(0) != 0;
+    return xseg_sim_fault_count(0) != 0;
 }
 
 /* Only these work through several mappings, so only these can stop half-way. */
@@ -153,7 +153,7 @@ xseg_status xseg_sim_fault_set(unsigned slot, const struct xseg_sim_fault *wante
     return XSEG_OK;
 }
 
-uint64_t xseg_sim_fault_struck(unsigned slot)
+uint64_t xseg_sim_fault_count(unsigned slot)
 {
     uint64_t struck = 0;
 

@@ -183,7 +183,8 @@ static bool is_reachable(const struct run *run, const CUmemAccessDesc *desc)
 /* Seen under WSL2, where the devices say that they have RDMA: memory for it is made, and not accessible then. */
 static bool is_denied(const struct run *run, const CUmemAccessDesc *desc)
 {
-    if (sim_machine.rdma != XSEG_SIM_RDMA_DENIED || desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+    if (sim_machine.rdma != XSEG_SIM_RDMA_ACCESS_FAILS ||
+        desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
         return false;
     for (uint64_t at = 0; at < run->count;) {
         const struct sim_mapping *mapping = run->range->granule[run->first + at];

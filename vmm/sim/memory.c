@@ -136,7 +136,7 @@ SIM_ENTRY_AT(MEM_FREE, cuMemFree_v2, (CUdeviceptr dptr), dptr, 0, memory_free(dp
 SIM_ENTRY(MEM_GET_INFO, cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes),
           get_info(free_bytes, total_bytes));
 
-xseg_status xseg_sim_hold_memory(unsigned device, uint64_t bytes)
+xseg_status xseg_sim_set_external_memory(unsigned device, uint64_t bytes)
 {
     unsigned devices;
 

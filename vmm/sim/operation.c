@@ -128,7 +128,7 @@ static bool queue_kernel(struct sim_stream *stream, const struct sim_operation *
     if (!sim_stream_queue(stream, operation->duration, NULL))
         return false;
     for (size_t i = 0; i < operation->touches; i++) {
-        const struct xseg_sim_touch *touch = &operation->touch[i];
+        const struct xseg_sim_access *touch = &operation->touch[i];
 
         if (touch->bytes != 0 && !sim_touches_add(stream, touch->address, touch->bytes))
             return false;
@@ -165,7 +165,7 @@ CUresult sim_operation_queue(struct sim_stream *stream, const struct sim_operati
 
 bool sim_operation_copy(struct sim_operation *to, const struct sim_operation *from)
 {
-    struct xseg_sim_touch *touch = NULL;
+    struct xseg_sim_access *touch = NULL;
 
     if (from->touches != 0) {
         touch = calloc(from->touches, sizeof(*touch));

@@ -50,7 +50,7 @@ struct sim_operation {
     void *argument;
     CUevent event;     /* that is recorded, or waited for */
     uint64_t duration; /* of a kernel, with what that says of its touches */
-    const struct xseg_sim_touch *touch;
+    const struct xseg_sim_access *touch;
     size_t touches;
 };
 

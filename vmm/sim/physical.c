@@ -116,7 +116,7 @@ static CUresult take_rdma(CUmemAllocationProp *prop)
 {
     if (!prop->allocFlags.gpuDirectRDMACapable)
         return CUDA_SUCCESS;
-    if (sim_machine.rdma == XSEG_SIM_RDMA_REFUSED || sim_machine.rdma == XSEG_SIM_RDMA_ABSENT)
+    if (sim_machine.rdma == XSEG_SIM_RDMA_CREATE_FAILS || sim_machine.rdma == XSEG_SIM_RDMA_ABSENT)
         return CUDA_ERROR_NOT_SUPPORTED;
     prop->allocFlags.gpuDirectRDMACapable = sim_machine.rdma != XSEG_SIM_RDMA_IGNORED;
     return CUDA_SUCCESS;

@@ -48,7 +48,7 @@ void sim_say(const char *format, ...)
     (void)fprintf(stderr, "xseg-sim: %s\n", line);
 }
 
-size_t xseg_sim_error_text(char *text, size_t bytes)
+size_t xseg_sim_error_message(char *text, size_t bytes)
 {
     if (bytes > 0)
         (void)snprintf(text, bytes, "%s", sentence);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Why a function of sim.h refused: the sentence behind xseg_sim_error_text(), and lines on standard error.
+ * Why a function of sim.h refused: the sentence behind xseg_sim_error_message(), and lines on standard error.
  * Bytes that are not printable ASCII, which only text of others has, are shown as \xNN.
  *
  * Locking: none; each thread has its own.

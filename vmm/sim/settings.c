@@ -58,17 +58,17 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
         wanted.memory_bytes = settings->memory_bytes;
     if (settings->address_bytes != 0)
         wanted.address_bytes = settings->address_bytes;
-    wanted.one_by_one = settings->one_by_one;
+    wanted.one_by_one = settings->single_mapping_calls;
     wanted.without_vmm = settings->without_vmm;
-    wanted.fast = settings->fast;
+    wanted.fast = settings->skip_checks;
     wanted.tail_seed = settings->tail_seed;
     wanted.without_peers = settings->without_peers;
     wanted.real_bytes = settings->real_bytes;
-    wanted.recycles = settings->recycles;
+    wanted.recycles = settings->reuse_handles;
     wanted.fabric = settings->fabric;
     wanted.rdma = settings->rdma;
     wanted.without_dma_buf = settings->without_dma_buf;
-    wanted.no_address_range = settings->no_address_range;
+    wanted.no_address_range = settings->without_address_range;
     wanted.address_order = settings->address_order;
     if (wanted.devices > SIM_DEVICES_MAX)
         return sim_refuse(XSEG_ERR_ARGUMENT, "%u devices: there can be up to %u", wanted.devices,
@@ -225,8 +225,8 @@ static bool take_fabric(const char *text, struct sim_scene *scene)
 static bool take_rdma(const char *text, struct sim_scene *scene)
 {
     static const char *const names[] = {
-        [XSEG_SIM_RDMA_WORKS] = "works",   [XSEG_SIM_RDMA_REFUSED] = "refused",
-        [XSEG_SIM_RDMA_DENIED] = "denied", [XSEG_SIM_RDMA_IGNORED] = "ignored",
+        [XSEG_SIM_RDMA_WORKS] = "works",         [XSEG_SIM_RDMA_CREATE_FAILS] = "refused",
+        [XSEG_SIM_RDMA_ACCESS_FAILS] = "denied", [XSEG_SIM_RDMA_IGNORED] = "ignored",
         [XSEG_SIM_RDMA_ABSENT] = "absent",
     };
 
@@ -334,7 +334,7 @@ static const struct {
     {"XSEG_SIM_PEERS", take_peers, "0 or 1"},
     {"XSEG_SIM_BYTES", take_bytes, "0 or 1"},
     {"XSEG_SIM_FABRIC", take_fabric, "0 or 1"},
-    {"XSEG_SIM_RECYCLE", take_recycle, "0 or 1"},
+    {"XSEG_SIM_REUSE_HANDLES", take_recycle, "0 or 1"},
     {"XSEG_SIM_RDMA", take_rdma, "works, refused, denied, ignored or absent"},
     {"XSEG_SIM_DMA_BUF", take_dma_buf, "0 or 1"},
     {"XSEG_SIM_ADDRESS_RANGE", take_address_range, "0 or 1"},

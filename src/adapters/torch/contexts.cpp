@@ -8,9 +8,11 @@
 
 #include "src/adapters/torch/held.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
 struct Slot {
     std::shared_ptr<GatheredContext> context;
@@ -99,7 +101,7 @@ struct xseg_history_hook context_hook()
 {
     struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
     hook.gather = gather;
-    hook.forget = forget;
+    hook.discard = discard;
     return hook;
 }
 

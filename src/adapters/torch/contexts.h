@@ -12,7 +12,8 @@
 #include "src/adapters/torch/interface.h"
 #include "xseg/xseg.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 /** Take contexts by this function from now on; NULL: none. */
 void set_recorder(CreateContextFn recorder);

@@ -12,13 +12,15 @@
 #include "src/adapters/torch/interface.h"
 #include "xseg/xseg.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 /** Record that a stream of another device uses a block. */
 void use_foreign(void *ptr, DeviceIndex device, c10::cuda::CUDAStream stream);
 
 /** Allocate on a device for a stream; XSEG_ERR_ARGUMENT unless the stream is one of another device. */
-xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, DeviceIndex device, cudaStream_t stream, void **ptr);
+xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, DeviceIndex device,
+                             cudaStream_t stream, void **ptr);
 
 /** Before a block is freed: let its stand-ins wait.  False: a stream is capturing, and free_deferred() will free the block. */
 bool order_foreign(struct xseg_allocator *library, void *ptr);

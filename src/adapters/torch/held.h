@@ -11,20 +11,23 @@
 
 #include <mutex>
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 /** How many such locks the calling thread holds. */
 inline thread_local unsigned locks_held = 0;
 
 /** Holds a lock, as std::lock_guard does. */
-template <class Mutex>
-class Held {
+template <class Mutex> class Held
+{
   public:
-    explicit Held(Mutex &mutex) : mutex_(mutex) {
+    explicit Held(Mutex &mutex) : mutex_(mutex)
+    {
         locks_held++;
         mutex_.lock();
     }
-    ~Held() {
+    ~Held()
+    {
         mutex_.unlock();
         locks_held--;
     }

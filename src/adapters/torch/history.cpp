@@ -514,7 +514,7 @@ void Allocator::annotateMemory(const void *ptr, const std::string &text)
     note.address = reinterpret_cast<size_t>(block.base);
     note.bytes = block.requested;
     note.stream = block.stream;
-    note.pool = id_of_pool(block.lender != nullptr ? block.lender : block.pool);
+    note.pool = id_of_pool(block.fallback_pool != nullptr ? block.fallback_pool : block.pool);
     annotate(this, static_cast<DeviceIndex>(block.device), std::move(note));
 }
 

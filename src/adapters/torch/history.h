@@ -7,7 +7,8 @@
 
 #include "src/adapters/torch/allocator.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 /** The newest events of a device, at most the entries of recordHistory(), as PyTorch's entries, the oldest first. */
 std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device);
@@ -22,7 +23,8 @@ void note_snapshot(Allocator *allocator, DeviceIndex device, size_t active_bytes
 void set_thread_label(Allocator *allocator);
 
 /** While one exists, events of the calling thread say which call of PyTorch's causes them. */
-class InternalMetadata {
+class InternalMetadata
+{
   public:
     InternalMetadata(Allocator *allocator, const char *text);
     ~InternalMetadata();
@@ -34,8 +36,8 @@ class InternalMetadata {
 };
 
 /** Make an entry of a trace; versions of PyTorch differ in what it is made of. */
-TraceEntry make_entry(TraceEntry::Action action, DeviceIndex device, size_t address, size_t bytes, cudaStream_t stream,
-                      MempoolId_t pool);
+TraceEntry make_entry(TraceEntry::Action action, DeviceIndex device, size_t address, size_t bytes,
+                      cudaStream_t stream, MempoolId_t pool);
 
 } // namespace xseg_torch
 

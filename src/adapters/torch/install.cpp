@@ -21,11 +21,14 @@
 #include "src/adapters/torch/settings.h"
 #include "src/adapters/torch/tags.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-static_assert(!std::is_abstract_v<Allocator>, "this version of PyTorch has methods that the adapter does not know");
+static_assert(!std::is_abstract_v<Allocator>,
+              "this version of PyTorch has methods that the adapter does not know");
 
-namespace {
+namespace
+{
 
 void write(const char *sentence, char *text, size_t bytes)
 {
@@ -35,8 +38,7 @@ void write(const char *sentence, char *text, size_t bytes)
     }
 }
 
-template <class Work>
-int guarded(char *text, size_t bytes, Work work)
+template <class Work> int guarded(char *text, size_t bytes, Work work)
 {
     try {
         work();
@@ -70,13 +72,16 @@ void install()
         return;
     }
     CUDAAllocator *before = caching::allocator.load();
-    TORCH_CHECK(before != nullptr, "this PyTorch was built without CUDA: install one that was built with it");
-    TORCH_CHECK(before->name() == "native", "PyTorch runs on another allocator already, '", before->name(),
-                "': ",
-                before->name() == "cudaMallocAsync" ? "take out backend:cudaMallocAsync from the configuration"
-                                                    : "do not call torch.cuda.memory.change_current_allocator()");
-    TORCH_CHECK(!before->initialized(), "CUDA is initialised already, and PyTorch has allocated by itself: import "
-                                        "xseg.torch right after torch, or set XSEG_TORCH=1 in the environment");
+    TORCH_CHECK(before != nullptr,
+                "this PyTorch was built without CUDA: install one that was built with it");
+    TORCH_CHECK(before->name() == "native", "PyTorch runs on another allocator already, '",
+                before->name(), "': ",
+                before->name() == "cudaMallocAsync"
+                    ? "take out backend:cudaMallocAsync from the configuration"
+                    : "do not call torch.cuda.memory.change_current_allocator()");
+    TORCH_CHECK(!before->initialized(),
+                "CUDA is initialised already, and PyTorch has allocated by itself: import "
+                "xseg.torch right after torch, or set XSEG_TORCH=1 in the environment");
     agree_on_settings();
     auto allocator = std::make_unique<Allocator>();
     set_installed(allocator.get());
@@ -89,8 +94,10 @@ void install()
 bool is_about_added(const char *line)
 {
     std::string keys = added_keys();
-    return (keys.find("exportable") != std::string::npos && std::strstr(line, ": exportable has no effect") != nullptr) ||
-           (keys.find("rdma") != std::string::npos && std::strstr(line, ": rdma has no effect") != nullptr);
+    return (keys.find("exportable") != std::string::npos &&
+            std::strstr(line, ": exportable has no effect") != nullptr) ||
+           (keys.find("rdma") != std::string::npos &&
+            std::strstr(line, ": rdma has no effect") != nullptr);
 }
 
 /* A line without the keys that the library ignores and PyTorch applies; "" if no key remains. */
@@ -186,7 +193,8 @@ XSEG_API int xseg_torch_open_device(int device, char *text, size_t bytes)
 }
 
 /** Reject a string for torch.cuda.memory._set_allocator_settings() before PyTorch applies a part of it. */
-XSEG_API int xseg_torch_check_settings(const char *settings, size_t length, char *text, size_t bytes)
+XSEG_API int xseg_torch_check_settings(const char *settings, size_t length, char *text,
+                                       size_t bytes)
 {
     return guarded(text, bytes, [&] { check_settings(std::string(settings, length)); });
 }
@@ -220,8 +228,8 @@ XSEG_API struct xseg_pool *xseg_torch_pool(int device, uint64_t first, uint64_t 
 }
 
 /** Make the pool of a tag; registered: blocks are one piece of memory each, which network cards may reach. */
-XSEG_API int xseg_torch_tag(int device, const char *name, uint64_t first, uint64_t second, bool registered,
-                            struct xseg_pool **pool, char *text, size_t bytes)
+XSEG_API int xseg_torch_tag(int device, const char *name, uint64_t first, uint64_t second,
+                            bool registered, struct xseg_pool **pool, char *text, size_t bytes)
 {
     return guarded(text, bytes, [&] {
         *pool = make_tag(get_open(), static_cast<DeviceIndex>(device), name, {first, second},

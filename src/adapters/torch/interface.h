@@ -32,10 +32,14 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #endif
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 namespace caching = c10::cuda::CUDACachingAllocator;
 
+using c10::DeviceIndex;
+using c10::GatheredContext;
+using c10::cuda::MempoolId_t;
 using caching::AllocatorConfigInfo;
 using caching::AllocatorState;
 using caching::AllocatorTraceTracker;
@@ -50,9 +54,6 @@ using caching::SegmentInfo;
 using caching::ShareableHandle;
 using caching::SnapshotInfo;
 using caching::TraceEntry;
-using c10::DeviceIndex;
-using c10::GatheredContext;
-using c10::cuda::MempoolId_t;
 
 /* An entry of what record_function() wrote; its namespace differs. */
 using Annotation = decltype(SnapshotInfo::external_annotations)::value_type;

@@ -9,12 +9,14 @@
 #include <tuple>
 #include <vector>
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
-constexpr size_t SHOWN = 90;             /* bytes of a text that stand before its number */
-constexpr size_t NOTES_LEAST = 16384;    /* fewer are not worth a look at the events */
+constexpr size_t SHOWN = 90;          /* bytes of a text that stand before its number */
+constexpr size_t NOTES_LEAST = 16384; /* fewer are not worth a look at the events */
 
 struct Kept {
     Note note;
@@ -151,7 +153,8 @@ void forget_notes(uint64_t round, const std::unordered_set<uint64_t> *used)
     Notes &all = notes();
     std::lock_guard<std::mutex> lock(all.mutex);
     for (auto kept = all.by_number.begin(); used != nullptr && kept != all.by_number.end();) {
-        bool stays = kept->second.holders > 0 || kept->second.round >= round || used->count(kept->first) > 0;
+        bool stays =
+            kept->second.holders > 0 || kept->second.round >= round || used->count(kept->first) > 0;
         kept = stays ? std::next(kept) : forget(all, kept);
     }
     all.many = std::max(NOTES_LEAST, 2 * all.by_number.size());

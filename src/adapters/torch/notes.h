@@ -17,16 +17,17 @@
 #include <unordered_set>
 #include <utility>
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 enum class NoteKind { LABEL, BLOCK, TIME, SNAPSHOT };
 
 struct Note {
     NoteKind kind = NoteKind::LABEL;
-    std::string metadata, compile_context;              /* LABEL, SNAPSHOT; BLOCK: metadata; TIME: its name */
-    std::string internal_metadata;                      /* LABEL: which call of PyTorch's allocates */
-    size_t address = 0, bytes = 0;                      /* BLOCK; SNAPSHOT: bytes */
-    void *stream = nullptr;                             /* BLOCK */
+    std::string metadata, compile_context; /* LABEL, SNAPSHOT; BLOCK: metadata; TIME: its name */
+    std::string internal_metadata;         /* LABEL: which call of PyTorch's allocates */
+    size_t address = 0, bytes = 0;         /* BLOCK; SNAPSHOT: bytes */
+    void *stream = nullptr;                /* BLOCK */
     std::pair<unsigned long long, unsigned long long> pool{0, 0}; /* BLOCK: PyTorch's id */
 };
 

@@ -5,7 +5,8 @@
 
 #include "src/adapters/torch/allocator.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 /** Begin to observe a library that was opened, for observers that are there and for those to come. */
 void observe(struct xseg_allocator *library);

@@ -2,7 +2,8 @@
 #include "src/adapters/torch/allocator.h"
 #include "src/adapters/torch/errors.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 /*
  * `device` may access the memory of `owner`.  The runtime's switch covers what its own allocations have; mapped memory
@@ -25,8 +26,8 @@ void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex owner)
 }
 
 /* Without peer access a plain copy between devices fails for mapped memory; the peer copy serves all memory. */
-cudaError_t Allocator::memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
-                                   cudaStream_t stream, bool is_peer)
+cudaError_t Allocator::memcpyAsync(void *to, int to_device, const void *from, int from_device,
+                                   size_t bytes, cudaStream_t stream, bool is_peer)
 {
     if (is_peer || to_device == from_device) {
         return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);

@@ -39,7 +39,7 @@ std::atomic<double> the_fraction{1}; /* of devices that are not open, as the str
 std::atomic<double> the_rejection{
     -1}; /* fraction that a string named after the library was opened; -1: none did */
 
-bool note_key(void *context, const struct xseg_key *key)
+bool note_key(void *context, const struct xseg_config_key *key)
 {
     (*static_cast<Keys *>(context))[key->name] = {key->value, key->is_named};
     return true;
@@ -328,14 +328,13 @@ void note_fraction(const Keys &keys)
 void set_rejection(struct xseg_allocator *library, int device, double fraction)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     where.device = device;
-    check(xseg_limits(library, &where, nullptr, &limits), "the limits of a device cannot be read");
+    check(xseg_limits_get(library, &where, &limits), "the limits of a device cannot be read");
     limits.has_fraction = false;
     limits.has_rejection_fraction = true;
     limits.rejection_fraction = fraction;
-    check(xseg_limits(library, &where, &limits, nullptr),
-          "the fraction of rejections cannot be set");
+    check(xseg_limits_set(library, &where, &limits), "the fraction of rejections cannot be set");
 }
 
 /* Set the fraction past which throw_on_cudamalloc_oom rejects requests, if a string names per_process_memory_fraction. */
@@ -609,8 +608,8 @@ double Allocator::getMemoryFraction(DeviceIndex device)
     }
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-    check(xseg_limits(library_, &where, nullptr, &limits), "getMemoryFraction");
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    check(xseg_limits_get(library_, &where, &limits), "getMemoryFraction");
     return limits.fraction == 1 ? 1 : whole_bytes(library_, where, limits.fraction);
 }
 
@@ -622,11 +621,11 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex device)
     open_device(device);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
-    check(xseg_limits(library_, &where, nullptr, &limits), "setMemoryFraction");
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    check(xseg_limits_get(library_, &where, &limits), "setMemoryFraction");
     limits.fraction = fraction;
     limits.has_fraction = true;
-    check(xseg_limits(library_, &where, &limits, nullptr), "setMemoryFraction");
+    check(xseg_limits_set(library_, &where, &limits), "setMemoryFraction");
 }
 
 } // namespace xseg_torch

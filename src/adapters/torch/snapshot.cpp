@@ -31,10 +31,11 @@ template <class Segment> void set_order(Segment &segment, uint64_t generation)
     }
 }
 
-/* Lent memory is the lender's segment. */
+/* A block in memory of a fallback pool is in the segment of that pool. */
 void begin_segment(Picture *picture, const struct xseg_block_info *block)
 {
-    const struct xseg_pool *pool = block->lender != nullptr ? block->lender : block->pool;
+    const struct xseg_pool *pool =
+        block->fallback_pool != nullptr ? block->fallback_pool : block->pool;
     if (pool != picture->pool) {
         picture->pool = pool;
         picture->id = id_of_pool(pool);

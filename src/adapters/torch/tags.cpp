@@ -10,9 +10,11 @@
 #include "src/adapters/torch/held.h"
 #include "src/adapters/torch/pools.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
-namespace {
+namespace
+{
 
 struct Tag {
     DeviceIndex device;
@@ -70,11 +72,12 @@ uint64_t tag_order(DeviceIndex device)
 
 static void refuse_fork(const Allocator *allocator)
 {
-    TORCH_CHECK(!allocator->is_forked(), "xseg: tags of the parent process cannot be used in a forked child");
+    TORCH_CHECK(!allocator->is_forked(),
+                "xseg: tags of the parent process cannot be used in a forked child");
 }
 
-struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name, MempoolId_t id,
-                           Memory memory)
+struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name,
+                           MempoolId_t id, Memory memory)
 {
     refuse_fork(allocator);
     Held<std::mutex> lock(tags().mutex);
@@ -96,12 +99,13 @@ static Tag *hold(Allocator *allocator, struct xseg_pool *pool)
 {
     Tag *tag = tags().by_pool.at(pool).get();
     if (tag->entered == 0) {
-        begin_route(allocator, tag->device, tag->id,
-                    [tag](cudaStream_t) {
-                        const Entry *entry = innermost(tag->device);
-                        return entry != nullptr && entry->tag == tag;
-                    },
-                    Route::TAG);
+        begin_route(
+            allocator, tag->device, tag->id,
+            [tag](cudaStream_t) {
+                const Entry *entry = innermost(tag->device);
+                return entry != nullptr && entry->tag == tag;
+            },
+            Route::TAG);
     }
     tag->entered++;
     return tag;
@@ -125,7 +129,8 @@ void enter_tag(Allocator *allocator, struct xseg_pool *pool)
 void leave_tag(Allocator *allocator)
 {
     TORCH_CHECK(!entered.empty() && entered.back().tag != nullptr && !entered.back().is_label,
-                "xseg: this thread is in no tag, or its tags are suspended: leave xseg.torch.suspended() first");
+                "xseg: this thread is in no tag, or its tags are suspended: leave "
+                "xseg.torch.suspended() first");
     if (allocator->is_forked()) {
         entered.pop_back();
         return;
@@ -174,7 +179,8 @@ void suspend_tags(bool is_suspended)
     if (is_suspended) {
         entered.push_back({nullptr, 0, false});
     } else {
-        TORCH_CHECK(!entered.empty() && entered.back().tag == nullptr, "xseg: tags of this thread are not suspended");
+        TORCH_CHECK(!entered.empty() && entered.back().tag == nullptr,
+                    "xseg: tags of this thread are not suspended");
         entered.pop_back();
     }
 }

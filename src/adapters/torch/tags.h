@@ -10,13 +10,14 @@
 #include "src/adapters/torch/pools.h"
 #include "xseg/xseg.h"
 
-namespace xseg_torch {
+namespace xseg_torch
+{
 
 class Allocator;
 
 /** Make the pool of a tag; it stays until the process ends. */
-struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name, MempoolId_t id,
-                           Memory memory);
+struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name,
+                           MempoolId_t id, Memory memory);
 
 /** From now on, until leave_tag(), the calling thread allocates from the tag's pool on the tag's device. */
 void enter_tag(Allocator *allocator, struct xseg_pool *pool);

@@ -283,7 +283,7 @@ void xseg_notes_ask(struct xseg_arena *arena, uint64_t bytes)
     const struct noting noting = begin(arena);
     const uint64_t wanted = xseg_round_up(bytes, (uint64_t)1 << XSEG_HISTORY_BYTES_SHIFT);
 
-    note_block(&noting, XSEG_HISTORY_ASK,
+    note_block(&noting, XSEG_HISTORY_BUDGET_REQUEST,
                &(struct xseg_noted_block){.requested = wanted, .bytes = wanted});
 }
 

@@ -15,13 +15,13 @@
 #define MILLISECOND UINT64_C(1000000)
 #define SECOND      (1000 * MILLISECOND)
 
-/* Turns in budget_return_ms: a want is seen, and answered, within two of them. */
+/* Turns in budget_wait_ms: a want is seen, and answered, within two of them. */
 #define TURNS 8u
 
 /* Bytes that are given at a time, so that misses of this process come in between. */
 #define SLICE (128 * XSEG_MIB)
 
-/* How many times budget_return_ms a want may be old, and what was found out about idle memory. */
+/* How many times budget_wait_ms a want may be old, and what was found out about idle memory. */
 #define PATIENCE 4u
 
 /* The processes of a device, as one turn sees them. */
@@ -49,9 +49,9 @@ void xseg_budget_device_init(struct xseg_budget_device *device)
 uint64_t xseg_budget_interval(struct xseg_allocator *allocator)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    const uint64_t usual = config->budget_return_ms * MILLISECOND / TURNS;
+    const uint64_t usual = config->budget_wait_ms * MILLISECOND / TURNS;
 
-    if (config->share_budget[0] == '\0')
+    if (config->budget_file[0] == '\0')
         return UINT64_MAX;
     return xseg_clock_system() < allocator->budget->hurries ? xseg_min(usual, MILLISECOND) : usual;
 }
@@ -59,7 +59,7 @@ uint64_t xseg_budget_interval(struct xseg_allocator *allocator)
 /* How old a want may be, in nanoseconds. */
 static uint64_t patience_of(const struct xseg_config *config)
 {
-    return PATIENCE * config->budget_return_ms * MILLISECOND;
+    return PATIENCE * config->budget_wait_ms * MILLISECOND;
 }
 
 /* --- Opening. --- */
@@ -111,7 +111,7 @@ static bool note_failure(struct xseg_budget *budget, char *said, size_t bytes)
 static void say_failure(struct xseg_allocator *allocator, const char *said)
 {
     xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                  "share_budget: this process goes on without the others: %s", said);
+                  "budget_file: this process goes on without the others: %s", said);
 }
 
 /* Have the devices follow the end of a budget.  BUDGET is held. */
@@ -225,7 +225,7 @@ static void name_device(struct xseg_device *device)
     xseg_lock_give(&device->growth_lock);
     if (status != XSEG_OK && !atomic_exchange(&budget->has_said, true))
         xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
-                      "share_budget: device %d takes no part: %s", device->context.ordinal,
+                      "budget_file: device %d takes no part: %s", device->context.ordinal,
                       xseg_fail_detail());
     xseg_fail_restore(&kept);
 }
@@ -248,7 +248,7 @@ void xseg_budget_follow(struct xseg_allocator *allocator)
     struct xseg_fail_kept kept;
     bool says = false;
 
-    if (xseg_allocator_config(allocator)->share_budget[0] == '\0' && !atomic_load(&budget->is_open))
+    if (xseg_allocator_config(allocator)->budget_file[0] == '\0' && !atomic_load(&budget->is_open))
         return;
     xseg_fail_keep(&kept);
     name_devices(allocator);
@@ -256,8 +256,8 @@ void xseg_budget_follow(struct xseg_allocator *allocator)
     /* Read behind the lock: of two threads that configure, the later one follows what is in force. */
     const struct xseg_config *config = xseg_allocator_config(allocator);
     xseg_status status =
-        config->share_budget[0] == '\0' ? XSEG_OK : xseg_ledger_path(config->share_budget, path);
-    if (strcmp(path, budget->path) != 0 || config->share_budget[0] == '\0') {
+        config->budget_file[0] == '\0' ? XSEG_OK : xseg_ledger_path(config->budget_file, path);
+    if (strcmp(path, budget->path) != 0 || config->budget_file[0] == '\0') {
         leave(budget);
         /* What another ledger said of others counts no more. */
         forget_shares(allocator);
@@ -504,7 +504,7 @@ void xseg_budget_turn(struct xseg_allocator *allocator)
     uint64_t given = 0;
     bool exceeds = false, is_wanted = false;
 
-    if (config->share_budget[0] == '\0')
+    if (config->budget_file[0] == '\0')
         return;
     name_devices(allocator);
     if (!begin(allocator))
@@ -520,7 +520,7 @@ void xseg_budget_turn(struct xseg_allocator *allocator)
         is_wanted |= parties.is_wanted;
     }
     if (is_wanted)
-        allocator->budget->hurries = xseg_clock_system() + config->budget_return_ms * MILLISECOND;
+        allocator->budget->hurries = xseg_clock_system() + config->budget_wait_ms * MILLISECOND;
     if (exceeds)
         say_exceeded(allocator);
     if (given != 0)

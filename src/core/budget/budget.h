@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The budget of an allocator: devices that it shares with other processes by a ledger (src/base/ledger.h, key
- * share_budget).
+ * budget_file).
  *
- * The background thread makes a *turn* from time to time: some eight in budget_return_ms, and one a millisecond for so long
+ * The background thread makes a *turn* from time to time: some eight in budget_wait_ms, and one a millisecond for so long
  * after others wanted memory, since a request that asks is seldom the only one.  In a turn the process writes its figures
  * into its slot of the ledger: what is taken, idle and wanted of each device.  Then it reads what the others say, and gives
  * idle memory back if they want some (budget_split.h).  A request that the device cannot serve *asks*: what it wants is
@@ -13,7 +13,7 @@
  * slot only, a record at a time, so no step has two halves that a death could part.
  *
  * While others wait for what is their own, a process that has its share takes no memory that they need: its *allowance* is
- * what it has and what they leave of the free memory.  A want that is older than PATIENCE times budget_return_ms counts no
+ * what it has and what they leave of the free memory.  A want that is older than PATIENCE times budget_wait_ms counts no
  * more, so that one who stopped in the midst of asking holds nobody up.  How old it is goes by the reader's own clock, from
  * when the want was first seen.
  *

@@ -468,7 +468,7 @@ static xseg_status read_entries(struct parser *parser, bool reads_large)
     return XSEG_OK;
 }
 
-static xseg_status refuse_value(struct parser *parser, enum xseg_config_key key,
+static xseg_status refuse_value(struct parser *parser, enum xseg_config_key_id key,
                                 const char *expected)
 {
     XSEG_ASSERT(key < XSEG_CONFIG_KEYS && (parser->named >> key & 1) != 0);
@@ -477,7 +477,7 @@ static xseg_status refuse_value(struct parser *parser, enum xseg_config_key key,
 }
 
 /* Refuse a key of the string whose value contradicts that of another key, which is in MiB. */
-static xseg_status refuse_together(struct parser *parser, enum xseg_config_key key,
+static xseg_status refuse_together(struct parser *parser, enum xseg_config_key_id key,
                                    const char *expected, uint64_t bytes)
 {
     (void)refuse_value(parser, key, expected);
@@ -486,8 +486,9 @@ static xseg_status refuse_together(struct parser *parser, enum xseg_config_key k
 }
 
 /* Check that the value of one key is not above that of another; both are in bytes. */
-static xseg_status check_order(struct parser *parser, enum xseg_config_key low, uint64_t low_bytes,
-                               enum xseg_config_key high, uint64_t high_bytes)
+static xseg_status check_order(struct parser *parser, enum xseg_config_key_id low,
+                               uint64_t low_bytes, enum xseg_config_key_id high,
+                               uint64_t high_bytes)
 {
     char expected[64];
     const bool is_low = (parser->named >> low & 1) != 0;

@@ -29,7 +29,7 @@
 
 /* Every key, in the order of xseg_config_table[].  A set of keys is a uint64_t: bit k is key k, and bit XSEG_CONFIG_KEYS + i
  * is name i of xseg_config_ignored[]. */
-enum xseg_config_key {
+enum xseg_config_key_id {
     XSEG_CONFIG_EXPANDABLE_SEGMENTS,
     XSEG_CONFIG_LARGE_SEGMENT_SIZE,
     XSEG_CONFIG_MAX_SPLIT_SIZE,
@@ -77,7 +77,7 @@ enum xseg_config_key {
 /* Size of the buffer for the value of such a key. */
 #define XSEG_CONFIG_IGNORED_BYTES 128u
 
-/* The values of page_mb. */
+/* The values of page_size. */
 enum { XSEG_CONFIG_PAGES_FIXED, XSEG_CONFIG_PAGES_AUTO, XSEG_CONFIG_PAGES_SMALL };
 
 /* Addresses of an expandable segment; amount 0 means that none was named. */
@@ -104,7 +104,7 @@ struct xseg_config {
     double garbage_collection_threshold; /* 0: off */
     struct xseg_config_reserve expandable_segments_reserve;
     char oom_snapshot[XSEG_CONFIG_PATH_BYTES]; /* folder; empty: none */
-    char share_budget[XSEG_CONFIG_PATH_BYTES]; /* name of a ledger; empty: none */
+    char budget_file[XSEG_CONFIG_PATH_BYTES];  /* name of a ledger; empty: none */
     char ignored
         [XSEG_CONFIG_IGNORED]
         [XSEG_CONFIG_IGNORED_BYTES]; /* verbatim, for snapshots; empty: not named, or too long */
@@ -112,7 +112,7 @@ struct xseg_config {
     uint64_t budget_min_bytes;
     uint64_t oom_snapshot_bytes; /* of all of them; UINT64_MAX: no limit */
     uint32_t oom_snapshot_ms;
-    uint32_t budget_return_ms;
+    uint32_t budget_wait_ms;
     int64_t idle_ms; /* -1: never */
     uint64_t keep_bytes;
     uint64_t soft_limit_bytes;      /* UINT64_MAX: none */
@@ -129,7 +129,7 @@ struct xseg_config {
     bool exportable;
     bool rdma;
     bool publish;
-    bool soft_by_device;     /* not a key: xseg_limits() has given a device a soft limit */
+    bool soft_by_device;     /* not a key: xseg_limits_set() has given a device a soft limit */
     bool fraction_by_device; /* not a key: likewise a fraction */
     /* Derived from the keys: idle memory is given back automatically; by calls of the user. */
     bool decays, decays_on_calls;
@@ -185,7 +185,7 @@ void xseg_config_sum_up(struct xseg_config *config);
 /* Whether there is a background thread. */
 static inline bool xseg_config_has_thread(const struct xseg_config *config)
 {
-    return config->background_thread || config->share_budget[0] != '\0';
+    return config->background_thread || config->budget_file[0] != '\0';
 }
 
 #endif

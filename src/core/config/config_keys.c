@@ -11,7 +11,7 @@ enum { VALUE_BYTES = 320, MEANING_BYTES = 640 };
 
 /* Print the value of a key as the grammar spells it, or the word that the table has for a value
  * without a spelling. */
-static void print_value(const struct xseg_config *config, enum xseg_config_key key, char *value)
+static void print_value(const struct xseg_config *config, enum xseg_config_key_id key, char *value)
 {
     struct xseg_text text;
 
@@ -42,7 +42,7 @@ static void print_meaning(const char *sentence, char *meaning)
     XSEG_ASSERT(text.length < MEANING_BYTES);
 }
 
-bool xseg_config_keys_is_set(const struct xseg_config *config, enum xseg_config_key key)
+bool xseg_config_keys_is_set(const struct xseg_config *config, enum xseg_config_key_id key)
 {
     struct xseg_config standard;
     char given[VALUE_BYTES], usual[VALUE_BYTES];
@@ -54,13 +54,13 @@ bool xseg_config_keys_is_set(const struct xseg_config *config, enum xseg_config_
 }
 
 /* Whether a threshold is set without the memory fraction of whose limit it is a part. */
-static bool is_idle_threshold(const struct xseg_config *config, enum xseg_config_key key)
+static bool is_idle_threshold(const struct xseg_config *config, enum xseg_config_key_id key)
 {
     return key == XSEG_CONFIG_GARBAGE_COLLECTION && config->garbage_collection_threshold > 0 &&
            config->memory_fraction >= 1.0 && !config->fraction_by_device;
 }
 
-bool xseg_config_keys_has_effect(const struct xseg_config *config, enum xseg_config_key key)
+bool xseg_config_keys_has_effect(const struct xseg_config *config, enum xseg_config_key_id key)
 {
     const struct xseg_config_row *row = &xseg_config_table[key];
 
@@ -69,28 +69,29 @@ bool xseg_config_keys_has_effect(const struct xseg_config *config, enum xseg_con
 }
 
 void xseg_config_keys_visit(const struct xseg_config *config, uint64_t named,
-                            bool (*visit)(void *context, const struct xseg_key *key), void *context)
+                            bool (*visit)(void *context, const struct xseg_config_key *key),
+                            void *context)
 {
     char value[VALUE_BYTES], standard[VALUE_BYTES], meaning[MEANING_BYTES];
     struct xseg_config usual;
 
     xseg_config_init(&usual);
     for (unsigned i = 0; i < XSEG_CONFIG_KEYS; i++) {
-        const enum xseg_config_key key = (enum xseg_config_key)i;
+        const enum xseg_config_key_id key = (enum xseg_config_key_id)i;
         const struct xseg_config_row *row = &xseg_config_table[i];
 
         print_value(config, key, value);
         print_value(&usual, key, standard);
         print_meaning(row->sentence, meaning);
-        const struct xseg_key told = {
+        const struct xseg_config_key told = {
             .struct_size = sizeof(told),
             .name = row->name,
-            .accepts = row->accepts,
-            .meaning = meaning,
+            .values = row->accepts,
+            .description = meaning,
             .value = value,
-            .standard = standard,
-            .is_named = (named >> i & 1) != 0,
-            .is_standard = strcmp(value, standard) == 0,
+            .default_value = standard,
+            .is_set = (named >> i & 1) != 0,
+            .is_default = strcmp(value, standard) == 0,
             .has_effect = xseg_config_keys_has_effect(config, key),
         };
         if (!visit(context, &told))

@@ -30,14 +30,14 @@ const char *const xseg_config_actions[XSEG_HISTORY_ACTIONS] = {
     [XSEG_HISTORY_SEGMENT_MAP] = "segment_map",
     [XSEG_HISTORY_SEGMENT_UNMAP] = "segment_unmap",
     [XSEG_HISTORY_OOM] = "oom",
-    [XSEG_HISTORY_STEAL] = "steal",
+    [XSEG_HISTORY_REMAP] = "remap",
     [XSEG_HISTORY_DECAY] = "decay",
     [XSEG_HISTORY_TRIM] = "trim",
     [XSEG_HISTORY_PAUSE] = "pause",
     [XSEG_HISTORY_RESUME] = "resume",
     [XSEG_HISTORY_ANNOTATION] = "annotation",
-    [XSEG_HISTORY_ASK] = "ask",
-    [XSEG_HISTORY_GIVE] = "give",
+    [XSEG_HISTORY_BUDGET_REQUEST] = "budget_request",
+    [XSEG_HISTORY_BUDGET_RELEASE] = "budget_release",
 };
 
 static bool is_name(const char *name, const char *text, size_t length)

@@ -86,7 +86,7 @@ static void print_actions(uint32_t set, struct xseg_text *text)
     xseg_text_add(text, "]");
 }
 
-bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_key key,
+bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_key_id key,
                              struct xseg_text *text)
 {
     const struct xseg_config_row *row = &xseg_config_table[key];
@@ -134,7 +134,7 @@ void xseg_config_print(const struct xseg_config *config, struct xseg_text *text)
         struct xseg_text one;
 
         xseg_text_init(&one, value, sizeof(value));
-        if (xseg_config_print_value(config, (enum xseg_config_key)key, &one))
+        if (xseg_config_print_value(config, (enum xseg_config_key_id)key, &one))
             xseg_text_add(text, "%s%s:%s", key == 0 ? "" : ",", xseg_config_table[key].name, value);
     }
 }

@@ -14,7 +14,7 @@ void xseg_config_print(const struct xseg_config *config, struct xseg_text *text)
 /*
  * Write the value of one key.  Returns false, and writes nothing, if the value has no spelling.
  */
-bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_key key,
+bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_key_id key,
                              struct xseg_text *text);
 
 #endif

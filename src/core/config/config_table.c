@@ -130,7 +130,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
         },
     [XSEG_CONFIG_PAGE] =
         {
-            .name = "page_mb",
+            .name = "page_size",
             .source = "pytorch/pytorch#172056, #96995",
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(page_sizes),
@@ -411,10 +411,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
         },
     [XSEG_CONFIG_SHARE_BUDGET] =
         {
-            .name = "share_budget",
+            .name = "budget_file",
             .source = "ovg-project/kvcached#87, #221",
             .type = XSEG_CONFIG_PATH,
-            .offset = MEMBER(share_budget),
+            .offset = MEMBER(budget_file),
             .accepts = "a name of up to 64 letters, digits, '-', '_' and '.', or the path of a "
                        "file, of up "
                        "to 255 characters, without blanks, commas, colons and brackets; or none",
@@ -433,7 +433,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .smallest = 1e-6,
             .accepts = "0, or a number from 0.000001 to 1",
             .sentence =
-                "With share_budget: part of each device that is this process's own. Those that "
+                "With budget_file: part of each device that is this process's own. Those that "
                 "name 0 have equal parts of what the others leave.",
         },
     [XSEG_CONFIG_BUDGET_MIN] =
@@ -443,22 +443,21 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(budget_min_bytes),
             .accepts = ANY_MIB,
-            .sentence =
-                "With share_budget: idle memory is not lent as long as no more than this is "
-                "taken of a device.",
+            .sentence = "With budget_file: idle memory is not lent as long as no more than this is "
+                        "taken of a device.",
         },
     [XSEG_CONFIG_BUDGET_RETURN] =
         {
-            .name = "budget_return_ms",
+            .name = "budget_wait_ms",
             .source = "ovg-project/kvcached#221",
             .type = XSEG_CONFIG_NUMBER,
-            .offset = MEMBER(budget_return_ms),
+            .offset = MEMBER(budget_wait_ms),
             .start = 200,
             .least = 8,
             .most = 60000,
             .accepts = "a whole number of milliseconds from 8 to 60000",
             .sentence =
-                "With share_budget: how long a request waits at the most for memory that "
+                "With budget_file: how long a request waits at the most for memory that "
                 "others leave idle. Eight times in it each process looks for what others want.",
         },
 };

@@ -9,7 +9,7 @@
 #include "src/core/device/device.h"
 
 /* The first contradiction between limits, as text; NULL if there is none. */
-static const char *contradiction(const struct xseg_limit_values *set)
+static const char *contradiction(const struct xseg_limits *set)
 {
     if (set->soft_bytes != UINT64_MAX && set->soft_bytes > set->hard_bytes)
         return "soft_bytes is above hard_bytes";
@@ -18,7 +18,7 @@ static const char *contradiction(const struct xseg_limit_values *set)
     return set->keep_bytes > set->hard_bytes ? "keep_bytes is above hard_bytes" : NULL;
 }
 
-static void store_all(struct xseg_bounds *bounds, const struct xseg_limit_values *set)
+static void store_all(struct xseg_bounds *bounds, const struct xseg_limits *set)
 {
     XSEG_ASSERT(contradiction(set) == NULL && !(set->fraction < 0) && set->fraction <= 1);
     atomic_store_explicit(&bounds->hard, set->hard_bytes, memory_order_relaxed);
@@ -32,7 +32,7 @@ static void store_all(struct xseg_bounds *bounds, const struct xseg_limit_values
 
 void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config)
 {
-    const struct xseg_limit_values set = {
+    const struct xseg_limits set = {
         .struct_size = sizeof(set),
         .hard_bytes = config->hard_limit_bytes,
         .soft_bytes = config->soft_limit_bytes,
@@ -46,9 +46,9 @@ void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *conf
     store_all(bounds, &set);
 }
 
-void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values *out)
+void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limits *out)
 {
-    *out = (struct xseg_limit_values){
+    *out = (struct xseg_limits){
         .struct_size = sizeof(*out),
         .hard_bytes = xseg_bounds_hard(bounds),
         .soft_bytes = xseg_bounds_soft(bounds),
@@ -60,7 +60,7 @@ void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values
     };
 }
 
-xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_values *set)
+xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limits *set)
 {
     const char *wrong = contradiction(set);
 
@@ -83,7 +83,7 @@ xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_
 xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_config *config,
                                uint64_t named, bool store)
 {
-    struct xseg_limit_values set;
+    struct xseg_limits set;
 
     XSEG_ASSERT((named >> (XSEG_CONFIG_KEYS + XSEG_CONFIG_IGNORED)) == 0);
     xseg_bounds_read(&device->bounds, &set);
@@ -99,10 +99,11 @@ xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_con
         set.fraction = set.rejection_fraction = config->memory_fraction;
     const char *wrong = contradiction(&set);
     if (wrong != NULL)
-        return xseg_fail(XSEG_ERR_CONFIG,
-                         "hard_limit_mb, soft_limit_mb, keep_mb: with what xseg_limits() has set "
-                         "for device %d %s",
-                         device->context.ordinal, wrong);
+        return xseg_fail(
+            XSEG_ERR_CONFIG,
+            "hard_limit_mb, soft_limit_mb, keep_mb: with what xseg_limits_set() has set "
+            "for device %d %s",
+            device->context.ordinal, wrong);
     if (store)
         store_all(&device->bounds, &set);
     return XSEG_OK;

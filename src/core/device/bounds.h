@@ -6,7 +6,7 @@
  *              idle memory stays     idle memory goes   no request
  *              up to here            above              gets past it
  *
- * The limits are those of the configuration, until xseg_limits() sets the limits of one device; a key
+ * The limits are those of the configuration, until xseg_limits_set() sets the limits of one device; a key
  * that xseg_config_set() names sets its limit for all devices again.
  *
  * Invariants:
@@ -29,7 +29,7 @@ struct xseg_device;
 struct xseg_bounds {
     atomic_uint_fast64_t hard, soft, keep;
     _Atomic double fraction;  /* of the device's memory; 1: no such limit */
-    _Atomic double rejection; /* as xseg_limit_values.rejection_fraction */
+    _Atomic double rejection; /* as xseg_limits.rejection_fraction */
 };
 
 static inline uint64_t xseg_bounds_hard(const struct xseg_bounds *bounds)
@@ -62,7 +62,7 @@ static inline double xseg_bounds_rejection(const struct xseg_bounds *bounds)
 void xseg_bounds_init(struct xseg_bounds *bounds, const struct xseg_config *config);
 
 /* Read the limits into the public structure. */
-void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values *out);
+void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limits *out);
 
 /*
  * Set the limits; the fraction only if set->has_fraction, that of rejections only if set->has_rejection_fraction.
@@ -70,13 +70,13 @@ void xseg_bounds_read(const struct xseg_bounds *bounds, struct xseg_limit_values
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT if the limits contradict each other or the fraction is out of bounds, and
  *          nothing has changed
  */
-xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limit_values *set);
+xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limits *set);
 
 /*
  * Check the limits that result where the named keys of a configuration replace those of the device;
  * with `store` set them.
  *
- * Returns: XSEG_OK; XSEG_ERR_CONFIG if a key contradicts what xseg_limits() has set for the device
+ * Returns: XSEG_OK; XSEG_ERR_CONFIG if a key contradicts what xseg_limits_set() has set for the device
  */
 xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_config *config,
                                uint64_t named, bool store);

@@ -182,7 +182,7 @@ void xseg_counters_read_device(struct xseg_device *device, struct xseg_statistic
     out->device_bytes = device->context.total_bytes;
     out->limit_bytes = xseg_device_limit(device);
     out->physical_bytes = xseg_device_physical(device);
-    out->stuck_bytes = xseg_leftovers_bytes(&device->leftovers);
+    out->unreleased_bytes = xseg_leftovers_bytes(&device->leftovers);
     out->address_bytes = load(&device->addresses);
     out->idle_page_bytes = xseg_pages_bytes(&device->pages);
     out->paused_bytes = load(&device->evicted);

@@ -38,8 +38,8 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
     xseg_text_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         if ((named >> key & 1) == 0 ||
-            xseg_config_keys_has_effect(config, (enum xseg_config_key)key) ||
-            !xseg_config_keys_is_set(config, (enum xseg_config_key)key))
+            xseg_config_keys_has_effect(config, (enum xseg_config_key_id)key) ||
+            !xseg_config_keys_is_set(config, (enum xseg_config_key_id)key))
             continue;
         /* A call may still set the fraction. */
         if (key == XSEG_CONFIG_GARBAGE_COLLECTION)
@@ -47,7 +47,7 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
                 &allocator->log, XSEG_LOG_WARNING,
                 "configuration: garbage_collection_threshold has no effect without a "
                 "memory fraction below 1; set per_process_memory_fraction, or the "
-                "fraction of xseg_limits() (in PyTorch set_per_process_memory_fraction())");
+                "fraction of xseg_limits_set() (in PyTorch set_per_process_memory_fraction())");
         else
             xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
     }
@@ -74,7 +74,7 @@ static xseg_status follow_on_all(struct xseg_allocator *allocator, const struct 
     return status;
 }
 
-/* Whether an open device has a soft limit other than that of the configuration, set by xseg_limits(). */
+/* Whether an open device has a soft limit other than that of the configuration, set by xseg_limits_set(). */
 static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xseg_config *config)
 {
     for (int i = 0; i < allocator->device_count; i++) {
@@ -86,7 +86,7 @@ static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xs
     return false;
 }
 
-/* Whether an open device has a fraction other than that of the configuration, set by xseg_limits(). */
+/* Whether an open device has a fraction other than that of the configuration, set by xseg_limits_set(). */
 static bool has_fraction_by_device(struct xseg_allocator *allocator,
                                    const struct xseg_config *config)
 {
@@ -229,7 +229,7 @@ xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const cha
 }
 
 static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_device *device,
-                              const struct xseg_limit_values *set)
+                              const struct xseg_limits *set)
 {
     const bool had_soft = xseg_allocator_config(allocator)->soft_by_device;
     const bool had_fraction = xseg_allocator_config(allocator)->fraction_by_device;
@@ -247,19 +247,23 @@ static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_devi
     return status;
 }
 
-xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_device *device,
-                                  const struct xseg_limit_values *set,
-                                  struct xseg_limit_values *was)
+void xseg_allocator_limits_get(struct xseg_allocator *allocator, const struct xseg_device *device,
+                               struct xseg_limits *out)
 {
-    xseg_status status = XSEG_OK;
-
-    XSEG_ASSERT(device->allocator == allocator && was != NULL);
+    XSEG_ASSERT(device->allocator == allocator && out != NULL);
     xseg_lock_take(&allocator->open_lock);
-    xseg_bounds_read(&device->bounds, was);
-    if (set != NULL)
-        status = set_limits(allocator, device, set);
+    xseg_bounds_read(&device->bounds, out);
     xseg_lock_give(&allocator->open_lock);
-    if (status == XSEG_OK && set != NULL) {
+}
+
+xseg_status xseg_allocator_limits_set(struct xseg_allocator *allocator, struct xseg_device *device,
+                                      const struct xseg_limits *limits)
+{
+    XSEG_ASSERT(device->allocator == allocator && limits != NULL);
+    xseg_lock_take(&allocator->open_lock);
+    const xseg_status status = set_limits(allocator, device, limits);
+    xseg_lock_give(&allocator->open_lock);
+    if (status == XSEG_OK) {
         xseg_trim_bounds(device);
         xseg_housekeeping_end_call(allocator);
     }

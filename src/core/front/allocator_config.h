@@ -15,14 +15,11 @@ void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
 /* Log the keys of a configuration string that are set and have no effect here.  named: set of the string's keys */
 void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named);
 
-/*
- * Set the bounds of an open device: serves xseg_limits() of the public header.
- *
- * set: NULL changes nothing
- */
-xseg_status xseg_allocator_limits(struct xseg_allocator *allocator, struct xseg_device *device,
-                                  const struct xseg_limit_values *set,
-                                  struct xseg_limit_values *was);
+/* Serve xseg_limits_get() and xseg_limits_set() for an open device. */
+void xseg_allocator_limits_get(struct xseg_allocator *allocator, const struct xseg_device *device,
+                               struct xseg_limits *out);
+xseg_status xseg_allocator_limits_set(struct xseg_allocator *allocator, struct xseg_device *device,
+                                      const struct xseg_limits *limits);
 
 /* Serve xseg_observer_add() and xseg_observer_remove() of the public header. */
 xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,

@@ -2,7 +2,7 @@
 /*
  * The background thread makes the looks of decay.h on every open device, so that memory goes back while the
  * program makes no calls, and calls of the user need not look; and the turns of budget.h.  It only exists with the key
- * background_thread or share_budget.
+ * background_thread or budget_file.
  *
  * During a look the thread holds GROWTH and no other lock; in turns BUDGET or GROWTH.  It takes no signals, and ends before the allocator
  * does.  A forked child has no background thread, and cannot use the allocator anyway.

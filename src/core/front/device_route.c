@@ -15,7 +15,7 @@ static xseg_status hold(struct xseg_pool *pool)
 {
     return xseg_pool_hold(pool)
                ? XSEG_OK
-               : xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more: make another one");
+               : xseg_fail(XSEG_ERR_ARGUMENT, "pool has been released; create another one");
 }
 
 /* Add a route to a pool; the route holds the pool as long as it lasts. */

@@ -140,7 +140,7 @@ static void report(struct xseg_history_store *store, const struct xseg_history_h
                           memory_order_relaxed);
     atomic_store_explicit(&store->gathers, 0, memory_order_relaxed);
     if (!numbers->is_short)
-        hook->forget(hook->context, numbers->number, numbers->count);
+        hook->discard(hook->context, numbers->number, numbers->count);
     free(numbers->number);
 }
 
@@ -148,7 +148,7 @@ static void report(struct xseg_history_store *store, const struct xseg_history_h
  * application lock that a thread holds while it waits for SWEEP. */
 static bool claim_forget(struct xseg_history_store *store, const struct xseg_history_hook *hook)
 {
-    return hook != NULL && hook->forget != NULL &&
+    return hook != NULL && hook->discard != NULL &&
            !atomic_load_explicit(&store->is_forgetting, memory_order_relaxed) &&
            !atomic_exchange(&store->is_forgetting, true);
 }

@@ -22,7 +22,7 @@ static xseg_status find_device(struct xseg_allocator *allocator, const struct xs
         return xseg_fail(XSEG_ERR_ARGUMENT, "pool %s belongs to another allocator",
                          xseg_pool_label(request->pool));
     if (xseg_pool_is_retired(request->pool))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more");
+        return xseg_fail(XSEG_ERR_ARGUMENT, "pool has been released");
     *out = request->pool->device;
     return XSEG_OK;
 }

@@ -84,9 +84,9 @@ static void add_limits(struct xseg_text *text, const struct matter *matter, cons
     }
     if (then > hard) {
         xseg_text_add(text,
-                      hard == config->hard_limit_bytes ? "%shard_limit_mb to %" PRIu64 " or more"
-                                                       : "%shard_bytes of xseg_limits() to %" PRIu64
-                                                         " MiB or more",
+                      hard == config->hard_limit_bytes
+                          ? "%shard_limit_mb to %" PRIu64 " or more"
+                          : "%shard_bytes of xseg_limits_set() to %" PRIu64 " MiB or more",
                       before, mib_for(then));
         before = ", and ";
     }
@@ -111,11 +111,11 @@ static const char *about_pages(const struct matter *matter)
         if (would_do(matter, matter->idle + account->split_whole))
             return "expandable_segments:True would make one of the cached pieces";
         if (has_full_pages && would_do(matter, matter->idle + account->split_small))
-            return "expandable_segments:True,page_mb:small would make one of the cached pieces";
+            return "expandable_segments:True,page_size:small would make one of the cached pieces";
     }
     if (matter->need->expandable && has_full_pages &&
         would_do(matter, matter->idle + account->small_whole))
-        return "page_mb:small would leave less on pages that blocks in use share";
+        return "page_size:small would leave less on pages that blocks in use share";
     return NULL;
 }
 

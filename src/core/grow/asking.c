@@ -48,7 +48,7 @@ bool xseg_asking_begin(struct xseg_asking *asking, struct xseg_arena *arena, uin
                        const struct xseg_config *config) XSEG_UNCHECKED
 {
     struct xseg_device *device = arena->device;
-    const uint64_t now = xseg_clock_system(), time = config->budget_return_ms * MILLISECOND;
+    const uint64_t now = xseg_clock_system(), time = config->budget_wait_ms * MILLISECOND;
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     *asking = (struct xseg_asking){.bytes = bytes, .early = now + time / 2, .until = now + time};

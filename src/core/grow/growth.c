@@ -298,7 +298,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
  * Choose the pages that a stretch is mapped with.  After memory has been short, pages are small as long as
  * more than half of the limit is taken: steals of later requests would break full pages up.
  *
- * page_mb:small always maps small pages.  page_mb:auto maps small pages for a small growth in the last
+ * page_size:small always maps small pages.  page_size:auto maps small pages for a small growth in the last
  * sixteenth of the limit, too.  Up to three quarters of the limit it maps long pages, since the driver's work
  * grows with the number of pages.  No page is longer than a sixteenth of the growth, since a page goes back in
  * one piece.

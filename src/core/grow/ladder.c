@@ -292,7 +292,7 @@ static xseg_status serve(struct xseg_arena *arena, const struct xseg_need *need,
 static bool ask(struct xseg_arena *arena, const struct xseg_need *need, xseg_status refused,
                 unsigned attempt) XSEG_UNCHECKED
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && attempt < XSEG_ASKS_MOST);
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && attempt < XSEG_LOW_MEMORY_CALLS_MAX);
     xseg_lock_give(&arena->device->growth_lock);
     const bool spared = xseg_shortage_tell(arena, need, refused, XSEG_OBSERVERS_SHORT, attempt);
     xseg_lock_take(&arena->device->growth_lock);
@@ -385,7 +385,7 @@ static xseg_status overcome(struct xseg_arena *arena, const struct xseg_need *ne
     if (status != XSEG_OK || out->base != 0)
         return status;
     status = ask_others(arena, need, refused, out);
-    for (unsigned attempt = 0; spared && attempt < XSEG_ASKS_MOST && is_shortage(status);
+    for (unsigned attempt = 0; spared && attempt < XSEG_LOW_MEMORY_CALLS_MAX && is_shortage(status);
          attempt++) {
         spared = ask(arena, need, status, attempt);
         if (spared)

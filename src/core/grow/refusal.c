@@ -28,7 +28,7 @@ static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
         xseg_text_add_mib(text, xseg_pool_limit(pool));
         break;
     case XSEG_REFUSER_BUDGET:
-        xseg_text_add(text, "share_budget (the share of device %d, ", device->context.ordinal);
+        xseg_text_add(text, "budget_file (the share of device %d, ", device->context.ordinal);
         xseg_text_add_mib(text, atomic_load_explicit(&device->budget->share, memory_order_relaxed));
         xseg_text_add(text, "; other processes wait for theirs");
         break;
@@ -45,7 +45,7 @@ static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
         xseg_text_add(text,
                       hard == config->hard_limit_bytes
                           ? "hard_limit_mb (device %d, "
-                          : "the limit that xseg_limits() has set (device %d, ",
+                          : "the limit that xseg_limits_set() has set (device %d, ",
                       device->context.ordinal);
         xseg_text_add_mib(text, hard);
         break;

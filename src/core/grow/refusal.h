@@ -18,9 +18,9 @@ struct xseg_pool;
 enum xseg_refuser {
     XSEG_REFUSER_DRIVER, /* no check refused: the driver, or the pool's own function, had no memory */
     XSEG_REFUSER_DEVICE,     /* more than the device has beside taken memory */
-    XSEG_REFUSER_HARD_LIMIT, /* hard_limit_mb, or xseg_limits() of the device */
+    XSEG_REFUSER_HARD_LIMIT, /* hard_limit_mb, or xseg_limits_set() of the device */
     XSEG_REFUSER_FRACTION,   /* per_process_memory_fraction */
-    XSEG_REFUSER_BUDGET,     /* share_budget: others wait for their shares */
+    XSEG_REFUSER_BUDGET,     /* budget_file: others wait for their shares */
     XSEG_REFUSER_POOL,       /* the pool's limit_bytes */
     XSEG_REFUSER_REJECTION   /* throw_on_cudamalloc_oom, and no limit */
 };

@@ -72,7 +72,7 @@ bool xseg_shortage_tell(struct xseg_arena *arena, const struct xseg_need *need, 
         .is_capturing = xseg_pending_captures(device->pending),
         .allowed_bytes = xseg_min(xseg_device_limit(device), device->context.total_bytes),
         .free_bytes = free,
-        .text = buffer,
+        .message = buffer,
         .block_bytes = need->bytes,
         .segment_bytes = need->segment_bytes,
     };

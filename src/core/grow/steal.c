@@ -173,7 +173,7 @@ xseg_status xseg_steal(struct xseg_device *device, const struct xseg_steal_plan 
         .all_or_nothing = true,
         .work = plan->wait ? XSEG_RECLAIM_WAIT : XSEG_RECLAIM_QUERY,
         .keep_pages = true,
-        .cause = XSEG_HISTORY_STEAL,
+        .cause = XSEG_HISTORY_REMAP,
     };
     const xseg_status reclaimed = xseg_reclaim(device, &policy, &result);
     if (result.is_complete)

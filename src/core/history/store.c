@@ -21,7 +21,7 @@
 #define TAKING                                                                             \
     (1u << XSEG_HISTORY_ALLOC | 1u << XSEG_HISTORY_SEGMENT_ALLOC |                         \
      1u << XSEG_HISTORY_SEGMENT_MAP | 1u << XSEG_HISTORY_OOM | 1u << XSEG_HISTORY_RESUME | \
-     1u << XSEG_HISTORY_ASK)
+     1u << XSEG_HISTORY_BUDGET_REQUEST)
 #define ALL   ((1u << XSEG_HISTORY_ACTIONS) - 1)
 #define NOTED ((uint64_t)ALL) /* of the settings, the actions that are noted */
 
@@ -186,7 +186,7 @@ bool xseg_history_store_set_hook(struct xseg_history_store *store,
     }
     atomic_store_explicit(&store->gathers, 0, memory_order_relaxed);
     atomic_store_explicit(&store->sweep_after,
-                          calls != NULL && calls->forget != NULL ? FIRST_SWEEP : UINT64_MAX,
+                          calls != NULL && calls->discard != NULL ? FIRST_SWEEP : UINT64_MAX,
                           memory_order_relaxed);
     atomic_store_explicit(&store->hook, hook, memory_order_release);
     xseg_lock_give(&store->lock);

@@ -68,7 +68,7 @@ void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg
     info->device = arena->device->context.ordinal;
     info->stream = xseg_arena_stream(arena)->handle;
     info->pool = part->is_lent ? NULL : xseg_pool_of(extent);
-    info->lender = part->is_lent ? arena->pool : NULL;
+    info->fallback_pool = part->is_lent ? arena->pool : NULL;
     info->is_small = arena->is_small;
     info->is_expandable = xseg_extent_is_expandable(extent);
     info->segment_base = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */

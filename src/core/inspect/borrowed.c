@@ -128,14 +128,14 @@ xseg_status xseg_borrowed_weigh(struct xseg_explaining *look)
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     for (size_t i = look->first; i < reasons->count; i++)
-        found += reasons->list[i].kind == XSEG_REASON_BORROWED;
+        found += reasons->list[i].kind == XSEG_REASON_ABOVE_SHARE;
     if (found == 0)
         return XSEG_OK;
     struct xseg_reason **young = calloc(found, sizeof(struct xseg_reason *));
     if (young == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to explain %zu pages", found);
     for (size_t i = look->first; i < reasons->count; i++)
-        if (reasons->list[i].kind == XSEG_REASON_BORROWED)
+        if (reasons->list[i].kind == XSEG_REASON_ABOVE_SHARE)
             young[at++] = &reasons->list[i];
     XSEG_ASSERT(at == found);
     qsort(young, found, sizeof(struct xseg_reason *), xseg_borrowed_compare_ages);

@@ -101,7 +101,7 @@ static void follow_stream(const struct xseg_history_end *of, struct xseg_history
 {
     for (size_t i = 0; of->has_stream && i < count; i++)
         if (events[i].action > XSEG_HISTORY_FREE_COMPLETED &&
-            events[i].action != XSEG_HISTORY_OOM && events[i].action != XSEG_HISTORY_ASK)
+            events[i].action != XSEG_HISTORY_OOM && events[i].action != XSEG_HISTORY_BUDGET_REQUEST)
             events[i].stream = of->stream;
 }
 
@@ -338,7 +338,7 @@ void xseg_device_history_describe(struct xseg_allocator *allocator,
         .device = (int)(event->flags >> XSEG_HISTORY_DEVICE_SHIFT),
         .stream = (xseg_stream)(uintptr_t)event->stream, /* NOLINT(performance-no-int-to-ptr) */
         .pool = event->pool,
-        .is_lent = (event->flags & XSEG_HISTORY_LENT) != 0,
+        .is_fallback = (event->flags & XSEG_HISTORY_LENT) != 0,
         .base = (void *)(uintptr_t)event->base, /* NOLINT(performance-no-int-to-ptr) */
         .bytes = xseg_history_event_bytes(event),
         .requested = event->requested,

@@ -93,11 +93,11 @@ static enum xseg_reason_kind kind_of(enum xseg_block_state state)
 {
     switch (state) {
     case XSEG_BLOCK_ALLOCATED:
-        return XSEG_REASON_LIVE;
+        return XSEG_REASON_ALLOCATED;
     case XSEG_BLOCK_PENDING_FREE:
         return XSEG_REASON_PENDING;
     case XSEG_BLOCK_CLAIMED:
-        return XSEG_REASON_BUSY;
+        return XSEG_REASON_CLAIMED;
     default:
         return XSEG_REASON_POLICY;
     }
@@ -108,7 +108,7 @@ static void name_block(struct xseg_reason *reason, const struct xseg_part *part)
     struct xseg_pool *pool = ((struct xseg_arena *)part->extent->arena)->pool;
 
     reason->pool = part->is_lent ? NULL : xseg_pool_shown(pool);
-    reason->lender = part->is_lent ? pool : NULL;
+    reason->fallback_pool = part->is_lent ? pool : NULL;
     reason->block = (void *)(uintptr_t)part->base; /* NOLINT(performance-no-int-to-ptr) */
     reason->block_bytes = part->bytes;
     reason->block_requested = part->requested;
@@ -121,16 +121,16 @@ static void add_part(struct xseg_reason *reason, const struct xseg_part *part, u
 
     XSEG_ASSERT(bytes > 0 && bytes <= part->bytes);
 
-    reason->live_bytes += part->state == XSEG_BLOCK_ALLOCATED ? bytes : 0;
+    reason->allocated_bytes += part->state == XSEG_BLOCK_ALLOCATED ? bytes : 0;
     reason->pending_bytes += part->state == XSEG_BLOCK_PENDING_FREE ? bytes : 0;
-    reason->busy_bytes += part->state == XSEG_BLOCK_CLAIMED ? bytes : 0;
+    reason->claimed_bytes += part->state == XSEG_BLOCK_CLAIMED ? bytes : 0;
     reason->cached_bytes += part->state == XSEG_BLOCK_CACHED ? bytes : 0;
-    reason->live_blocks += part->state == XSEG_BLOCK_ALLOCATED;
+    reason->allocated_blocks += part->state == XSEG_BLOCK_ALLOCATED;
     if (kind < reason->kind || (kind == reason->kind && part->bytes > reason->block_bytes)) {
         reason->kind = kind;
         reason->block = NULL;
         reason->block_bytes = reason->block_requested = 0;
-        if (kind == XSEG_REASON_LIVE || kind == XSEG_REASON_PENDING)
+        if (kind == XSEG_REASON_ALLOCATED || kind == XSEG_REASON_PENDING)
             name_block(reason, part);
     }
 }
@@ -141,11 +141,11 @@ static bool continues(const struct xseg_reason *run, const struct xseg_reason *p
 {
     return (char *)run->base + run->bytes == page->base && run->kind == page->kind &&
            run->block == page->block && run->age_ms == page->age_ms &&
-           run->live_blocks == page->live_blocks && run->live_blocks <= 1 &&
+           run->allocated_blocks == page->allocated_blocks && run->allocated_blocks <= 1 &&
            (run->registered_bytes == 0) == (page->registered_bytes == 0) &&
-           (run->live_bytes == run->bytes || run->pending_bytes == run->bytes ||
+           (run->allocated_bytes == run->bytes || run->pending_bytes == run->bytes ||
             run->cached_bytes == run->bytes) &&
-           (page->live_bytes == page->bytes || page->pending_bytes == page->bytes ||
+           (page->allocated_bytes == page->bytes || page->pending_bytes == page->bytes ||
             page->cached_bytes == page->bytes);
 }
 
@@ -155,7 +155,7 @@ static void put_reason(struct xseg_reasons *reasons, const struct xseg_reason *p
 
     if (may_join && continues(run, page)) {
         run->bytes += page->bytes;
-        run->live_bytes += page->live_bytes;
+        run->allocated_bytes += page->allocated_bytes;
         run->pending_bytes += page->pending_bytes;
         run->cached_bytes += page->cached_bytes;
         run->registered_bytes += page->registered_bytes;
@@ -300,8 +300,8 @@ static enum xseg_reason_kind keeper_of(const struct xseg_explaining *look, struc
         return XSEG_REASON_STREAM;
     if (!xseg_idle_is_counted(arena, NULL))
         return XSEG_REASON_POLICY;
-    if (look->config->share_budget[0] != '\0')
-        return XSEG_REASON_BORROWED;
+    if (look->config->budget_file[0] != '\0')
+        return XSEG_REASON_ABOVE_SHARE;
     return look->config->decays ? XSEG_REASON_DECAY : XSEG_REASON_POLICY;
 }
 
@@ -316,7 +316,7 @@ static uint64_t stranded_bytes(const struct xseg_explaining *look, const struct 
     for (size_t i = first; i < end; i++) {
         const struct xseg_reason *reason = &look->reasons->list[i];
 
-        bytes += reason->kind <= XSEG_REASON_BUSY ? reason->cached_bytes : 0;
+        bytes += reason->kind <= XSEG_REASON_CLAIMED ? reason->cached_bytes : 0;
     }
     return bytes;
 }
@@ -431,8 +431,9 @@ static xseg_status weigh_decay(struct xseg_explaining *look, size_t first)
     for (size_t i = first; i < reasons->count; i++) {
         const enum xseg_reason_kind kind = reasons->list[i].kind;
 
-        idle +=
-            kind == XSEG_REASON_DECAY || kind == XSEG_REASON_BORROWED ? reasons->list[i].bytes : 0;
+        idle += kind == XSEG_REASON_DECAY || kind == XSEG_REASON_ABOVE_SHARE
+                    ? reasons->list[i].bytes
+                    : 0;
         if (kind == XSEG_REASON_DECAY)
             young[found++] = &reasons->list[i];
     }
@@ -441,7 +442,7 @@ static xseg_status weigh_decay(struct xseg_explaining *look, size_t first)
     const uint64_t most = found == 0 ? 0 : xseg_decay_kept(look->device, look->config, idle);
     /* Without idle_ms only limits take memory; memory within the limits stays by policy. */
     for (size_t i = 0; i < found && kept < most; i++) {
-        young[i]->kind = look->config->idle_ms < 0 ? XSEG_REASON_POLICY : XSEG_REASON_FLOOR;
+        young[i]->kind = look->config->idle_ms < 0 ? XSEG_REASON_POLICY : XSEG_REASON_KEEP;
         kept += young[i]->bytes;
     }
     free(young);
@@ -453,7 +454,7 @@ xseg_status xseg_explain_begin(struct xseg_explaining *look)
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(look->reasons->count <= look->reasons->capacity);
     look->first = look->reasons->count;
-    look->now = look->config->decays || look->config->share_budget[0] != '\0'
+    look->now = look->config->decays || look->config->budget_file[0] != '\0'
                     ? xseg_decay_now(look->device)
                     : 0;
     return make_room(look);

@@ -48,7 +48,7 @@ struct xseg_explaining {
 /* What a live block has beyond what was asked for, since it is one page alone (single_page); bytes. */
 static inline uint64_t xseg_reason_single_page_rest(const struct xseg_reason *reason)
 {
-    return reason->is_single_page && reason->kind == XSEG_REASON_LIVE
+    return reason->is_single_page && reason->kind == XSEG_REASON_ALLOCATED
                ? reason->bytes - reason->block_requested
                : 0;
 }

@@ -23,7 +23,7 @@ struct device_row {
     uint64_t stranded, stranded_age; /* bytes, nanoseconds; NONE before the first pass */
     uint64_t used_elsewhere, used_elsewhere_age; /* as stranded: by the last query of the driver */
     uint64_t pools;                              /* private pools */
-    uint64_t has_part; /* whether the device takes part in a budget; NONE without share_budget */
+    uint64_t has_part; /* whether the device takes part in a budget; NONE without budget_file */
     /* Bytes, and the number of other processes; NONE without a budget, or before the first round. */
     uint64_t share, borrowed, wanted, others;
     uint64_t asks, served,
@@ -59,7 +59,7 @@ struct family {
 };
 
 static const struct family of_pools[] = {
-    {"xseg_live_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, live),
+    {"xseg_allocated_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, live),
      "Memory in live blocks; of a paused pool addresses only."},
     {"xseg_pending_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, pending),
      "Memory in blocks that were freed and that another stream may still use."},
@@ -84,21 +84,21 @@ static const struct family of_devices[] = {
      "Limit on what may be taken of the device; absent without a limit."},
     {"xseg_page_cache_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.page_cache),
      "Pages that are mapped nowhere, kept for reuse."},
-    {"xseg_stuck_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.stuck),
+    {"xseg_unreleased_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.stuck),
      "Memory that the driver would not take back."},
     {"xseg_paused_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.paused),
      "Memory of paused pools: addresses only."},
     {"xseg_device_reserved_peak_bytes", GAUGE, NUMBER,
      offsetof(struct device_row, usage.reserved_peak),
      "Peak of reserved memory of all pools together since the last reset of peaks."},
-    {"xseg_stranded_bytes", GAUGE, NUMBER, offsetof(struct device_row, stranded),
+    {"xseg_fragmented_bytes", GAUGE, NUMBER, offsetof(struct device_row, stranded),
      "Cached memory on pages that blocks in use share, as of the last look; without pools that "
      "somebody holds."},
-    {"xseg_stranded_age_seconds", GAUGE, NANOSECONDS, offsetof(struct device_row, stranded_age),
+    {"xseg_fragmented_age_seconds", GAUGE, NANOSECONDS, offsetof(struct device_row, stranded_age),
      "Time since that look."},
-    {"xseg_used_elsewhere_bytes", GAUGE, NUMBER, offsetof(struct device_row, used_elsewhere),
+    {"xseg_used_by_others_bytes", GAUGE, NUMBER, offsetof(struct device_row, used_elsewhere),
      "Memory of the device that others have taken, as of the driver's last answer."},
-    {"xseg_used_elsewhere_age_seconds", GAUGE, NANOSECONDS,
+    {"xseg_used_by_others_age_seconds", GAUGE, NANOSECONDS,
      offsetof(struct device_row, used_elsewhere_age), "Time since that answer."},
     {"xseg_pools", GAUGE, NUMBER, offsetof(struct device_row, pools),
      "Private pools that have not ended."},
@@ -110,20 +110,20 @@ static const struct family of_devices[] = {
      "Allocations tried again after all idle memory was given back."},
     {"xseg_budget_member", GAUGE, NUMBER, offsetof(struct device_row, has_part),
      "Whether this process shares the device by a budget: 1, or 0 where the log names the "
-     "reason; absent without share_budget."},
+     "reason; absent without budget_file."},
     {"xseg_budget_share_bytes", GAUGE, NUMBER, offsetof(struct device_row, share),
-     "Memory of the device that is this process's own; absent without share_budget."},
-    {"xseg_budget_borrowed_bytes", GAUGE, NUMBER, offsetof(struct device_row, borrowed),
+     "Memory of the device that is this process's own; absent without budget_file."},
+    {"xseg_budget_above_share_bytes", GAUGE, NUMBER, offsetof(struct device_row, borrowed),
      "Memory taken above the share."},
-    {"xseg_budget_wanted_bytes", GAUGE, NUMBER, offsetof(struct device_row, wanted),
+    {"xseg_budget_demand_bytes", GAUGE, NUMBER, offsetof(struct device_row, wanted),
      "Memory for which requests wait."},
-    {"xseg_budget_others", GAUGE, NUMBER, offsetof(struct device_row, others),
+    {"xseg_budget_other_members", GAUGE, NUMBER, offsetof(struct device_row, others),
      "Other processes that share the device."},
-    {"xseg_budget_asks", COUNTER, NUMBER, offsetof(struct device_row, asks),
+    {"xseg_budget_requests", COUNTER, NUMBER, offsetof(struct device_row, asks),
      "Requests that waited for memory of other processes."},
-    {"xseg_budget_served", COUNTER, NUMBER, offsetof(struct device_row, served),
+    {"xseg_budget_requests_served", COUNTER, NUMBER, offsetof(struct device_row, served),
      "Of these, those that got memory while they waited."},
-    {"xseg_budget_given_bytes", COUNTER, NUMBER, offsetof(struct device_row, given),
+    {"xseg_budget_released_bytes", COUNTER, NUMBER, offsetof(struct device_row, given),
      "Memory given back since other processes wanted it."},
 };
 
@@ -155,7 +155,7 @@ static void read_budget(const struct xseg_device *device, struct device_row *row
 
     row->share = row->borrowed = row->wanted = row->others = NONE;
     row->asks = row->served = row->given = row->has_part = NONE;
-    if (xseg_allocator_config(device->allocator)->share_budget[0] != '\0')
+    if (xseg_allocator_config(device->allocator)->budget_file[0] != '\0')
         row->has_part = xseg_budget_has_part(device);
     if (!xseg_budget_is_open(device))
         return;

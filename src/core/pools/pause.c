@@ -97,7 +97,7 @@ static xseg_status check_begin(const struct xseg_pool *pool)
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pool_is_retired(pool))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "nobody holds the pool any more");
+        return xseg_fail(XSEG_ERR_ARGUMENT, "pool has been released");
     const xseg_status status = xseg_pool_check_running(pool);
     return status == XSEG_OK ? check_captures(device) : status;
 }

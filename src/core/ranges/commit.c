@@ -270,7 +270,8 @@ static xseg_status overcome(struct commit *commit, xseg_status refused)
     if (xseg_refusal_is_shortage(refused))
         refused = ask_others(commit, refused);
     for (unsigned attempt = 0;
-         spared && attempt < XSEG_ASKS_MOST && xseg_refusal_is_shortage(refused); attempt++) {
+         spared && attempt < XSEG_LOW_MEMORY_CALLS_MAX && xseg_refusal_is_shortage(refused);
+         attempt++) {
         spared = ask(commit, refused, attempt);
         if (spared)
             refused = grow(commit);

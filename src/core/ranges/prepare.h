@@ -9,7 +9,7 @@
 
 #include "src/core/ranges/range.h"
 
-/* As xseg_range_prepare() and xseg_range_quota() of the public header.  No lock is held. */
+/* As xseg_range_prepare() and xseg_range_set_quota() of the public header.  No lock is held. */
 xseg_status xseg_prepare(struct xseg_range *range, uint64_t bytes);
 xseg_status xseg_prepare_quota(struct xseg_range *range, uint64_t bytes);
 

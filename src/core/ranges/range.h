@@ -48,7 +48,7 @@ void xseg_ranges_fini(struct xseg_ranges *ranges);
 xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
                                 const struct xseg_range_options *options, struct xseg_range **out);
 
-/* As xseg_range_release() and xseg_range_info().  No lock is held. */
+/* As xseg_range_release() and xseg_range_query().  No lock is held. */
 xseg_status xseg_ranges_release(struct xseg_range *range);
 xseg_status xseg_ranges_tell(struct xseg_range *range, struct xseg_range_info *out);
 

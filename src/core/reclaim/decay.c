@@ -282,16 +282,16 @@ static void release_prepared(struct xseg_device *device, const struct xseg_confi
         (void)xseg_pages_release_prepared(&device->pages, now - xseg_min(now, span(config)), pages);
 }
 
-/* The caller of a pass: a call of the user, the background thread, or xseg_tick(). */
-enum caller { ON_CALL, IN_TURN, ON_TICK };
+/* The caller of a pass: a call of the user, the background thread, or xseg_trim() with due_only. */
+enum caller { ON_CALL, IN_TURN, ON_TRIM };
 
-/* The maximum number of pages of a pass: by the budget of a tick, else by the driver time that was earned. */
+/* The maximum number of pages of a pass: by the time limit of a trim, else by the driver time that was earned. */
 static uint64_t affordable(const struct xseg_decay *decay, enum caller who, uint64_t budget)
 {
     const uint64_t cost = decay->page_cost;
 
     XSEG_ASSERT(cost > 0);
-    if (who == ON_TICK)
+    if (who == ON_TRIM)
         return xseg_max(budget / cost, 1);
     return (who == ON_CALL ? xseg_min(decay->credit, xseg_max(SLICE, cost)) : decay->credit) / cost;
 }
@@ -335,26 +335,26 @@ void xseg_decay_pass(struct xseg_device *device, const struct xseg_config *confi
     xseg_lock_give(&device->growth_lock);
 }
 
-/* Wait for the device memory lock and run a pass. */
-static xseg_status run_pass_now(struct xseg_device *device, const struct xseg_config *config,
-                                enum caller who, uint64_t budget)
+xseg_status xseg_decay_turn(struct xseg_device *device, const struct xseg_config *config)
 {
     xseg_lock_take(&device->growth_lock);
     const xseg_status status =
-        run_pass(device, config, who, xseg_clock_fine(clock_of(device)), budget);
+        run_pass(device, config, IN_TURN, xseg_clock_fine(clock_of(device)), 0);
     xseg_lock_give(&device->growth_lock);
     return status;
 }
 
-xseg_status xseg_decay_turn(struct xseg_device *device, const struct xseg_config *config)
+xseg_status xseg_decay_release_due(struct xseg_device *device, const struct xseg_config *config,
+                                   uint64_t max_ns, uint64_t *released)
 {
-    return run_pass_now(device, config, IN_TURN, 0);
-}
-
-xseg_status xseg_decay_tick(struct xseg_device *device, const struct xseg_config *config,
-                            uint64_t budget)
-{
-    return run_pass_now(device, config, ON_TICK, budget);
+    xseg_lock_take(&device->growth_lock);
+    const uint64_t before = xseg_device_physical(device);
+    const xseg_status status =
+        run_pass(device, config, ON_TRIM, xseg_clock_fine(clock_of(device)), max_ns);
+    const uint64_t after = xseg_device_physical(device);
+    xseg_lock_give(&device->growth_lock);
+    *released += before - xseg_min(before, after);
+    return status;
 }
 
 uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *config,
@@ -373,7 +373,7 @@ uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *c
         xseg_idle_count(device, xseg_decay_now(device), span(config), NULL, &ages);
         struct xseg_idle_limit limit = {.ages = &ages, .rounds_up = true};
         xseg_idle_choose(&limit, wanted, 0, UINT64_MAX);
-        (void)release(device, &limit, false, XSEG_HISTORY_GIVE, &result);
+        (void)release(device, &limit, false, XSEG_HISTORY_BUDGET_RELEASE, &result);
     }
     return before - xseg_min(before, xseg_device_physical(device));
 }

@@ -11,7 +11,7 @@
  *   - Above soft_limit_mb, or while the device has less than device_free_min_mb free, the missing bytes are released at any
  *     age.
  *
- * Passes run in calls of the user, in xseg_tick(), and in the background thread.  In a call of the user a pass ends after a
+ * Passes run in calls of the user, in xseg_trim() with due_only, and in the background thread.  In a call of the user a pass ends after a
  * slice of time, and all passes together stay within reclaim_us_per_s; the next pass continues.  A pass in a call of the
  * user waits for no stream, lock or capture.  While decay is off it reads no clock.
  */
@@ -78,12 +78,13 @@ uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *c
                          uint64_t bytes);
 
 /*
- * Run a pass now, for xseg_tick().  The caller holds no lock.
+ * Run a pass now, for xseg_trim() with due_only.  The caller holds no lock.
  *
- * budget: nanoseconds for which the pass may keep the driver busy; at least one page is released
+ * max_ns: limit of the driver time in nanoseconds; at least one page is released
+ * released: the bytes by which the physical memory decreases are added
  * Returns: XSEG_OK, XSEG_ERR_DEVICE_LOST
  */
-xseg_status xseg_decay_tick(struct xseg_device *device, const struct xseg_config *config,
-                            uint64_t budget);
+xseg_status xseg_decay_release_due(struct xseg_device *device, const struct xseg_config *config,
+                                   uint64_t max_ns, uint64_t *released);
 
 #endif

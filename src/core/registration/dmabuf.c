@@ -214,7 +214,7 @@ xseg_status xseg_dmabuf_put(struct xseg_registrations *all, int fd)
     xseg_lock_give(&all->desk.lock);
     if (found == NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "not a descriptor of xseg_dmabuf() with "
+                         "not a descriptor of xseg_dmabuf_open() with "
                          "XSEG_DMABUF_PIN, %d; close other descriptors with close()",
                          fd);
     found->stale = NULL;

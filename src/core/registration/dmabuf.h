@@ -9,7 +9,7 @@
 
 #include "src/core/registration/registrations.h"
 
-/* As xseg_dmabuf().  No lock is held. */
+/* As xseg_dmabuf_open().  No lock is held. */
 xseg_status xseg_dmabuf_get(struct xseg_registrations *all, uint64_t address, uint64_t bytes,
                             unsigned flags, int *fd, uint64_t *offset);
 

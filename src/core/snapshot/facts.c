@@ -41,7 +41,7 @@ static void write_divisions(struct xseg_document *document, const struct xseg_co
     xseg_document_close(document);
 }
 
-static bool is_about_records(enum xseg_config_key key)
+static bool is_about_records(enum xseg_config_key_id key)
 {
     static const uint64_t records =
         UINT64_C(1) << XSEG_CONFIG_HISTORY | UINT64_C(1) << XSEG_CONFIG_HISTORY_STACKS |
@@ -60,9 +60,9 @@ static void write_text(struct xseg_document *document, const struct xseg_config 
     xseg_text_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         xseg_text_init(&one, value, sizeof(value));
-        if (!is_about_records((enum xseg_config_key)key) &&
-            xseg_config_keys_is_set(config, (enum xseg_config_key)key) &&
-            xseg_config_print_value(config, (enum xseg_config_key)key, &one))
+        if (!is_about_records((enum xseg_config_key_id)key) &&
+            xseg_config_keys_is_set(config, (enum xseg_config_key_id)key) &&
+            xseg_config_print_value(config, (enum xseg_config_key_id)key, &one))
             xseg_text_add(&text, "%s%s:%s", text.length == 0 ? "" : ",",
                           xseg_config_table[key].name, value);
     }
@@ -134,19 +134,19 @@ void xseg_snapshot_facts_write_settings(struct xseg_document *document,
 static unsigned word_of(enum xseg_reason_kind kind)
 {
     static const unsigned words[] = {
-        [XSEG_REASON_LIVE] = XSEG_SNAPSHOT_LIVE,
+        [XSEG_REASON_ALLOCATED] = XSEG_SNAPSHOT_ALLOCATED,
         [XSEG_REASON_PENDING] = XSEG_SNAPSHOT_PENDING,
-        [XSEG_REASON_BUSY] = XSEG_SNAPSHOT_BUSY,
+        [XSEG_REASON_CLAIMED] = XSEG_SNAPSHOT_CLAIMED,
         [XSEG_REASON_PINNED] = XSEG_SNAPSHOT_PINNED,
         [XSEG_REASON_POOL] = XSEG_SNAPSHOT_POOL,
         [XSEG_REASON_CAPTURE] = XSEG_SNAPSHOT_CAPTURE,
         [XSEG_REASON_STREAM] = XSEG_SNAPSHOT_STREAM,
-        [XSEG_REASON_FLOOR] = XSEG_SNAPSHOT_FLOOR,
+        [XSEG_REASON_KEEP] = XSEG_SNAPSHOT_KEEP,
         [XSEG_REASON_DECAY] = XSEG_SNAPSHOT_DECAY,
         [XSEG_REASON_POLICY] = XSEG_SNAPSHOT_POLICY,
         [XSEG_REASON_EXPORTED] = XSEG_SNAPSHOT_EXPORTED,
         [XSEG_REASON_REGISTERED] = XSEG_SNAPSHOT_REGISTERED,
-        [XSEG_REASON_BORROWED] = XSEG_SNAPSHOT_BORROWED,
+        [XSEG_REASON_ABOVE_SHARE] = XSEG_SNAPSHOT_ABOVE_SHARE,
     };
 
     XSEG_ASSERT((unsigned)kind < sizeof(words) / sizeof(words[0]));
@@ -164,7 +164,7 @@ void xseg_snapshot_facts_write_pages(struct xseg_document *document,
         xseg_document_number(document, (uint64_t)(uintptr_t)reason->base);
         xseg_document_number(document, reason->bytes);
         xseg_document_word(document, word_of(reason->kind));
-        xseg_document_number(document, reason->live_bytes);
+        xseg_document_number(document, reason->allocated_bytes);
         xseg_document_number(document, reason->cached_bytes);
         xseg_document_number(document, reason->registered_bytes);
         xseg_document_close(document);

@@ -363,8 +363,8 @@ static void write_view(struct writing *writing, const struct view *view)
     put_number(document, XSEG_SNAPSHOT_DEVICE, (uint64_t)ordinal_of(view));
     put_number(document, XSEG_SNAPSHOT_RESERVED, view->reserved);
     put_number(document, XSEG_SNAPSHOT_PAGE_CACHE, view->page_cache);
-    put_number(document, XSEG_SNAPSHOT_STUCK, view->stuck);
-    put_number(document, XSEG_SNAPSHOT_SINGLE_PAGE_REST,
+    put_number(document, XSEG_SNAPSHOT_UNRELEASED, view->stuck);
+    put_number(document, XSEG_SNAPSHOT_SINGLE_PAGE_PADDING,
                xseg_snapshot_facts_single_page_rest(&view->reasons));
     put_number(document, XSEG_SNAPSHOT_LOST, view->reading.lost);
     put_number(document, XSEG_SNAPSHOT_LEFT_OUT,
@@ -405,7 +405,7 @@ static void write_own(struct writing *writing)
     for (size_t i = 0; i < writing->count; i++)
         write_view(writing, &writing->views[i]);
     xseg_document_close(document);
-    xseg_document_key(document, XSEG_SNAPSHOT_AWAY);
+    xseg_document_key(document, XSEG_SNAPSHOT_PAUSED);
     write_segments(writing, true);
     xseg_document_close(document);
 }

@@ -60,14 +60,14 @@ static unsigned word_of(uint8_t action)
         [XSEG_HISTORY_SEGMENT_MAP] = XSEG_SNAPSHOT_SEGMENT_MAP,
         [XSEG_HISTORY_SEGMENT_UNMAP] = XSEG_SNAPSHOT_SEGMENT_UNMAP,
         [XSEG_HISTORY_OOM] = XSEG_SNAPSHOT_OOM,
-        [XSEG_HISTORY_STEAL] = XSEG_SNAPSHOT_EMPTY,
+        [XSEG_HISTORY_REMAP] = XSEG_SNAPSHOT_EMPTY,
         [XSEG_HISTORY_DECAY] = XSEG_SNAPSHOT_EMPTY,
         [XSEG_HISTORY_TRIM] = XSEG_SNAPSHOT_EMPTY,
         [XSEG_HISTORY_PAUSE] = XSEG_SNAPSHOT_SEGMENT_UNMAP,
         [XSEG_HISTORY_RESUME] = XSEG_SNAPSHOT_SEGMENT_MAP,
         [XSEG_HISTORY_ANNOTATION] = XSEG_SNAPSHOT_EMPTY,
-        [XSEG_HISTORY_ASK] = XSEG_SNAPSHOT_EMPTY,
-        [XSEG_HISTORY_GIVE] = XSEG_SNAPSHOT_EMPTY,
+        [XSEG_HISTORY_BUDGET_REQUEST] = XSEG_SNAPSHOT_EMPTY,
+        [XSEG_HISTORY_BUDGET_RELEASE] = XSEG_SNAPSHOT_EMPTY,
     };
 
     return action < XSEG_HISTORY_ACTIONS ? words[action] : XSEG_SNAPSHOT_EMPTY;
@@ -210,7 +210,8 @@ void xseg_snapshot_trace_write(struct xseg_snapshot_trace *trace,
     if (word_of(event->action) != XSEG_SNAPSHOT_EMPTY) {
         if (shows)
             write_event(trace, event);
-    } else if (event->action != XSEG_HISTORY_ANNOTATION && event->action != XSEG_HISTORY_ASK) {
+    } else if (event->action != XSEG_HISTORY_ANNOTATION &&
+               event->action != XSEG_HISTORY_BUDGET_REQUEST) {
         trace->cause = event->action;
         trace->cause_base = event->base;
     }
@@ -219,14 +220,14 @@ void xseg_snapshot_trace_write(struct xseg_snapshot_trace *trace,
 static unsigned word_of_cause(uint8_t action)
 {
     switch (action) {
-    case XSEG_HISTORY_STEAL:
-        return XSEG_SNAPSHOT_STEAL;
+    case XSEG_HISTORY_REMAP:
+        return XSEG_SNAPSHOT_REMAP;
     case XSEG_HISTORY_DECAY:
         return XSEG_SNAPSHOT_DECAY;
     case XSEG_HISTORY_TRIM:
         return XSEG_SNAPSHOT_TRIM;
-    case XSEG_HISTORY_GIVE:
-        return XSEG_SNAPSHOT_GIVE;
+    case XSEG_HISTORY_BUDGET_RELEASE:
+        return XSEG_SNAPSHOT_BUDGET_RELEASE;
     case XSEG_HISTORY_PAUSE:
         return XSEG_SNAPSHOT_PAUSE;
     default:

@@ -60,28 +60,31 @@
                         each(SEGMENT_ALLOC, "segment_alloc") each(SEGMENT_FREE, "segment_free")    \
                             each(SEGMENT_MAP, "segment_map") each(SEGMENT_UNMAP, "segment_unmap")  \
                                 each(OOM, "oom") /* Ours. */                                       \
-        each(XSEG, "xseg") each(FORMAT, "format") each(                                            \
-            MAX_ROUND_THRESHOLD, "max_round_threshold") each(MAX_CACHED_SIZE, "max_cached_size")   \
-            each(PINNED_HOST_REGISTER, "pinned_use_cuda_host_register") each(                      \
-                PINNED_REGISTER_THREADS, "pinned_num_register_threads") each(VERSION, "version")   \
-                each(CONFIGURATION, "configuration") each(                                         \
-                    CONFIGURATION_SOURCE, "configuration_source") each(DEVICES, "devices")         \
-                    each(RESERVED, "reserved") each(PAGE_CACHE, "page_cache") each(STUCK, "stuck") \
-                        each(LOST, "lost") each(LEFT_OUT, "left_out") each(CAUSES, "causes")       \
-                            each(PAGES, "pages") each(AWAY, "away") each(LIVE, "live")             \
-                                each(CACHED, "cached") each(BUILD_ID, "build_id")                  \
-                                    each(STEAL, "steal") each(DECAY, "decay") each(TRIM, "trim")   \
+        each(XSEG, "xseg") each(FORMAT, "format") each(MAX_ROUND_THRESHOLD, "max_round_threshold") \
+            each(MAX_CACHED_SIZE, "max_cached_size") each(PINNED_HOST_REGISTER,                    \
+                                                          "pinned_use_cuda_host_register")         \
+                each(PINNED_REGISTER_THREADS, "pinned_num_register_threads")                       \
+                    each(VERSION, "version") each(CONFIGURATION, "configuration") each(            \
+                        CONFIGURATION_SOURCE, "configuration_source") each(DEVICES, "devices")     \
+                        each(RESERVED, "reserved") each(PAGE_CACHE, "page_cache")                  \
+                            each(UNRELEASED, "unreleased") each(LOST, "lost") each(                \
+                                LEFT_OUT, "left_out") each(CAUSES, "causes") each(PAGES, "pages")  \
+                                each(PAUSED, "paused") each(ALLOCATED, "allocated")                \
+                                    each(CACHED, "cached") each(BUILD_ID, "build_id") each(        \
+                                        REMAP, "remap") each(DECAY, "decay") each(TRIM, "trim")    \
                                         each(PAUSE, "pause") each(RESUME, "resume")                \
-                                            each(PENDING, "pending") each(BUSY, "busy")            \
+                                            each(PENDING, "pending") each(CLAIMED, "claimed")      \
                                                 each(POOL, "pool") each(PINNED, "pinned")          \
-                                                    each(CAPTURE, "capture") each(FLOOR, "floor")  \
+                                                    each(CAPTURE, "capture") each(KEEP, "keep")    \
                                                         each(POLICY, "policy")                     \
                                                             each(EXPORTED, "exported")             \
                                                                 each(REGISTERED, "registered")     \
-                                                                    each(SINGLE_PAGE_REST,         \
-                                                                         "single_page_rest")       \
-                                                                        each(BORROWED, "borrowed") \
-                                                                            each(GIVE, "give")
+                                                                    each(SINGLE_PAGE_PADDING,      \
+                                                                         "single_page_padding")    \
+                                                                        each(ABOVE_SHARE,          \
+                                                                             "above_share")        \
+                                                                            each(BUDGET_RELEASE,   \
+                                                                                 "budget_release")
 
 #define XSEG_SNAPSHOT_WORD(name, text) XSEG_SNAPSHOT_##name,
 enum xseg_snapshot_word { XSEG_SNAPSHOT_WORDS(XSEG_SNAPSHOT_WORD) XSEG_SNAPSHOT_WORD_COUNT };

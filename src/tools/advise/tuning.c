@@ -32,7 +32,7 @@ static const struct row rows[TUNING_KEYS] = {
         },
     [TUNING_PAGE] =
         {
-            .name = "page_mb",
+            .name = "page_size",
             .words = {"small", "auto"},
             .in_expandable = true,
             .lower = "pages of 2 MiB leave less unused at the ends of segments",
@@ -117,14 +117,14 @@ const char *tuning_name(enum tuning_key key)
 
 /* --- The base. --- */
 
-static bool note_key(void *context, const struct xseg_key *key)
+static bool note_key(void *context, const struct xseg_config_key *key)
 {
     struct tuning_base *base = context;
 
     for (unsigned i = 0; i < TUNING_KEYS; i++)
         if (strcmp(rows[i].name, key->name) == 0) {
             (void)snprintf(base->key[i].value, sizeof(base->key[i].value), "%s", key->value);
-            base->key[i].is_named = key->is_named;
+            base->key[i].is_named = key->is_set;
         }
     return true;
 }

@@ -31,8 +31,8 @@ static bool is_idle(const struct recording *recording, const struct recording_pa
 {
     const char *reason = recording_text(recording, page->reason);
 
-    return strcmp(reason, "live") != 0 && strcmp(reason, "pending") != 0 &&
-           strcmp(reason, "busy") != 0;
+    return strcmp(reason, "allocated") != 0 && strcmp(reason, "pending") != 0 &&
+           strcmp(reason, "claimed") != 0;
 }
 
 static struct blame_reason *reason_of(struct blame *blame, uint32_t reason)

@@ -212,8 +212,9 @@ const struct option_row option_table[OPTION_COUNT] = {
             .most = UINT64_MAX - 1,
             .standard = 1000,
             .unit = "a whole number of milliseconds",
-            .meaning = "how often `xseg_tick()` is called while the trace's clock goes on; "
-                       "otherwise each 1000 ms. 0: never",
+            .meaning =
+                "how often `xseg_trim()` with due_only is called while the trace's clock goes on; "
+                "otherwise each 1000 ms. 0: never",
         },
     [OPTION_BY] =
         {
@@ -348,7 +349,7 @@ const struct option_row option_table[OPTION_COUNT] = {
             .takes = OPTION_TAKES_TEXT,
             .argument = "NAME",
             .meaning = "show below which processes share devices by this ledger: a name or a path, "
-                       "as of the key `share_budget`",
+                       "as of the key `budget_file`",
         },
     [OPTION_PYTORCH] =
         {

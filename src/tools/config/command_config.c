@@ -43,22 +43,22 @@ static const char *text_of(const struct config *config)
 /* --- What is in force. --- */
 
 /* Where the value of a key comes from: the source itself, or what follows from it. */
-static const char *reason_of(const struct config *config, const struct xseg_key *key)
+static const char *reason_of(const struct config *config, const struct xseg_config_key *key)
 {
     static char implied[64];
 
-    if (key->is_named)
+    if (key->is_set)
         return config->source;
-    if (key->is_standard)
+    if (key->is_default)
         return "default";
     (void)snprintf(implied, sizeof(implied), "implied by %s", config->source);
     return implied;
 }
 
 /* The note after the origin of a key without effect; empty: the key has an effect. */
-static const char *effect_of(const struct xseg_key *key)
+static const char *effect_of(const struct xseg_config_key *key)
 {
-    if (key->has_effect || !key->is_named)
+    if (key->has_effect || !key->is_set)
         return "";
     return strcmp(key->name, "garbage_collection_threshold") == 0
                ? ", without effect unless a memory fraction is set"
@@ -70,12 +70,12 @@ static void print_row(const char *key, const char *value, const char *standard, 
     (void)printf("  %-37s %-12s %-12s %s\n", key, value, standard, from);
 }
 
-static bool print_value(void *context, const struct xseg_key *key)
+static bool print_value(void *context, const struct xseg_config_key *key)
 {
     struct config *config = context;
     char value[1024], from[128];
 
-    if (!config->is_verbose && !key->is_named && key->is_standard) {
+    if (!config->is_verbose && !key->is_set && key->is_default) {
         config->left_out++;
         return true;
     }
@@ -86,14 +86,14 @@ static bool print_value(void *context, const struct xseg_key *key)
     }
     (void)snprintf(from, sizeof(from), "%s%s", reason_of(config, key), effect_of(key));
     (void)printable_copy(key->value, value, sizeof(value));
-    print_row(key->name, value, key->standard, from);
+    print_row(key->name, value, key->default_value, from);
     return true;
 }
 
 /* Whether call stacks are taken the quick way here. */
 static bool is_quick(void)
 {
-    return strcmp(xseg_history_stacks_by(NULL), "backtrace") != 0;
+    return strcmp(xseg_history_stack_method(NULL), "backtrace") != 0;
 }
 
 /* Where the configuration comes from, by what stacks are taken, and what is set and not read. */
@@ -112,7 +112,7 @@ static void print_source(const struct config *config)
             (void)printf("not read  %s: the first source that is present counts, whole\n",
                          variables[i]);
     if (is_quick())
-        (void)printf("stacks    by %s\n", xseg_history_stacks_by(NULL));
+        (void)printf("stacks    by %s\n", xseg_history_stack_method(NULL));
     else
         (void)printf("stacks    by the C library, some 25 times slower than by libunwind, which "
                      "cannot be opened (Debian: libunwind8)\n");
@@ -130,32 +130,32 @@ static void print_values(struct config *config)
 
 /* --- What the keys mean. --- */
 
-static bool print_key(void *context, const struct xseg_key *key)
+static bool print_key(void *context, const struct xseg_config_key *key)
 {
     const struct config *config = context;
     char value[1024];
 
     (void)printable_copy(key->value, value, sizeof(value));
     (void)printf("%s%s%s (default %s", style_on(stdout, STYLE_STRONG), key->name, style_off(stdout),
-                 key->standard);
-    if (key->is_named || !key->is_standard)
+                 key->default_value);
+    if (key->is_set || !key->is_default)
         (void)printf("; here %s, %s", value, reason_of(config, key));
     (void)printf("%s)\n%*s", key->has_effect ? "" : "; without effect", INDENT, "");
-    style_wrap(stdout, key->accepts, INDENT);
+    style_wrap(stdout, key->values, INDENT);
     (void)printf("%*s", INDENT, "");
-    style_wrap(stdout, key->meaning, INDENT);
+    style_wrap(stdout, key->description, INDENT);
     return true;
 }
 
 /* --- JSON. --- */
 
-static bool add_key(void *context, const struct xseg_key *key)
+static bool add_key(void *context, const struct xseg_config_key *key)
 {
     struct config *config = context;
     json_t *one = json_pack("{s:s, s:o, s:s, s:b, s:s, s:b, s:s, s:s}", "name", key->name, "value",
-                            printable_json(key->value), "default", key->standard, "named",
-                            key->is_named, "from", reason_of(config, key), "effect",
-                            key->has_effect, "accepts", key->accepts, "meaning", key->meaning);
+                            printable_json(key->value), "default", key->default_value, "named",
+                            key->is_set, "from", reason_of(config, key), "effect", key->has_effect,
+                            "accepts", key->values, "meaning", key->description);
 
     return one && json_array_append_new(config->keys, one) == 0;
 }
@@ -169,7 +169,7 @@ static int print_json(struct config *config)
     (void)!xseg_config_keys(config->string, NULL, add_key, config);
     all = json_pack("{s:s, s:o, s:s, s:o}", "source", config->source, "string",
                     text ? printable_json(text) : json_null(), "stacks",
-                    xseg_history_stacks_by(NULL), "keys", config->keys);
+                    xseg_history_stack_method(NULL), "keys", config->keys);
     return output_json(stdout, all) ? COMMAND_FINE : COMMAND_BAD;
 }
 

@@ -20,7 +20,7 @@
  * The page of expandable memory is what the driver maps and takes back as one piece, 2 MiB or a large one: 20 MiB, or
  * large_segment_size_mb of the file's configuration.  No file names it, so it follows from sizes: memory has large pages
  * if it came, or was there before the first event, as a multiple of them.  It has pages of 2 MiB in a segment that the
- * file calls small, where a part of another size was unmapped, and everywhere with page_mb:small.
+ * file calls small, where a part of another size was unmapped, and everywhere with page_size:small.
  *
  * Locking: none; a course belongs to one thread.
  */

@@ -13,11 +13,11 @@ uint64_t course_ranges_large_page(const struct recording *recording)
 {
     const char *config = recording->config ? recording_text(recording, recording->config) : "";
     const char *large = strstr(config, "large_segment_size_mb");
-    const char *sizes = strstr(config, "page_mb");
+    const char *sizes = strstr(config, "page_size");
     uint64_t mib = LARGE_MIB;
     char word[8];
 
-    if (sizes && sscanf(sizes, "page_mb : %7[a-z]", word) == 1 && strcmp(word, "small") == 0)
+    if (sizes && sscanf(sizes, "page_size : %7[a-z]", word) == 1 && strcmp(word, "small") == 0)
         return COURSE_SMALL_PAGE;
     if (large && sscanf(large, "large_segment_size_mb : %6" SCNu64, &mib) != 1)
         mib = LARGE_MIB;

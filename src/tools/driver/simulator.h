@@ -17,7 +17,7 @@
     X(advance)             \
     X(clock)               \
     X(driver_time)         \
-    X(error_text)          \
+    X(error_message)       \
     X(finish)              \
     X(finish_all)          \
     X(launch)              \

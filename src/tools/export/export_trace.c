@@ -104,8 +104,8 @@ static void intern_names(struct perfetto *trace)
 {
     static const char *const actions[] = {"segment_alloc", "segment_free", "segment_map",
                                           "segment_unmap"};
-    static const char *const causes[RECORDING_CAUSES] = {"",        ": steal",  ": decay", ": trim",
-                                                         ": pause", ": resume", ": give",  ""};
+    static const char *const causes[RECORDING_CAUSES] = {
+        "", ": remap", ": decay", ": trim", ": pause", ": resume", ": budget_release", ""};
     static const char *const annotations[ANNOTATIONS] = {
         [ANNOTATION_BYTES] = "bytes",     [ANNOTATION_ADDRESS] = "address",
         [ANNOTATION_STREAM] = "stream",   [ANNOTATION_POOL] = "pool",

@@ -67,7 +67,7 @@ static void print_share(FILE *out, const char *what, uint64_t bytes, uint64_t al
 /* Of what pool the memory is, if not of the default one. */
 static const char *name_wall(const struct xseg_reason *reason)
 {
-    if (reason->lender != NULL)
+    if (reason->fallback_pool != NULL)
         return ", lent by a private pool";
     return reason->pool != NULL ? ", private pool" : "";
 }
@@ -79,9 +79,9 @@ static void print_reason(FILE *out, const struct explained_reason *told, bool ha
     (void)fprintf(out, "             %s at %#" PRIx64 ", %s%s, stream %" PRIu64,
                   amount_bytes(reason->bytes).text, (uint64_t)(uintptr_t)reason->base,
                   reason->is_small ? "small" : "large", name_wall(reason), told->stream);
-    if (reason->kind == XSEG_REASON_LIVE)
-        (void)fprintf(out, ": %zu live, %s, the largest %s", reason->live_blocks,
-                      amount_bytes(reason->live_bytes).text,
+    if (reason->kind == XSEG_REASON_ALLOCATED)
+        (void)fprintf(out, ": %zu live, %s, the largest %s", reason->allocated_blocks,
+                      amount_bytes(reason->allocated_bytes).text,
                       amount_bytes(reason->block_requested).text);
     if (reason->kind == XSEG_REASON_PENDING) {
         (void)fprintf(out, ": a block of %s", amount_bytes(reason->block_requested).text);
@@ -102,7 +102,7 @@ void explained_print(FILE *out, const struct explained *explained)
     const uint64_t all = explained->sums.reserved;
 
     (void)fprintf(out, "why memory is reserved at the end\n");
-    for (unsigned i = 0; i <= XSEG_REASON_BORROWED; i++) {
+    for (unsigned i = 0; i <= XSEG_REASON_ABOVE_SHARE; i++) {
         const struct explained_kind *kind = &explained->kind[i];
 
         if (kind->reasons == 0)
@@ -123,22 +123,22 @@ json_t *explained_json(const struct explained *explained)
         const char *name;
         uint64_t bytes;
     } rows[] = {
-        {"live", sums->live},
+        {"live", sums->allocated},
         {"pending", sums->pending},
-        {"busy", sums->busy},
+        {"busy", sums->claimed},
         {"pool", sums->pool},
         {"pinned", sums->pinned},
         {"capture", sums->capture},
         {"stream", sums->stream},
-        {"floor", sums->floor},
+        {"floor", sums->keep},
         {"decay", sums->decay},
         {"policy", sums->policy},
         {"exported", sums->exported},
         {"registered", sums->registered},
-        {"borrowed", sums->borrowed},
+        {"borrowed", sums->above_share},
         {"reserved", sums->reserved},
-        {"live_itself", sums->live_itself},
-        {"single_page_rest", sums->single_page_rest},
+        {"live_itself", sums->in_allocated_blocks},
+        {"single_page_rest", sums->single_page_padding},
     };
     json_t *object = json_object();
 

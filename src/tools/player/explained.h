@@ -32,7 +32,7 @@ struct explained {
     bool is_there;
     bool has_times; /* the trace has a clock: else ages mean nothing */
     struct xseg_explain_result sums;
-    struct explained_kind kind[XSEG_REASON_BORROWED + 1];
+    struct explained_kind kind[XSEG_REASON_ABOVE_SHARE + 1];
 };
 
 /* Ask the allocator.  streams: the trace's, by number.  Returns false if it refuses. */

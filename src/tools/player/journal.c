@@ -154,14 +154,14 @@ static const char *action_text(enum xseg_history_action action)
         [XSEG_HISTORY_SEGMENT_MAP] = "segment_map",
         [XSEG_HISTORY_SEGMENT_UNMAP] = "segment_unmap",
         [XSEG_HISTORY_OOM] = "oom",
-        [XSEG_HISTORY_STEAL] = "steal",
+        [XSEG_HISTORY_REMAP] = "remap",
         [XSEG_HISTORY_DECAY] = "decay",
         [XSEG_HISTORY_TRIM] = "trim",
         [XSEG_HISTORY_PAUSE] = "pause",
         [XSEG_HISTORY_RESUME] = "resume",
         [XSEG_HISTORY_ANNOTATION] = "annotation",
-        [XSEG_HISTORY_ASK] = "ask",
-        [XSEG_HISTORY_GIVE] = "give",
+        [XSEG_HISTORY_BUDGET_REQUEST] = "budget_request",
+        [XSEG_HISTORY_BUDGET_RELEASE] = "budget_release",
     };
 
     return action < XSEG_HISTORY_ACTIONS ? texts[action] : "unknown";
@@ -190,7 +190,7 @@ static json_t *describe(struct journal *journal, const struct xseg_history_entry
                      "number", (json_int_t)journal->events, "line", (json_int_t)journal->line,
                      "action", action_text(entry->action), "device", entry->device, "stream",
                      (json_int_t)stream_of(journal, entry->stream), "pool",
-                     (json_int_t)pool_of(journal, entry->pool), "lent", entry->is_lent, "base",
+                     (json_int_t)pool_of(journal, entry->pool), "lent", entry->is_fallback, "base",
                      (json_int_t)(uintptr_t)entry->base, "bytes", (json_int_t)entry->bytes,
                      "requested", (json_int_t)entry->requested, "time_ns",
                      (json_int_t)watch_trace_ns(journal->watch, entry->time_ns), "order",

@@ -147,10 +147,10 @@ static bool set_scene(struct player *player)
     scene.costs = player->settings->costs;
     scene.address_order = player->trace->address_order;
     /* What is compared is played strictly; what is timed, without the simulator's own checks. */
-    scene.fast = player->settings->check == CHECK_OFF;
+    scene.skip_checks = player->settings->check == CHECK_OFF;
     if (simulator.reset(&scene) == XSEG_OK)
         return true;
-    (void)simulator.error_text(why, sizeof(why));
+    (void)simulator.error_message(why, sizeof(why));
     complain("%s: the simulator has no such machine: %s", player->settings->file, why);
     return false;
 }

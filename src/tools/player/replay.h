@@ -35,12 +35,13 @@ struct replay_settings {
     uint64_t device_bytes; /* simulator only */
     const char *costs;     /* simulator only; NULL: the simulator's default */
     enum check_mode check;
-    FILE *timeline;   /* NULL: none */
-    FILE *history;    /* NULL: none */
-    uint64_t tick_ms; /* of the trace's clock, between two calls of xseg_tick(); 0: none */
-    bool explain;     /* ask at the end why memory is reserved */
-    bool quiet;       /* no log lines, no message about an out of memory */
-    bool progress;    /* draw a bar on standard error */
+    FILE *timeline; /* NULL: none */
+    FILE *history;  /* NULL: none */
+    uint64_t
+        tick_ms; /* of the trace's clock, between two calls of xseg_trim() with due_only; 0: none */
+    bool explain;  /* ask at the end why memory is reserved */
+    bool quiet;    /* no log lines, no message about an out of memory */
+    bool progress; /* draw a bar on standard error */
 };
 
 enum replay_end {

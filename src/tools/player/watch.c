@@ -212,9 +212,15 @@ static bool note_memory(struct watch *watch, uint64_t time)
 /* What a timer would allow: a hundredth of the time. */
 static bool tick(struct watch *watch)
 {
+    const struct xseg_trim_options options = {
+        .struct_size = sizeof(options),
+        .due_only = true,
+        .max_us = watch->tick < 100000 ? 1 : watch->tick / 100000,
+    };
+
     watch_step_aside(watch);
     stopwatch_start(watch->stopwatch);
-    const xseg_status status = xseg_tick(watch->allocator, watch->tick / 1000 / 100);
+    const xseg_status status = xseg_trim(watch->allocator, NULL, &options, NULL);
     stopwatch_stop(watch->stopwatch);
     watch_step_back(watch);
     return status == XSEG_OK;

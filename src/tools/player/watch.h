@@ -4,7 +4,7 @@
  * driver adds to a call and to a request.
  *
  *     @ 1000000     a 0 ...  f 0 ...      @ 9000000
- *        |          no time passes but      |<- ticks: xseg_tick(), as a service's timer calls it
+ *        |          no time passes but      |<- ticks: xseg_trim() with due_only, as a service's timer calls it
  *        |          what the driver takes   |
  *
  * On the simulator time is its virtual clock, which `@` moves on; driver calls and waits move it, too.

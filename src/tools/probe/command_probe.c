@@ -37,7 +37,7 @@ static bool set_scene(struct probe *probe)
     else if (setenv("XSEG_SIM_COSTS", probe->costs, 1) != 0)
         return option_refuse("--costs", "cannot be set: no host memory is left");
     if (simulator.reset(NULL) != XSEG_OK) {
-        (void)simulator.error_text(why, sizeof(why));
+        (void)simulator.error_message(why, sizeof(why));
         return option_refuse("the simulator does not understand", why);
     }
     if (!probe->costs)

@@ -59,6 +59,8 @@ static const char *const key_names[READING_KEYS] = {
     [READING_SEGMENT_POOL_ID] = "segment_pool_id",
     [READING_SEGMENT_TYPE] = "segment_type",
     [READING_SEGMENTS] = "segments",
+    [READING_SINGLE_PAGE_PADDING] = "single_page_padding",
+    /* Before 0.9.0. */
     [READING_SINGLE_PAGE_REST] = "single_page_rest",
     [READING_SIZE] = "size",
     [READING_STATE] = "state",

@@ -39,12 +39,12 @@ enum recording_action {
 /* Why memory of a segment went or came; of xseg's own snapshots. */
 enum recording_cause {
     RECORDING_CAUSE_NONE, /* none is told */
-    RECORDING_CAUSE_STEAL,
+    RECORDING_CAUSE_REMAP,
     RECORDING_CAUSE_DECAY,
     RECORDING_CAUSE_TRIM,
     RECORDING_CAUSE_PAUSE,
     RECORDING_CAUSE_RESUME,
-    RECORDING_CAUSE_GIVE,
+    RECORDING_CAUSE_BUDGET_RELEASE,
     RECORDING_CAUSE_OTHER, /* a word of a later release */
     RECORDING_CAUSES
 };

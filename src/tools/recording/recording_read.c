@@ -246,6 +246,22 @@ static bool read_config(struct reading *reading, const struct pickle_value *sett
     return fine || reading_lacks_memory(reading);
 }
 
+/* The word for a reason; snapshots before 0.9.0 have other words for some. */
+static const char *current_reason(const char *word)
+{
+    static const char *const renamed[][2] = {
+        {"live", "allocated"},
+        {"busy", "claimed"},
+        {"floor", "keep"},
+        {"borrowed", "above_share"},
+    };
+
+    for (size_t i = 0; word != NULL && i < sizeof(renamed) / sizeof(*renamed); i++)
+        if (strcmp(word, renamed[i][0]) == 0)
+            return renamed[i][1];
+    return word;
+}
+
 static bool read_pages(struct reading *reading, const struct pickle_value *list,
                        struct recording_device *device)
 {
@@ -271,7 +287,8 @@ static bool read_pages(struct reading *reading, const struct pickle_value *list,
         for (size_t i = 0; i < there; i++)
             if (numbers[i] && !pickle_number(pickle_item(reading->pickle, item, i), numbers[i]))
                 return reading_bad(reading, "a page has something that is no number");
-        reason = pickle_string(reading->pickle, pickle_item(reading->pickle, item, 2));
+        reason =
+            current_reason(pickle_string(reading->pickle, pickle_item(reading->pickle, item, 2)));
         if (!recording_names_text(&reading->names, reason ? reason : "", &page->reason))
             return reading_lacks_memory(reading);
     }
@@ -281,11 +298,16 @@ static bool read_pages(struct reading *reading, const struct pickle_value *list,
 static enum recording_cause cause_of(const char *name)
 {
     static const char *const names[] = {
-        [RECORDING_CAUSE_STEAL] = "steal",   [RECORDING_CAUSE_DECAY] = "decay",
+        [RECORDING_CAUSE_REMAP] = "remap",   [RECORDING_CAUSE_DECAY] = "decay",
         [RECORDING_CAUSE_TRIM] = "trim",     [RECORDING_CAUSE_PAUSE] = "pause",
-        [RECORDING_CAUSE_RESUME] = "resume", [RECORDING_CAUSE_GIVE] = "give",
+        [RECORDING_CAUSE_RESUME] = "resume", [RECORDING_CAUSE_BUDGET_RELEASE] = "budget_release",
     };
 
+    /* Words of snapshots before 0.9.0. */
+    if (strcmp(name, "steal") == 0)
+        return RECORDING_CAUSE_REMAP;
+    if (strcmp(name, "give") == 0)
+        return RECORDING_CAUSE_BUDGET_RELEASE;
     for (size_t i = RECORDING_CAUSE_NONE + 1; i < RECORDING_CAUSE_OTHER; i++)
         if (strcmp(name, names[i]) == 0)
             return (enum recording_cause)i;
@@ -340,6 +362,7 @@ static bool read_own(struct reading *reading, const struct pickle_value *own)
             !reading_want(reading, value, READING_LOST, &device->lost) ||
             !reading_want(reading, value, READING_LEFT_OUT, &device->left_out) ||
             !reading_want(reading, value, READING_SINGLE_PAGE_REST, &device->single_page_rest) ||
+            !reading_want(reading, value, READING_SINGLE_PAGE_PADDING, &device->single_page_rest) ||
             !read_causes(reading, reading_list(reading, value, READING_CAUSES), device) ||
             (!device->pages &&
              !read_pages(reading, reading_list(reading, value, READING_PAGES), device)))

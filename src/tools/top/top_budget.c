@@ -25,12 +25,12 @@ static bool add_row(void *context, const struct xseg_budget_entry *entry)
         .slot = entry->slot,
         .pid = entry->pid,
         .is_readable = entry->is_readable,
-        .taken = entry->taken,
-        .idle = entry->idle,
-        .wanted = entry->wanted,
-        .share = entry->share,
-        .floor = entry->floor,
-        .returned = entry->returned,
+        .taken = entry->physical_bytes,
+        .idle = entry->idle_bytes,
+        .wanted = entry->demand_bytes,
+        .share = entry->share_millionths,
+        .floor = entry->min_bytes,
+        .returned = entry->released_bytes,
     };
     (void)snprintf(row->program, sizeof(row->program), "%s", entry->program ? entry->program : "");
     (void)snprintf(row->uuid, sizeof(row->uuid), "%s", entry->uuid ? entry->uuid : "");

@@ -74,7 +74,7 @@ static enum why why_of(const struct recording_event *entry)
 {
     if (entry->cause == RECORDING_CAUSE_NONE || entry->cause == RECORDING_CAUSE_TRIM)
         return WHY_OPEN;
-    return entry->cause == RECORDING_CAUSE_STEAL ? WHY_STEAL : WHY_OWN;
+    return entry->cause == RECORDING_CAUSE_REMAP ? WHY_STEAL : WHY_OWN;
 }
 
 /* Whether an entry's stack says that the programme asked for it. */

@@ -76,7 +76,7 @@ static const char *open_library(void)
     if (library == NULL)
         return refuse("there is no driver: %s", dlerror());
     find(library, "xseg_sim_launch", &sim.launch);
-    find(library, "xseg_sim_launch_touching", &sim.launch_touching);
+    find(library, "xseg_sim_launch_accessing", &sim.launch_accessing);
     find(library, "xseg_sim_advance", &sim.advance);
     find(library, "xseg_sim_leaks", &sim.leaks);
     device.is_simulated = sim.launch != NULL;

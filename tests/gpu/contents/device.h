@@ -79,7 +79,7 @@ extern struct device_calls cu;
 
 struct device_simulator {
     __typeof__(&xseg_sim_launch) launch;
-    __typeof__(&xseg_sim_launch_touching) launch_touching;
+    __typeof__(&xseg_sim_launch_accessing) launch_accessing;
     __typeof__(&xseg_sim_advance) advance;
     __typeof__(&xseg_sim_leaks) leaks;
 };

@@ -126,15 +126,15 @@ static uint64_t nanoseconds_of(const struct job *job)
 
 static void simulate(CUstream stream, const struct job *job)
 {
-    const struct xseg_sim_touch touch[] = {{job->piece.address, job->piece.bytes},
-                                           {job->to, job->piece.bytes}};
+    const struct xseg_sim_access touch[] = {{job->piece.address, job->piece.bytes},
+                                            {job->to, job->piece.bytes}};
     const size_t touches = job->kind == COPY ? 2 : job->kind == SPIN ? 0 : 1;
 
     if (touches == 0) {
         sim_check(sim.launch(stream, nanoseconds_of(job)));
         return;
     }
-    sim_check(sim.launch_touching(stream, nanoseconds_of(job), touch, touches));
+    sim_check(sim.launch_accessing(stream, nanoseconds_of(job), touch, touches));
     if (recording != NULL)
         return;
     struct job *own = malloc(sizeof(*own));
@@ -144,7 +144,7 @@ static void simulate(CUstream stream, const struct job *job)
     *own = *job;
     CU(LaunchHostFunc, stream, run, own);
     /* The memory is in use until the function has run. */
-    sim_check(sim.launch_touching(stream, 1, touch, touches));
+    sim_check(sim.launch_accessing(stream, 1, touch, touches));
 }
 
 /* --- Launches. --- */

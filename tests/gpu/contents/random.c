@@ -361,7 +361,9 @@ static void decay(struct player *player)
     journal_operation("thread %u: %u ms pass", player->number, milliseconds);
     stage_pass_time(milliseconds);
     count_busy(COUNT_BUSY_TRIMS, player->game->stage->stream[choose(player, STREAMS)]);
-    XSEG(tick, player->game->allocator, 2000);
+    const struct xseg_trim_options due = {
+        .struct_size = sizeof(due), .due_only = true, .max_us = 2000};
+    XSEG(trim, player->game->allocator, NULL, &due, NULL);
 }
 
 /* Memory of nearly all that the player has goes back, so that others take what is cached. */
@@ -500,8 +502,8 @@ void play_random(struct stage *stage)
     static const char *const configs[] = {
         "expandable_segments:False",
         "expandable_segments:True",
-        "expandable_segments:True,page_mb:auto",
-        "expandable_segments:True,page_mb:small,page_cache_mb:64",
+        "expandable_segments:True,page_size:auto",
+        "expandable_segments:True,page_size:small,page_cache_mb:64",
     };
     const unsigned games = stage->is_classic ? 1 : sizeof(configs) / sizeof(configs[0]);
     const uint64_t threads = (uint64_t)games * PLAYERS;

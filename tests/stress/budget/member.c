@@ -158,16 +158,15 @@ static void trim(struct thread *thread)
 static void configure(struct thread *thread)
 {
     static const char *const texts[] = {
-        "budget_share:0",       "budget_share:0.2",     "budget_share:0.7",
-        "budget_min_mb:0",      "budget_min_mb:40",     "budget_return_ms:40",
-        "idle_ms:20",           "page_cache_mb:0",      "page_cache_mb:32",
-        "share_budget:none",    "share_budget:none",    "background_thread:True",
-        "budget_return_ms:150", "budget_return_ms:400",
+        "budget_share:0",     "budget_share:0.2",   "budget_share:0.7", "budget_min_mb:0",
+        "budget_min_mb:40",   "budget_wait_ms:40",  "idle_ms:20",       "page_cache_mb:0",
+        "page_cache_mb:32",   "budget_file:none",   "budget_file:none", "background_thread:True",
+        "budget_wait_ms:150", "budget_wait_ms:400",
     };
     char text[256];
 
     /* Whoever has left the ledger comes back soon. */
-    (void)snprintf(text, sizeof(text), "share_budget:%s", own.board->ledger);
+    (void)snprintf(text, sizeof(text), "budget_file:%s", own.board->ledger);
     CHECK(xseg_config_set(own.allocator,
                           below(thread, 3) == 0 ? text : texts[below(thread, COUNT_OF(texts))]) ==
           XSEG_OK);
@@ -332,7 +331,7 @@ static void sit_down(uint64_t seed)
     own.board->machine.shared = own.board->machine_name;
     CHECK(xseg_sim_reset(&own.board->machine) == XSEG_OK);
     (void)snprintf(config, sizeof(config),
-                   "share_budget:%s,budget_return_ms:150,expandable_segments:%s", own.board->ledger,
+                   "budget_file:%s,budget_wait_ms:150,expandable_segments:%s", own.board->ledger,
                    seed % 3 == 0 ? "False" : "True");
     options.driver = scene_driver();
     options.log = be_quiet;

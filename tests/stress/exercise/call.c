@@ -83,12 +83,12 @@ static const unsigned documented[CALL_COUNT] = {
     [CALL_xseg_range_commit] = MEMORY | BUSY | PAUSED,
     [CALL_xseg_range_decommit] = DEVICE | BUSY | PAUSED,
     [CALL_xseg_range_prepare] = MEMORY,
-    [CALL_xseg_range_quota] = PLAIN | IS(ERR_LIMIT) | IS(ERR_NO_MEMORY) | IS(ERR_DEVICE_LOST),
+    [CALL_xseg_range_set_quota] = PLAIN | IS(ERR_LIMIT) | IS(ERR_NO_MEMORY) | IS(ERR_DEVICE_LOST),
     [CALL_xseg_range_hold] = PLAIN | BUSY,
     [CALL_xseg_range_unhold] = DEVICE | BUSY,
     [CALL_xseg_range_alias] = DEVICE | BUSY | PAUSED | IS(ERR_NO_MEMORY),
-    [CALL_xseg_range_info] = PLAIN,
-    [CALL_xseg_dmabuf] = DEVICE | LIVE | UNSUPPORTED | PAUSED | BUSY,
+    [CALL_xseg_range_query] = PLAIN,
+    [CALL_xseg_dmabuf_open] = DEVICE | LIVE | UNSUPPORTED | PAUSED | BUSY,
     [CALL_xseg_dmabuf_close] = PLAIN,
     [CALL_xseg_register] = HOST | LIVE | UNSUPPORTED | PAUSED | BUSY,
     [CALL_xseg_unregister] = PLAIN | BUSY,
@@ -106,8 +106,8 @@ static const unsigned documented[CALL_COUNT] = {
     [CALL_xseg_driver_calls] = PLAIN,
     [CALL_xseg_device_stats_get] = PLAIN,
     [CALL_xseg_trim] = DEVICE,
-    [CALL_xseg_tick] = PLAIN | IS(ERR_DEVICE_LOST),
-    [CALL_xseg_limits] = DRIVER | UNSUPPORTED,
+    [CALL_xseg_limits_get] = DRIVER | UNSUPPORTED,
+    [CALL_xseg_limits_set] = DRIVER | UNSUPPORTED,
 };
 
 xseg_status call_answered(enum call_function function, xseg_status status)

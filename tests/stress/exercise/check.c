@@ -79,8 +79,8 @@ static bool take_reason(void *context, const struct xseg_reason *reason)
 {
     struct view *view = context;
 
-    CHECK(reason->bytes ==
-          reason->live_bytes + reason->pending_bytes + reason->busy_bytes + reason->cached_bytes);
+    CHECK(reason->bytes == reason->allocated_bytes + reason->pending_bytes + reason->claimed_bytes +
+                               reason->cached_bytes);
     view->explained_bytes += reason->bytes;
     return true;
 }
@@ -197,16 +197,16 @@ static void check_explained(const struct view *view)
     expect_equal(view, "explained", sums->reserved, reserved);
     expect_equal(view, "reasons", view->explained_bytes, reserved);
     expect_equal(view, "kinds of reasons",
-                 sums->live + sums->pending + sums->busy + sums->pool + sums->pinned +
-                     sums->capture + sums->stream + sums->floor + sums->decay + sums->policy +
+                 sums->allocated + sums->pending + sums->claimed + sums->pool + sums->pinned +
+                     sums->capture + sums->stream + sums->keep + sums->decay + sums->policy +
                      sums->exported + sums->registered,
                  reserved);
     expect_equal(view, "mapped", view->mapped, reserved);
     expect_equal(view, "paused", view->stats.paused_bytes, view->paused);
     expect_equal(view, "the page cache", sums->page_cache, view->stats.idle_page_bytes);
-    expect_equal(view, "stuck", sums->stuck, view->stats.stuck_bytes);
+    expect_equal(view, "stuck", sums->unreleased, view->stats.unreleased_bytes);
     expect_equal(view, "physical", view->stats.physical_bytes,
-                 reserved + view->stats.idle_page_bytes + view->stats.stuck_bytes);
+                 reserved + view->stats.idle_page_bytes + view->stats.unreleased_bytes);
     CHECK(view->stats.overwrites == 0);
 }
 
@@ -275,7 +275,7 @@ static void check_pool(const struct view *view, const struct tag *tag)
             paused += view->block[i].is_paused ? view->block[i].bytes : 0;
         }
         /* What it has lent is reserved by it. */
-        if (view->block[i].lender == tag->pool)
+        if (view->block[i].fallback_pool == tag->pool)
             sums.reserved += view->block[i].bytes;
     }
     expect_equal(view, "live blocks of a pool", stats.allocation[0].current, sums.live);

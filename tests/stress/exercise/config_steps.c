@@ -15,8 +15,8 @@ static const struct setting {
     uint64_t instead; /* what it takes the place of */
 } settings[] = {
     {FEATURE_CLASSIC, "expandable_segments:False", "expandable_segments:True", 5, 0},
-    {FEATURE_PAGES_SMALL, "page_mb:small", "page_mb:fixed", 4, FEATURE(PAGES_AUTO)},
-    {FEATURE_PAGES_AUTO, "page_mb:auto", "page_mb:fixed", 4, FEATURE(PAGES_SMALL)},
+    {FEATURE_PAGES_SMALL, "page_size:small", "page_size:fixed", 4, FEATURE(PAGES_AUTO)},
+    {FEATURE_PAGES_AUTO, "page_size:auto", "page_size:fixed", 4, FEATURE(PAGES_SMALL)},
     {FEATURE_DECAY, "idle_ms:20", "idle_ms:-1", 3, 0},
     {FEATURE_DEBUG_FILL, "debug_fill:True", "debug_fill:False", 6, 0},
     {FEATURE_GUARD, "guard_page:True", "guard_page:False", 8, 0},
@@ -92,7 +92,7 @@ void step_limits(struct worker *worker)
 {
     struct world *world = worker->world;
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT, was = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch();
 
@@ -110,8 +110,9 @@ void step_limits(struct worker *worker)
         limits.has_fraction = chance(worker, 2);
         limits.fraction = chance(worker, 2) ? 1 : (double)(50 + below(worker, 50)) / 100;
     }
-    const xseg_status status =
-        CALL(xseg_limits, world->allocator, &where, chance(worker, 4) ? NULL : &limits, &was);
+    const xseg_status status = chance(worker, 4)
+                                   ? CALL(xseg_limits_get, world->allocator, &where, &was)
+                                   : CALL(xseg_limits_set, world->allocator, &where, &limits);
     failure_note(worker->number, "limits of %s %d: hard %llu MiB: %d",
                  tag == NULL ? "device" : "a pool of device", where.device,
                  (unsigned long long)(limits.hard_bytes / MIB), status);
@@ -173,9 +174,15 @@ void step_trim(struct worker *worker)
         CHECK(done.released == before - physical(world) && done.kept_failed == 0);
 }
 
-void step_tick(struct worker *worker)
+void step_trim_due(struct worker *worker)
 {
-    CHECK(CALL(xseg_tick, worker->world->allocator, below(worker, 2000)) == XSEG_OK);
+    const struct xseg_trim_options options = {
+        .struct_size = sizeof(options),
+        .due_only = true,
+        .max_us = 1 + below(worker, 2000),
+    };
+
+    CHECK(CALL(xseg_trim, worker->world->allocator, NULL, &options, NULL) == XSEG_OK);
 }
 
 void step_prewarm(struct worker *worker)

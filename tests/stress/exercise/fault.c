@@ -84,12 +84,12 @@ static void hold(uint64_t *state, unsigned devices, char *text, unsigned bytes)
     const unsigned device = (unsigned)draw(state, devices);
 
     if (draw(state, 4) == 0) {
-        xseg_sim_hold_addresses(UINT64_MAX / 4);
+        xseg_sim_set_external_addresses(UINT64_MAX / 4);
         (void)snprintf(text, bytes, "no addresses");
     } else {
         const uint64_t held = draw(state, UINT64_C(1) << 30);
 
-        CHECK(xseg_sim_hold_memory(device, held) == XSEG_OK);
+        CHECK(xseg_sim_set_external_memory(device, held) == XSEG_OK);
         (void)snprintf(text, bytes, "%llu bytes held of device %u", (unsigned long long)held,
                        device);
     }
@@ -142,8 +142,8 @@ void fault_lift(void)
     for (unsigned i = 0; i < SLOTS; i++)
         CHECK(xseg_sim_fault_set(i, NULL) == XSEG_OK);
     for (unsigned i = 0; i < held_devices; i++)
-        CHECK(xseg_sim_hold_memory(i, 0) == XSEG_OK);
-    xseg_sim_hold_addresses(0);
+        CHECK(xseg_sim_set_external_memory(i, 0) == XSEG_OK);
+    xseg_sim_set_external_addresses(0);
     held_devices = 0;
     if (epoch % 2 != 0)
         atomic_fetch_add(&epoch, 1);

@@ -21,7 +21,7 @@
     X(USE, "use") X(FREE_AFTER, "free_after") X(GONE, "stream_retire") X(PREWARM, "prewarm")          \
     X(TRIM, "trim") X(FAULT, "fault")                                                               \
     /* of the allocator and its devices */                                                          \
-    X(CLASSIC, "classic") X(PAGES_SMALL, "page_mb:small") X(PAGES_AUTO, "page_mb:auto")             \
+    X(CLASSIC, "classic") X(PAGES_SMALL, "page_size:small") X(PAGES_AUTO, "page_size:auto")             \
     X(DECAY, "idle_ms") X(DEBUG_FILL, "debug_fill")                 \
     X(GUARD, "guard_page") X(UNMAP, "unmap_on_free") X(PAGE_CACHE, "page_cache")                    \
     X(AGES, "history:state") X(HISTORY, "history:all") X(HARD, "hard_limit")        \

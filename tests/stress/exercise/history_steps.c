@@ -66,7 +66,7 @@ static void set_hook(struct worker *worker)
 
     hook.gather = number_frames;
     hook.name = chance(worker, 2) ? name_frames : NULL;
-    hook.forget = chance(worker, 2) ? forget_frames : NULL;
+    hook.discard = chance(worker, 2) ? forget_frames : NULL;
     (void)CALL(xseg_history_set_hook, worker->world->allocator, chance(worker, 2) ? &hook : NULL);
 }
 

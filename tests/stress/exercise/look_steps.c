@@ -62,8 +62,8 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
 {
     uint64_t *left = context;
 
-    CHECK(reason->bytes ==
-          reason->live_bytes + reason->pending_bytes + reason->busy_bytes + reason->cached_bytes);
+    CHECK(reason->bytes == reason->allocated_bytes + reason->pending_bytes + reason->claimed_bytes +
+                               reason->cached_bytes);
     CHECK(CALL_PLAIN(xseg_reason_message, reason->kind)[0] != 0);
     return --*left > 0;
 }
@@ -92,9 +92,10 @@ void step_explain(struct worker *worker)
     const xseg_status status = CALL(xseg_explain, world->allocator, &where,
                                     chance(worker, 2) ? see_reason : NULL, &left, &sums);
     if (status == XSEG_OK)
-        CHECK(sums.reserved == sums.live + sums.pending + sums.busy + sums.pool + sums.pinned +
-                                   sums.capture + sums.stream + sums.floor + sums.decay +
-                                   sums.policy + sums.exported + sums.registered + sums.borrowed);
+        CHECK(sums.reserved == sums.allocated + sums.pending + sums.claimed + sums.pool +
+                                   sums.pinned + sums.capture + sums.stream + sums.keep +
+                                   sums.decay + sums.policy + sums.exported + sums.registered +
+                                   sums.above_share);
     left = 1 + below(worker, 200);
     (void)CALL(xseg_for_each_block, world->allocator, &where, see_block, &left);
     left = 1 + below(worker, 200);
@@ -115,11 +116,11 @@ void step_block(struct worker *worker)
     CHECK(info.pool == (block->tag == NULL ? NULL : block->tag->pool));
 }
 
-static bool see_key(void *context, const struct xseg_key *key)
+static bool see_key(void *context, const struct xseg_config_key *key)
 {
     unsigned *keys = context;
 
-    CHECK(key->name[0] != 0 && key->value != NULL && key->standard != NULL);
+    CHECK(key->name[0] != 0 && key->value != NULL && key->default_value != NULL);
     ++*keys;
     return true;
 }
@@ -149,7 +150,7 @@ void step_texts(struct worker *worker)
     CHECK(strlen(text) + 1 == needed || worker->world->options.threads > 1);
     read_keys(text);
     CHECK(strcmp(CALL_PLAIN(xseg_config_source, allocator), "argument") == 0);
-    CHECK(CALL_PLAIN(xseg_history_stacks_by, NULL) != NULL);
+    CHECK(CALL_PLAIN(xseg_history_stack_method, NULL) != NULL);
     CHECK(CALL_PLAIN(xseg_status_name, XSEG_ERR_BUSY)[0] != 0);
     (void)CALL_PLAIN(xseg_error_message, text, sizeof(text));
     CHECK(CALL(xseg_driver_calls, allocator, calls, sizeof(calls) / sizeof(calls[0]), &count) ==
@@ -169,7 +170,7 @@ static void log_nothing(void *context, enum xseg_log_level level, const char *li
 static bool see_share(void *context, const struct xseg_budget_entry *entry)
 {
     (void)context;
-    CHECK(entry->idle <= entry->taken);
+    CHECK(entry->idle_bytes <= entry->physical_bytes);
     return true;
 }
 
@@ -180,7 +181,7 @@ static void name_ledger(const struct worker *worker, char *config, size_t bytes,
     const size_t length = strlen(config);
 
     (void)snprintf(name, name_bytes, "/dev/shm/xseg-exercise-%d-%u", (int)getpid(), worker->number);
-    (void)snprintf(config + length, bytes - length, "%sshare_budget:%s", length == 0 ? "" : ",",
+    (void)snprintf(config + length, bytes - length, "%sbudget_file:%s", length == 0 ? "" : ",",
                    name);
 }
 
@@ -243,7 +244,7 @@ static bool child_is_refused(struct worker *worker)
     return xseg_alloc(allocator, 0, 512, NULL, &ptr) == XSEG_ERR_FORKED && ptr == NULL &&
            (block == NULL || xseg_free(allocator, block->ptr) == XSEG_ERR_FORKED) &&
            xseg_trim(allocator, NULL, NULL, NULL) == XSEG_ERR_FORKED &&
-           xseg_tick(allocator, 1) == XSEG_ERR_FORKED &&
+           xseg_trim(allocator, NULL, NULL, NULL) == XSEG_ERR_FORKED &&
            (tag == NULL || xseg_pool_retain(tag->pool) == XSEG_ERR_FORKED) &&
            xseg_close(allocator) == XSEG_ERR_FORKED;
 }

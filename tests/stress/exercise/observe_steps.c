@@ -17,8 +17,8 @@ static bool free_something(void *context, const struct xseg_oom_info *shortage)
     struct worker *worker = world_worker;
 
     (void)context;
-    CHECK(shortage->attempt < XSEG_ASKS_MOST);
-    CHECK(shortage->text != NULL);
+    CHECK(shortage->attempt < XSEG_LOW_MEMORY_CALLS_MAX);
+    CHECK(shortage->message != NULL);
     if (worker == NULL || chance(worker, 3))
         return false;
     for (unsigned i = 0; i < 4; i++) {

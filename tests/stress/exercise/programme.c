@@ -55,7 +55,7 @@ static const struct kind {
     {"share_end", step_share_end, 40, false},
     {"peer", step_peer, 10, false},
     {"trim", step_trim, 16, false},
-    {"tick", step_tick, 15, false},
+    {"tick", step_trim_due, 15, false},
     {"prewarm", step_prewarm, 10, false},
     {"limits", step_limits, 8, false},
     {"configure", step_configure, 10, false},

@@ -63,7 +63,7 @@ static void use(struct worker *worker, struct ranged *ranged)
         (void)CALL(xseg_range_prepare, range, 2 * ranged->page);
         break;
     case 6:
-        (void)CALL(xseg_range_quota, range, below(worker, 4) * ranged->page);
+        (void)CALL(xseg_range_set_quota, range, below(worker, 4) * ranged->page);
         break;
     default:
         (void)CALL(xseg_range_alias, range, offset, ranged->page, range,
@@ -88,7 +88,7 @@ static void end(struct worker *worker, struct ranged *ranged)
         for (; ranged->holds[at] != 0; ranged->holds[at]--)
             CHECK(CALL(xseg_range_unhold, ranged->range, offset, ranged->page, stream) == XSEG_OK);
     }
-    CHECK(CALL(xseg_range_info, ranged->range, &info) == XSEG_OK);
+    CHECK(CALL(xseg_range_query, ranged->range, &info) == XSEG_OK);
     CHECK(info.committed_bytes == 0 && info.physical_bytes <= info.pending_unmap_bytes);
     CHECK(CALL(xseg_range_release, ranged->range) == XSEG_OK);
     failure_note(worker->number, "range ended");

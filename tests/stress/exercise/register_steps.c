@@ -82,7 +82,7 @@ void step_dmabuf(struct worker *worker)
 
     if (block == NULL)
         return;
-    const xseg_status status = CALL(xseg_dmabuf, allocator, block->ptr, block->bytes,
+    const xseg_status status = CALL(xseg_dmabuf_open, allocator, block->ptr, block->bytes,
                                     pins ? XSEG_DMABUF_PIN : 0, &fd, &offset);
     failure_note(worker->number, "dmabuf of %p, pin %d: %d", (void *)block->ptr, pins, status);
     if (status == XSEG_OK && pins)

@@ -65,8 +65,8 @@ static void open_machine(struct world *world)
     settings.devices = world->options.devices;
     settings.memory_bytes = world->memory;
     settings.real_bytes = KERNEL_BYTES;
-    settings.one_by_one = world_below(world, 4) == 0;
-    settings.recycles = world_below(world, 2) == 0;
+    settings.single_mapping_calls = world_below(world, 4) == 0;
+    settings.reuse_handles = world_below(world, 2) == 0;
     settings.without_vmm = world_below(world, 24) == 0;
     settings.without_peers = world->without_peers = world_below(world, 4) == 0;
     settings.fabric = world_below(world, 2) == 0;

@@ -229,7 +229,7 @@ step step_checkpoint, step_restore, step_holds, step_replay;
 step step_capture, step_capture_join, step_capture_end;
 step step_register, step_unregister, step_dmabuf, step_range;
 step step_pin, step_unpin, step_share, step_share_end, step_peer;
-step step_trim, step_tick, step_prewarm, step_limits, step_configure, step_observe;
+step step_trim, step_trim_due, step_prewarm, step_limits, step_configure, step_observe;
 step step_history, step_stats, step_explain, step_metrics, step_block, step_texts, step_second,
     step_close, step_fork;
 step step_fault, step_lift, step_quiet;

@@ -14,7 +14,7 @@ headers, which xseg._library.include() has; names are the same.
 
 Hooks into other libraries are modules of their own: xseg.torch, xseg.numba, xseg.cupy, xseg.rmm.
 """
-from xseg._allocator import Allocator, budget, keys, open  # pylint: disable=redefined-builtin
+from xseg._allocator import Allocator, budget_members, config_keys, open  # pylint: disable=redefined-builtin
 from xseg._block import Block
 from xseg._errors import (
     ArgumentError, BusyError, ConfigError, DeviceLostError, DriverError, Error, FileError, ForkedError, HostMemoryError,
@@ -23,17 +23,17 @@ from xseg._errors import (
 from xseg._pool import Pool
 from xseg._range import Range, RangeView
 from xseg._records import (
-    BlockInfo, BlockState, BudgetEntry, DeviceStats, DriverCall, ExplainResult, Groups, Key, Limits, RangeInfo, Reason, ReasonKind, Stat,
-    Statistics, TrimResult,
+    BlockInfo, BlockState, BudgetEntry, ConfigKey, DeviceStats, DriverCall, ExplainResult, Groups, Limits, RangeInfo, Reason,
+    ReasonKind, Stat, Statistics, TrimResult,
 )
 from xseg._registration import Dmabuf, Registration
 from xseg._structs import VERSION
 
 __version__ = VERSION
 __all__ = [
-    "Allocator", "ArgumentError", "Block", "BlockInfo", "BlockState", "BudgetEntry", "BusyError", "ConfigError", "DeviceStats",
+    "Allocator", "ArgumentError", "Block", "BlockInfo", "BlockState", "BudgetEntry", "BusyError", "ConfigError", "ConfigKey", "DeviceStats",
     "DeviceLostError", "Dmabuf", "DriverCall", "DriverError", "Error", "ExplainResult", "FileError", "ForkedError", "Groups",
-    "HostMemoryError", "Key", "LimitError", "Limits", "NoAddressesError", "NoDriverError", "NoMemoryError", "NotAllocatedError",
+    "HostMemoryError", "LimitError", "Limits", "NoAddressesError", "NoDriverError", "NoMemoryError", "NotAllocatedError",
     "PausedError", "Pool", "Range", "RangeInfo", "RangeView", "Reason", "ReasonKind", "Registration", "Stat", "Statistics",
-    "TrimResult", "UnsupportedError", "budget", "keys", "open",
+    "TrimResult", "UnsupportedError", "budget_members", "config_keys", "open",
 ]

@@ -70,7 +70,7 @@ def _stop_threads() -> None:
     """End the threads of the library that would call a function of Python after the end of the interpreter."""
     for allocator in list(_logging):
         if allocator.handle:
-            _library.load().xseg_config_set(allocator.handle, b"background_thread:False,share_budget:none")
+            _library.load().xseg_config_set(allocator.handle, b"background_thread:False,budget_file:none")
 
 
 class Allocator(_library.Owner):
@@ -122,7 +122,7 @@ class Allocator(_library.Owner):
     def _look_at_stacks(self) -> None:
         """Warn, once in the process, where the history takes call stacks without libunwind."""
         global _stacks_are_slow  # pylint: disable=global-statement
-        if not _stacks_are_slow and _library.stacks_by(self.handle) == "backtrace":
+        if not _stacks_are_slow and _library.stack_method(self.handle) == "backtrace":
             _stacks_are_slow = True
             warnings.warn("xseg takes call stacks some 25 times slower than by libunwind, which cannot be opened: "
                           "install libunwind.so.8 (Debian: libunwind8)", RuntimeWarning, stacklevel=4)
@@ -186,7 +186,7 @@ class Allocator(_library.Owner):
         return register(self, address, size, enter, leave, pin)
 
     def dmabuf(self, address: int, size: int, *, pin: bool = False, pcie: bool = False) -> Dmabuf:
-        """A descriptor of a range of memory, for network cards: see xseg_dmabuf()."""
+        """A descriptor of a range of memory, for network cards: see xseg_dmabuf_open()."""
         return Dmabuf(self, address, size, pin, pcie)
 
     def block_at(self, address: int) -> _records.BlockInfo:
@@ -195,7 +195,7 @@ class Allocator(_library.Owner):
         _library.call("xseg_block_query", self.handle, address, byref(info))
         return _records.record(_records.BlockInfo, info)
 
-    def walk(self, device: int = -1, *, pool: Optional[Pool] = None) -> List[_records.BlockInfo]:
+    def blocks(self, device: int = -1, *, pool: Optional[Pool] = None) -> List[_records.BlockInfo]:
         """Every block, holes included, segment by segment in the order of addresses."""
         return _visited("xseg_for_each_block", self.handle, byref(_where(device, None, pool)), visitor=2,
                         kind=_structs.xseg_block_info, record=_records.BlockInfo)
@@ -212,9 +212,12 @@ class Allocator(_library.Owner):
         _library.call("xseg_trim", self.handle, byref(where), byref(options), byref(out))
         return _records.record(_records.TrimResult, out)
 
-    def tick(self, budget_us: int) -> None:
-        """Give memory back that is due by the configuration, for at most so many microseconds a device."""
-        _library.call("xseg_tick", self.handle, budget_us)
+    def trim_due(self, max_us: int = 0, *, device: int = -1) -> _records.TrimResult:
+        """Release memory that is due by the configuration, for at most max_us microseconds of driver time per device."""
+        options = _records.structure(_structs.xseg_trim_options, due_only=True, max_us=max_us)
+        out = _records.structure(_structs.xseg_trim_result)
+        _library.call("xseg_trim", self.handle, byref(_where(device, None, None)), byref(options), byref(out))
+        return _records.record(_records.TrimResult, out)
 
     def prewarm(self, size: int, *, device: int = 0, stream: Optional[Handle] = None,
                 pool: Optional[Pool] = None) -> None:
@@ -266,8 +269,8 @@ class Allocator(_library.Owner):
         Two threads that set different limits of one device at once may undo each other's.
         """
         where = byref(_where(-1 if pool else device, None, pool))
-        was = _records.structure(_structs.xseg_limit_values)
-        _library.call("xseg_limits", self.handle, where, None, byref(was))
+        was = _records.structure(_structs.xseg_limits)
+        _library.call("xseg_limits_get", self.handle, where, byref(was))
         before = _records.record(_records.Limits, was)
         changed = {name: _records.NONE if value is None else value
                    for name, value in (("hard_bytes", hard_bytes), ("soft_bytes", soft_bytes), ("keep_bytes", keep_bytes),
@@ -276,7 +279,7 @@ class Allocator(_library.Owner):
         if changed:
             _records.assign(was, has_fraction="fraction" in changed,
                             has_rejection_fraction="rejection_fraction" in changed, **changed)
-            _library.call("xseg_limits", self.handle, where, byref(was), None)
+            _library.call("xseg_limits_set", self.handle, where, byref(was))
         return before
 
     def explain(self, device: int = -1, *, pool: Optional[Pool] = None) -> _records.ExplainResult:
@@ -375,16 +378,16 @@ def open(config: Optional[str] = None, *, driver: Optional[str] = None,  # pylin
     return Allocator(config, driver=driver, log=log)
 
 
-def keys(config: Optional[str] = None) -> List[_records.Key]:
+def config_keys(config: Optional[str] = None) -> List[_records.ConfigKey]:
     """The keys of a configuration string, as xseg.open() would read it: what each means, and its value.
 
     ConfigError: the string has an error.  Cost: no driver call.
     """
-    return _visited("xseg_config_keys", _bytes(config), None, visitor=2, kind=_structs.xseg_key, record=_records.Key)
+    return _visited("xseg_config_keys", _bytes(config), None, visitor=2, kind=_structs.xseg_config_key, record=_records.ConfigKey)
 
 
-def budget(name: str) -> List[_records.BudgetEntry]:
-    """What each process says of each device in a ledger, named as by the key share_budget; no part is taken in it.
+def budget_members(name: str) -> List[_records.BudgetEntry]:
+    """What each process says of each device in a ledger, named as by the key budget_file; no part is taken in it.
 
     FileError: there is none, or it may not be read.  Cost: no driver call.
     """

@@ -163,8 +163,8 @@ def call(function: str, *arguments: Any) -> None:
         raise error(status, error_text())
 
 
-def stacks_by(handle: int) -> str:
+def stack_method(handle: int) -> str:
     """By what an allocator takes call stacks: "libunwind", "frame records" or "backtrace"; "": it takes none, or the library is older."""
-    function = load().xseg_history_stacks_by
+    function = load().xseg_history_stack_method
     answer = None if isinstance(function, functools.partial) else function(handle)
     return answer.decode() if answer else ""

@@ -142,19 +142,19 @@ class Range(_library.Owner):
         """
         _library.call("xseg_range_prepare", self.alive(), size)
 
-    def quota(self, size: int) -> None:
+    def set_quota(self, size: int) -> None:
         """Promise it so much physical memory: what it does not have of that counts as taken for everything else; 0: none."""
-        _library.call("xseg_range_quota", self.alive(), size)
+        _library.call("xseg_range_set_quota", self.alive(), size)
 
     def hold(self, offset: int, size: int) -> None:
         """Let granules keep their page over a decommit, for a graph that uses their addresses; counted."""
         _library.call("xseg_range_hold", self.alive(), offset, size)
 
-    def let_go(self, offset: int, size: int, stream: Handle = None) -> None:
+    def unhold(self, offset: int, size: int, stream: Handle = None) -> None:
         """Take a hold() back; granules that were decommitted meanwhile go once the stream has passed."""
         _library.call("xseg_range_unhold", self.alive(), offset, size, self._number(stream))
 
-    def share(self, offset: int, size: int, source: "Range", source_offset: int = 0) -> None:
+    def alias(self, offset: int, size: int, source: "Range", source_offset: int = 0) -> None:
         """Map the pages of committed granules of `source`, this range or another one, at granules without memory as well.
 
         These are committed then, and each place is decommitted by itself.  Cost: one map a page, and no memory.
@@ -167,7 +167,7 @@ class Range(_library.Owner):
     def info(self) -> _records.RangeInfo:
         """What the range is, and has.  Cost: no driver call."""
         out = _records.structure(_structs.xseg_range_info)
-        _library.call("xseg_range_info", self.alive(), ctypes.byref(out))
+        _library.call("xseg_range_query", self.alive(), ctypes.byref(out))
         return _records.record(_records.RangeInfo, out)
 
     def view(self, offset: int = 0, size: Optional[int] = None) -> RangeView:

@@ -72,7 +72,7 @@ class BlockInfo(NamedTuple):
     generation: int
     is_paused: bool
     age_ms: Optional[int]
-    lender: int
+    fallback_pool: int
     stack: int
     frames: int
     label: Optional[str]
@@ -82,19 +82,19 @@ class BlockInfo(NamedTuple):
 class ReasonKind(enum.IntEnum):
     """Why memory is reserved, see xseg/explain.h."""
 
-    LIVE = _structs.XSEG_REASON_LIVE
+    ALLOCATED = _structs.XSEG_REASON_ALLOCATED
     PENDING = _structs.XSEG_REASON_PENDING
-    BUSY = _structs.XSEG_REASON_BUSY
+    CLAIMED = _structs.XSEG_REASON_CLAIMED
     PINNED = _structs.XSEG_REASON_PINNED
     POOL = _structs.XSEG_REASON_POOL
     CAPTURE = _structs.XSEG_REASON_CAPTURE
     STREAM = _structs.XSEG_REASON_STREAM
-    FLOOR = _structs.XSEG_REASON_FLOOR
+    KEEP = _structs.XSEG_REASON_KEEP
     DECAY = _structs.XSEG_REASON_DECAY
     POLICY = _structs.XSEG_REASON_POLICY
     EXPORTED = _structs.XSEG_REASON_EXPORTED
     REGISTERED = _structs.XSEG_REASON_REGISTERED
-    BORROWED = _structs.XSEG_REASON_BORROWED
+    ABOVE_SHARE = _structs.XSEG_REASON_ABOVE_SHARE
 
 
 class Reason(NamedTuple):
@@ -108,11 +108,11 @@ class Reason(NamedTuple):
     is_expandable: bool
     base: int
     bytes: int
-    live_bytes: int
+    allocated_bytes: int
     pending_bytes: int
-    busy_bytes: int
+    claimed_bytes: int
     cached_bytes: int
-    live_blocks: int
+    allocated_blocks: int
     block: int
     block_bytes: int
     block_requested: int
@@ -120,7 +120,7 @@ class Reason(NamedTuple):
     has_waits_for: bool
     age_ms: Optional[int]
     block_age_ms: Optional[int]
-    lender: int
+    fallback_pool: int
     registered_bytes: int
     is_single_page: bool
 
@@ -129,52 +129,52 @@ class ExplainResult(NamedTuple):
     """Reserved bytes by reason, see xseg/explain.h; `reasons` has the pieces."""
 
     reserved: int
-    live: int
+    allocated: int
     pending: int
-    busy: int
+    claimed: int
     pool: int
     pinned: int
     capture: int
     stream: int
-    floor: int
+    keep: int
     decay: int
     policy: int
-    live_itself: int
+    in_allocated_blocks: int
     page_cache: int
-    stuck: int
+    unreleased: int
     exported: int
     registered: int
-    single_page_rest: int
-    borrowed: int
+    single_page_padding: int
+    above_share: int
     reasons: List[Reason]
 
 
 class BudgetEntry(NamedTuple):
-    """What a process says of a device in the ledger that it shares, see xseg/budget.h."""
+    """Statistics of one device as one process publishes them in a budget file, see xseg/budget.h."""
 
     slot: int
     pid: int
     program: Optional[str]
     is_readable: bool
     uuid: Optional[str]
-    taken: int
-    idle: int
-    wanted: int
-    share: int
-    floor: int
-    returned: int
+    physical_bytes: int
+    idle_bytes: int
+    demand_bytes: int
+    share_millionths: int
+    min_bytes: int
+    released_bytes: int
 
 
-class Key(NamedTuple):
+class ConfigKey(NamedTuple):
     """A key of the configuration string, see xseg/key.h."""
 
     name: str
-    accepts: str
-    meaning: str
+    values: str
+    description: str
     value: str
-    standard: str
-    is_named: bool
-    is_standard: bool
+    default_value: str
+    is_set: bool
+    is_default: bool
     has_effect: bool
 
 
@@ -196,7 +196,7 @@ class DeviceStats(NamedTuple):
     limit_bytes: Optional[int]
     physical_bytes: int
     reserved_bytes: int
-    live_bytes: int
+    allocated_bytes: int
     pending_bytes: int
     idle_bytes: int
     free_bytes: Optional[int]

@@ -136,7 +136,7 @@ class Dmabuf(_library.Owner):
         self._files: List[int] = []  # popped by whoever closes it
         file, offset = ctypes.c_int(-1), ctypes.c_uint64()
         flags = (_structs.XSEG_DMABUF_PIN if pin else 0) | (_structs.XSEG_DMABUF_PCIE if pcie else 0)
-        _library.call("xseg_dmabuf", allocator.handle, address, size, flags, ctypes.byref(file), ctypes.byref(offset))
+        _library.call("xseg_dmabuf_open", allocator.handle, address, size, flags, ctypes.byref(file), ctypes.byref(offset))
         self._allocator, self._pins = allocator, pin
         self._files.append(file.value)
         #: Where the range begins in what the descriptor names, in bytes.

@@ -46,7 +46,7 @@ class Statistics(NamedTuple):
     device_bytes: int
     limit_bytes: Optional[int]
     physical_bytes: int
-    stuck_bytes: int
+    unreleased_bytes: int
     address_bytes: int
     host_bytes: int
     overwrites: int

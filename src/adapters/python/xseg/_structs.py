@@ -40,19 +40,19 @@ XSEG_STAT_LARGE = 2
 XSEG_STAT_GROUPS = 3
 XSEG_RESET_PEAK = 1
 XSEG_RESET_ACCUMULATED = 2
-XSEG_REASON_LIVE = 0
+XSEG_REASON_ALLOCATED = 0
 XSEG_REASON_PENDING = 1
-XSEG_REASON_BUSY = 2
+XSEG_REASON_CLAIMED = 2
 XSEG_REASON_PINNED = 3
 XSEG_REASON_POOL = 4
 XSEG_REASON_CAPTURE = 5
 XSEG_REASON_STREAM = 6
-XSEG_REASON_FLOOR = 7
+XSEG_REASON_KEEP = 7
 XSEG_REASON_DECAY = 8
 XSEG_REASON_POLICY = 9
 XSEG_REASON_EXPORTED = 10
 XSEG_REASON_REGISTERED = 11
-XSEG_REASON_BORROWED = 12
+XSEG_REASON_ABOVE_SHARE = 12
 XSEG_POOL_NAME_MAX = 63
 XSEG_POOL_NO_SPLIT = 0
 XSEG_POOL_USE_ON_OOM = 1
@@ -60,7 +60,7 @@ XSEG_POOL_SINGLE_PAGE = 2
 XSEG_KEEP_NOTHING = 0
 XSEG_KEEP_HOST = 1
 XSEG_KEEP_FILE = 2
-XSEG_ASKS_MOST = 8
+XSEG_LOW_MEMORY_CALLS_MAX = 8
 XSEG_TRACE_ALLOC = 0
 XSEG_TRACE_FREE_REQUESTED = 1
 XSEG_TRACE_FREE_COMPLETED = 2
@@ -84,14 +84,14 @@ XSEG_HISTORY_SEGMENT_FREE = 4
 XSEG_HISTORY_SEGMENT_MAP = 5
 XSEG_HISTORY_SEGMENT_UNMAP = 6
 XSEG_HISTORY_OOM = 7
-XSEG_HISTORY_STEAL = 8
+XSEG_HISTORY_REMAP = 8
 XSEG_HISTORY_DECAY = 9
 XSEG_HISTORY_TRIM = 10
 XSEG_HISTORY_PAUSE = 11
 XSEG_HISTORY_RESUME = 12
 XSEG_HISTORY_ANNOTATION = 13
-XSEG_HISTORY_ASK = 14
-XSEG_HISTORY_GIVE = 15
+XSEG_HISTORY_BUDGET_REQUEST = 14
+XSEG_HISTORY_BUDGET_RELEASE = 15
 XSEG_HISTORY_ACTIONS = 16
 
 
@@ -141,7 +141,7 @@ class xseg_block_info(Structure):
         ("generation", c_uint64),
         ("is_paused", c_bool),
         ("age_ms", c_uint64),
-        ("lender", c_void_p),
+        ("fallback_pool", c_void_p),
         ("stack", c_uint32),
         ("frames", c_uint32),
         ("label", c_char_p),
@@ -149,16 +149,16 @@ class xseg_block_info(Structure):
     ]
 
 
-class xseg_key(Structure):
+class xseg_config_key(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
         ("name", c_char_p),
-        ("accepts", c_char_p),
-        ("meaning", c_char_p),
+        ("values", c_char_p),
+        ("description", c_char_p),
         ("value", c_char_p),
-        ("standard", c_char_p),
-        ("is_named", c_bool),
-        ("is_standard", c_bool),
+        ("default_value", c_char_p),
+        ("is_set", c_bool),
+        ("is_default", c_bool),
         ("has_effect", c_bool),
     ]
 
@@ -180,6 +180,8 @@ class xseg_trim_options(Structure):
         ("wait", c_bool),
         ("target_bytes", c_uint64),
         ("idle_ms", c_uint64),
+        ("due_only", c_bool),
+        ("max_us", c_uint64),
     ]
 
 
@@ -200,7 +202,7 @@ class xseg_trim_result(Structure):
     ]
 
 
-class xseg_limit_values(Structure):
+class xseg_limits(Structure):
     START = {"hard_bytes": 2**64 - 1, "soft_bytes": 2**64 - 1, "fraction": 1, "rejection_fraction": 1}
     _fields_ = [
         ("struct_size", c_size_t),
@@ -246,7 +248,7 @@ class xseg_statistics(Structure):
         ("device_bytes", c_uint64),
         ("limit_bytes", c_uint64),
         ("physical_bytes", c_uint64),
-        ("stuck_bytes", c_uint64),
+        ("unreleased_bytes", c_uint64),
         ("address_bytes", c_uint64),
         ("host_bytes", c_uint64),
         ("overwrites", c_uint64),
@@ -276,7 +278,7 @@ class xseg_device_stats(Structure):
         ("limit_bytes", c_uint64),
         ("physical_bytes", c_uint64),
         ("reserved_bytes", c_uint64),
-        ("live_bytes", c_uint64),
+        ("allocated_bytes", c_uint64),
         ("pending_bytes", c_uint64),
         ("idle_bytes", c_uint64),
         ("free_bytes", c_uint64),
@@ -295,11 +297,11 @@ class xseg_reason(Structure):
         ("is_expandable", c_bool),
         ("base", c_void_p),
         ("bytes", c_size_t),
-        ("live_bytes", c_size_t),
+        ("allocated_bytes", c_size_t),
         ("pending_bytes", c_size_t),
-        ("busy_bytes", c_size_t),
+        ("claimed_bytes", c_size_t),
         ("cached_bytes", c_size_t),
-        ("live_blocks", c_size_t),
+        ("allocated_blocks", c_size_t),
         ("block", c_void_p),
         ("block_bytes", c_size_t),
         ("block_requested", c_size_t),
@@ -307,7 +309,7 @@ class xseg_reason(Structure):
         ("has_waits_for", c_bool),
         ("age_ms", c_uint64),
         ("block_age_ms", c_uint64),
-        ("lender", c_void_p),
+        ("fallback_pool", c_void_p),
         ("registered_bytes", c_uint64),
         ("is_single_page", c_bool),
     ]
@@ -317,23 +319,23 @@ class xseg_explain_result(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
         ("reserved", c_uint64),
-        ("live", c_uint64),
+        ("allocated", c_uint64),
         ("pending", c_uint64),
-        ("busy", c_uint64),
+        ("claimed", c_uint64),
         ("pool", c_uint64),
         ("pinned", c_uint64),
         ("capture", c_uint64),
         ("stream", c_uint64),
-        ("floor", c_uint64),
+        ("keep", c_uint64),
         ("decay", c_uint64),
         ("policy", c_uint64),
-        ("live_itself", c_uint64),
+        ("in_allocated_blocks", c_uint64),
         ("page_cache", c_uint64),
-        ("stuck", c_uint64),
+        ("unreleased", c_uint64),
         ("exported", c_uint64),
         ("registered", c_uint64),
-        ("single_page_rest", c_uint64),
-        ("borrowed", c_uint64),
+        ("single_page_padding", c_uint64),
+        ("above_share", c_uint64),
     ]
 
 
@@ -422,7 +424,7 @@ class xseg_oom_info(Structure):
         ("is_capturing", c_bool),
         ("allowed_bytes", c_uint64),
         ("free_bytes", c_uint64),
-        ("text", c_char_p),
+        ("message", c_char_p),
         ("block_bytes", c_uint64),
         ("segment_bytes", c_uint64),
     ]
@@ -495,7 +497,7 @@ class xseg_history_entry(Structure):
         ("device", c_int),
         ("stream", c_void_p),
         ("pool", c_uint32),
-        ("is_lent", c_bool),
+        ("is_fallback", c_bool),
         ("base", c_void_p),
         ("bytes", c_uint64),
         ("requested", c_uint64),
@@ -541,7 +543,7 @@ class xseg_history_hook(Structure):
         ("context", c_void_p),
         ("gather", CFUNCTYPE(c_uint32, c_void_p)),
         ("name", CFUNCTYPE(c_bool, c_void_p, c_uint32, c_void_p, c_size_t)),
-        ("forget", CFUNCTYPE(None, c_void_p, POINTER(c_uint32), c_size_t)),
+        ("discard", CFUNCTYPE(None, c_void_p, POINTER(c_uint32), c_size_t)),
     ]
 
 
@@ -562,10 +564,10 @@ class xseg_budget_entry(Structure):
         ("program", c_char_p),
         ("is_readable", c_bool),
         ("uuid", c_char_p),
-        ("taken", c_uint64),
-        ("idle", c_uint64),
-        ("wanted", c_uint64),
-        ("share", c_uint64),
-        ("floor", c_uint64),
-        ("returned", c_uint64),
+        ("physical_bytes", c_uint64),
+        ("idle_bytes", c_uint64),
+        ("demand_bytes", c_uint64),
+        ("share_millionths", c_uint64),
+        ("min_bytes", c_uint64),
+        ("released_bytes", c_uint64),
     ]

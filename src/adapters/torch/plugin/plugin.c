@@ -93,16 +93,16 @@ XSEG_API void xseg_torch_memory_fraction(double fraction, int device)
 {
     struct xseg_allocator *const opened = open_once();
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_limit_values limits = XSEG_LIMIT_VALUES_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
 
     where.device = device;
     if (opened == NULL)
         return;
-    xseg_status status = xseg_limits(opened, &where, NULL, &limits);
+    xseg_status status = xseg_limits_get(opened, &where, &limits);
     limits.fraction = fraction;
     limits.has_fraction = true;
     if (status == XSEG_OK)
-        status = xseg_limits(opened, &where, &limits, NULL);
+        status = xseg_limits_set(opened, &where, &limits);
     if (status != XSEG_OK)
         complain("the fraction cannot be set");
 }

@@ -95,7 +95,7 @@ const State = (() => {
       if (state.moment !== this.model.n) return;
       for (const page of pages) {
         state.registeredBytes += page.registered;
-        if (page.reason !== "live" && page.reason !== "pending")
+        if (page.reason !== "allocated" && page.reason !== "pending")
           state.reasons.set(page.reason, (state.reasons.get(page.reason) || 0) + page.bytes);
         const lists = [page.reason === "pinned" ? state.pinned : null, page.registered > 0 ? state.registered : null].filter(Boolean);
         const span = lists.length > 0 ? state.spans.findIndex((i) => spans.address[i] <= page.address && page.address < spans.address[i] + spans.bytes[i]) : -1;
