@@ -344,7 +344,7 @@ class Events(ExportTest):
         found = self.trace(self.own()).instants("device 0", "segments")
         self.assertEqual([(time, name) for time, name, _ in found],
                          [(10, "segment_map"), (20, "segment_unmap: pause"), (21, "segment_unmap: pause"),
-                          (30, "segment_map: resume"), (31, "segment_map: resume"), (40, "segment_unmap: steal")])
+                          (30, "segment_map: resume"), (31, "segment_map: resume"), (40, "segment_unmap: remap")])
         self.assertEqual(found[2][2], {"bytes": 2 * MIB, "address": BASE + 2 * MIB, "stream": 16, "pool": "(0, 3)"})
 
     def test_a_pause_lasts_until_all_memory_is_back(self):

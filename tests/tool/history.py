@@ -166,7 +166,7 @@ class Events(HistoryTest):
         for event in first + second:
             del event["thread"]
         self.assertEqual(first, second)
-        self.assertLessEqual({"steal", "segment_unmap", "free_completed"},
+        self.assertLessEqual({"remap", "segment_unmap", "free_completed"},
                              {event["action"] for event in first})
 
     def test_played_back_it_gives_the_live_blocks(self):
