@@ -2,7 +2,7 @@
 /*
  * What does a request take for which memory has to be mapped first?  Host time is measured, the stand-in
  * driver's own work included; driver calls are counted; what they would cost on a GPU is modelled.  Then again beside 300
- * ranges of other memory that is registered (xseg/registration.h), all of which each growth and shrink looks at; at last
+ * ranges of other memory that is registered (xseg/register.h), all of which each growth and shrink looks at; at last
  * with memory that comes beneath a registered range, by functions that do nothing.
  */
 #include <stdio.h>

@@ -103,7 +103,7 @@ static void measure(struct xseg_allocator *allocator, unsigned pools, const char
 
 int main(void)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     struct xseg_pool *pool[POOLS];
     void *small[POOLS], *large[POOLS];
@@ -114,8 +114,8 @@ int main(void)
     printf(
         "private pools, what is made, median time with nothing in the caches, and right after\n");
     for (unsigned i = 0; i < POOLS; i++) {
-        struct xseg_pool_options how = XSEG_POOL_OPTIONS_INIT;
-        struct xseg_request request = XSEG_REQUEST_INIT;
+        struct xseg_pool_options how = {sizeof(how)};
+        struct xseg_request request = {sizeof(request)};
 
         how.name = "a graph of the decoder";
         need(xseg_pool_create(allocator, 0, &how, &pool[i]), "xseg_pool_create");

@@ -34,8 +34,8 @@ static void need(xseg_status status, const char *what)
 
 static struct xseg_allocator *open_on(const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     settings.memory_bytes = (uint64_t)64 << 30;
@@ -112,7 +112,7 @@ static int compare(const void *left, const void *right)
 /* Write a few, and print the median time, the host memory of the first, and the size. */
 static void measure(struct xseg_allocator *allocator, const char *name, bool without_events)
 {
-    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    struct xseg_snapshot_options options = {sizeof(options)};
     char path[128];
     struct stat found = {.st_size = 0};
     double seconds[ROUNDS], more = 0;

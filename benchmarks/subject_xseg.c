@@ -93,7 +93,7 @@ static void open_driver(const char *name)
 /* The simulated machine of the build is set up here; one that XSEG_DRIVER names is as the environment says. */
 static void set_scene(void)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.skip_checks = true;
     settings.memory_bytes = SUBJECT_MEMORY_BYTES;
@@ -104,7 +104,7 @@ static void set_scene(void)
 /* The process is the machine's only user, so what ends with it is not given back. */
 void subject_open(const char *config, unsigned streams)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     const char *named = getenv("XSEG_DRIVER");
     const bool is_named = named != NULL && *named != '\0';
     void *context = NULL;
@@ -142,7 +142,7 @@ static void leave(void *context, const struct xseg_registered *run)
 
 bool subject_register(void *pointer, size_t bytes)
 {
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_registrar registrar = {sizeof(registrar)};
     uint64_t id;
 
     registrar.enter = enter;
@@ -180,7 +180,7 @@ const char *subject_stacks(void)
 
 void *subject_alloc_in(size_t bytes, unsigned stream, unsigned pool)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *pointer = NULL;
 
     if (pool >= POOLS)
@@ -213,7 +213,7 @@ void subject_make_busy(unsigned stream, bool busy)
 
 void subject_empty(void)
 {
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = true;
     if (xseg_trim(subject_xseg.allocator, NULL, &how, NULL) != XSEG_OK)

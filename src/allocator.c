@@ -1,16 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* The entry points of the allocator itself; those of its blocks are in block.c. */
 #include "xseg/allocator.h"
 
+#include "src/base/error.h"
+#include "src/core/config/config.h"
+#include "src/core/config/config_keys.h"
 #include "src/core/config/config_print.h"
 #include "src/core/front/allocator_config.h"
+#include "src/core/front/allocator_free.h"
 #include "src/core/front/allocator_open.h"
+#include "src/core/hit/hit_alloc.h"
+#include "src/core/hit/hit_free.h"
+#include "src/core/hit/hit_stream.h"
+#include "src/core/inspect/allocator_describe.h"
+#include "src/core/pending/pending.h"
+#include "src/core/pending/stream_retirement.h"
 #include "src/entry.h"
 
 /* The options that a caller gave; members that its header does not have keep their defaults. */
 static struct xseg_options options_of(const struct xseg_options *given)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
 
     if (given != NULL)
         XSEG_ENTRY_TAKE(&options, given);
@@ -61,4 +70,126 @@ xseg_status xseg_config_get(struct xseg_allocator *allocator, char *text, size_t
 const char *xseg_config_source(const struct xseg_allocator *allocator)
 {
     return allocator == NULL ? "" : allocator->config_source;
+}
+
+xseg_status xseg_config_keys(const char *config, const char **source,
+                             bool (*visit)(void *context, const struct xseg_config_key *key),
+                             void *context)
+{
+    XSEG_OPERATION(__func__);
+    struct xseg_config loaded;
+    const char *from;
+    uint64_t named;
+    const xseg_status status = xseg_config_load(&loaded, config, &from, &named);
+
+    if (status != XSEG_OK)
+        return status;
+    if (source != NULL)
+        *source = from;
+    if (visit != NULL)
+        xseg_config_keys_visit(&loaded, named, visit, context);
+    return XSEG_OK;
+}
+
+/* Fail for an argument that is NULL.  Out of line, so that the two short entry points save no registers for it. */
+static __attribute__((noinline, cold)) xseg_status refuse_null(const char *name, const char *what)
+{
+    XSEG_OPERATION(name);
+    return xseg_fail(XSEG_ERR_ARGUMENT, "%s is NULL", what);
+}
+
+xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
+                       xseg_stream stream, void **out)
+{
+    if (__builtin_expect(allocator == NULL || out == NULL, 0))
+        return refuse_null("xseg_alloc", allocator == NULL ? "allocator" : "out");
+    return xseg_hit_alloc(allocator, device, bytes, stream, out);
+}
+
+/* The request that a caller gave; members that its header does not have keep their defaults. */
+static struct xseg_request request_of(const struct xseg_request *given)
+{
+    struct xseg_request request = {sizeof(request)};
+
+    if (__builtin_expect(given->struct_size == sizeof(request), 1))
+        return *given;
+    XSEG_ENTRY_TAKE(&request, given);
+    return request;
+}
+
+xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_request *request,
+                            void **out)
+{
+    XSEG_ENTRY_CHECK(allocator);
+    XSEG_ENTRY_REQUIRE(request != NULL, "request is NULL");
+    XSEG_ENTRY_IN(request, struct xseg_request, alignment);
+    const struct xseg_request chosen = request_of(request);
+    XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
+    xseg_history_gather_for(&allocator->history, chosen.user);
+    return xseg_hit_stream_request(allocator, &chosen, out);
+}
+
+xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr)
+{
+    if (__builtin_expect(allocator == NULL, 0))
+        return refuse_null("xseg_free", "allocator");
+    return xseg_hit_free(allocator, ptr);
+}
+
+xseg_status xseg_block_query(struct xseg_allocator *allocator, const void *anywhere,
+                             struct xseg_block_info *out)
+{
+    struct xseg_block_info info = {sizeof(info)};
+
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_OUT(out);
+    const xseg_status status = xseg_allocator_describe(allocator, anywhere, &info);
+    if (status != XSEG_OK)
+        return status;
+    XSEG_ENTRY_FILL(out, &info);
+    return XSEG_OK;
+}
+
+xseg_status xseg_record_stream(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
+{
+    XSEG_ENTRY_CHECK(allocator);
+    xseg_history_gather(&allocator->history);
+    return ptr == NULL ? XSEG_OK : xseg_allocator_use(allocator, ptr, stream);
+}
+
+xseg_status xseg_free_after(struct xseg_allocator *allocator, void *ptr, const xseg_event *events,
+                            size_t count)
+{
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(events != NULL || count == 0, "events is NULL, count %zu", count);
+    return ptr == NULL ? XSEG_OK : xseg_allocator_free_after(allocator, ptr, events, count);
+}
+
+xseg_status xseg_stream_synchronized(struct xseg_allocator *allocator, int ordinal,
+                                     xseg_stream stream)
+{
+    struct xseg_known_stream *known = NULL;
+    struct xseg_device *device = NULL;
+
+    XSEG_ENTRY(allocator);
+    xseg_status status = xseg_allocator_device(allocator, ordinal, &device);
+    if (status == XSEG_OK && xseg_streams_is_per_thread(stream))
+        status = xseg_streams_get(&device->streams, stream, &known);
+    else if (status == XSEG_OK)
+        known = xseg_streams_find(&device->streams, stream);
+    if (status == XSEG_OK && known != NULL)
+        xseg_pending_passed(device->pending, known);
+    return status;
+}
+
+xseg_status xseg_stream_retire(struct xseg_allocator *allocator, int ordinal, xseg_stream stream)
+{
+    struct xseg_device *device = NULL;
+
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(!xseg_streams_is_default(stream),
+                       "stream is a default stream, %p; default streams are never destroyed",
+                       (void *)stream);
+    const xseg_status status = xseg_allocator_device(allocator, ordinal, &device);
+    return status == XSEG_OK ? xseg_stream_retirement_begin(device, stream) : status;
 }

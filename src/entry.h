@@ -15,7 +15,7 @@
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/front/housekeeping.h"
-#include "xseg/trim.h"
+#include "xseg/reclaim.h"
 
 /* Names the operation of error messages, and returns from the entry point unless the allocator can be used by this
  * process.  The entry point gathers. */

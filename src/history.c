@@ -10,6 +10,7 @@
 #include "src/core/front/history_sweep.h"
 #include "src/core/front/label.h"
 #include "src/core/inspect/device_history.h"
+#include "src/core/snapshot/snapshot.h"
 #include "src/entry.h"
 
 /* Read the history of one device, or of all; the caller ends the merge in any case. */
@@ -146,7 +147,7 @@ const char *xseg_history_stack_method(struct xseg_allocator *allocator)
 xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,
                                   const struct xseg_history_hook *hook)
 {
-    struct xseg_history_hook chosen = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook chosen = {sizeof(chosen)};
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_IN(hook, struct xseg_history_hook, discard);
@@ -173,4 +174,31 @@ xseg_status xseg_history_label(struct xseg_allocator *allocator, const char *tex
 {
     XSEG_ENTRY(allocator);
     return xseg_label_set(allocator, text, before);
+}
+
+/* The options that a caller gave; members that its header does not have keep their defaults. */
+static struct xseg_snapshot_options options_of(const struct xseg_snapshot_options *given)
+{
+    struct xseg_snapshot_options options = {sizeof(options)};
+
+    if (given != NULL)
+        XSEG_ENTRY_TAKE(&options, given);
+    return options;
+}
+
+xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
+                          const struct xseg_snapshot_options *options)
+{
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0', "path is NULL or empty");
+    XSEG_ENTRY_IN(options, struct xseg_snapshot_options, max_ms);
+    const struct xseg_snapshot_options chosen = options_of(options);
+    const struct xseg_snapshot_plan plan = {
+        .has_history = !chosen.without_events,
+        .asks = true,
+        .host_bytes = chosen.host_bytes,
+        .most_bytes = UINT64_MAX,
+        .deadline_ns = xseg_snapshot_deadline(chosen.max_ms),
+    };
+    return xseg_snapshot_file_write(allocator, &plan, path);
 }

@@ -37,7 +37,7 @@ static xseg_status end_call(const struct xseg_range *range, xseg_status status)
 static xseg_status get_pool(struct xseg_device *device, const struct xseg_range_options *options,
                             struct xseg_pool **out)
 {
-    struct xseg_pool_options own = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options own = {sizeof(own)};
 
     if (options->pool == NULL) {
         own.exportable = options->exportable;
@@ -61,7 +61,7 @@ static xseg_status get_pool(struct xseg_device *device, const struct xseg_range_
 xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device, uint64_t bytes,
                                const struct xseg_range_options *options, struct xseg_range **out)
 {
-    struct xseg_range_options chosen = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options chosen = {sizeof(chosen)};
     struct xseg_device *found = NULL;
     struct xseg_pool *pool = NULL;
 
@@ -144,7 +144,7 @@ xseg_status xseg_range_alias(struct xseg_range *range, uint64_t offset, uint64_t
 
 xseg_status xseg_range_query(struct xseg_range *range, struct xseg_range_info *out)
 {
-    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info info = {sizeof(info)};
 
     ENTRY_RANGE(range);
     XSEG_ENTRY_OUT(out);

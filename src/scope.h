@@ -4,7 +4,7 @@
 #define XSEG_SCOPE_H
 
 #include "src/core/device/allocator.h"
-#include "xseg/trim.h"
+#include "xseg/reclaim.h"
 
 /* What a struct xseg_scope selects on one device. */
 struct xseg_selection {

@@ -15,7 +15,7 @@
 #define XSEG_VMM_FOREIGN_H
 
 #include "vmm/leftovers.h"
-#include "xseg/export.h"
+#include "xseg/share.h"
 
 struct xseg_foreign {
     struct xseg_context *context;

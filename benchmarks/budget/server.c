@@ -144,7 +144,7 @@ static void end(const struct state *state, uint32_t number)
 /* The last process that leaves the shared machine in order removes it. */
 static void leave(struct state *state)
 {
-    const struct xseg_sim_settings alone = XSEG_SIM_SETTINGS_INIT;
+    const struct xseg_sim_settings alone = {sizeof(alone)};
 
     for (unsigned i = 0; i < SERVICES; i++)
         require(xseg_free(state->allocator, state->weights[i]) == XSEG_OK, "xseg_free");
@@ -155,7 +155,7 @@ static void leave(struct state *state)
 
 static struct server_answer obey(struct state *state, const struct server_order *order)
 {
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct server_answer answer = {0};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
@@ -178,8 +178,8 @@ static struct server_answer obey(struct state *state, const struct server_order 
 static void open_allocator(struct state *state, const struct server_machine *machine,
                            unsigned served, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
     void *context = NULL;
 
     settings.costs = "a100";

@@ -83,7 +83,7 @@ static bool has_room(const struct engine *engine, uint64_t bytes)
         return (engine->needed + engine->promised) * engine->granule + bytes <=
                card->cache_bytes / ENGINES;
     for (unsigned i = 0; i < ENGINES; i++) {
-        struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+        struct xseg_range_info info = {sizeof(info)};
 
         require(xseg_range_query(card->engine[i].range, &info) == XSEG_OK, "xseg_range_info");
         bytes += info.physical_bytes + card->engine[i].promised * engine->granule;
@@ -477,11 +477,11 @@ void engine_pass(struct engine *engine, uint64_t until_ns)
 void engine_open(struct engine *engine, struct card *card, const struct model *model,
                  uint64_t until_ns)
 {
-    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info info = {sizeof(info)};
     const bool halves = card->way->halves;
     const uint64_t granule = card->way->granule,
                    half = card->cache_bytes / ENGINES / granule * granule;
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options options = {sizeof(options)};
 
     engine->model = model;
     engine->card = card;
@@ -503,7 +503,7 @@ void engine_open(struct engine *engine, struct card *card, const struct model *m
 
 void engine_close(struct engine *engine)
 {
-    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info info = {sizeof(info)};
 
     while (engine->running_count != 0)
         leave(engine, engine->running_count - 1);

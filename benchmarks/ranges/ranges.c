@@ -104,7 +104,7 @@ static void check(const struct card *card)
 {
     for (unsigned i = 0; i < ENGINES && !card->way->halves; i++) {
         const struct engine *engine = &card->engine[i];
-        struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+        struct xseg_range_info info = {sizeof(info)};
         uint64_t twice = 0;
 
         for (uint32_t at = 0; at < engine->model->slots; at++)
@@ -145,8 +145,8 @@ static struct sums run(struct card *card, uint64_t until_ns)
 
 static void open_card(struct card *card, const struct way *one)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
     void *context = NULL;
 
     settings.costs = "a100";
@@ -196,7 +196,7 @@ static void keep(struct result *result, struct card *card)
 {
     for (unsigned i = 0; i < ENGINES; i++) {
         struct engine *engine = &card->engine[i];
-        struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+        struct xseg_range_info info = {sizeof(info)};
 
         require(xseg_range_query(engine->range, &info) == XSEG_OK, "xseg_range_info");
         result->retaken += info.recommits;

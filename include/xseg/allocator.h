@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The allocator: open, configure, allocate, free, query, close.
+ * The allocator: open, configure, allocate, free, streams, query, close.
  *
  *     struct xseg_allocator *allocator;
  *     void *block; // A device pointer.
@@ -25,39 +25,52 @@
  *            (pool.h).
  *   hit      a request that the cache serves without the driver; otherwise it is a miss.
  *
- * Stream order: work of one stream runs in order, so a freed block can be reused on its own stream immediately.  Work
- * of another stream on a block must be announced with xseg_record_stream() before the block is freed.  Before a stream
- * is destroyed on which blocks were allocated or used, xseg_stream_retire() must be called (stream.h).
+ * Streams: work of one stream runs in order, so a freed block can be reused on its own stream immediately.  Work of
+ * another stream on a block must be announced with xseg_record_stream() before the block is freed:
+ *
+ *     xseg_alloc(allocator, 0, bytes, stream_a, &block);
+ *     // Work on stream A fills the block, an event is recorded, and stream B waits for the event.
+ *     xseg_record_stream(allocator, block, stream_b); // Work on stream B uses the block.
+ *     xseg_free(allocator, block); // The block is pending until the work on stream B has completed.
+ *     xseg_stream_retire(allocator, 0, stream_b);
+ *     cudaStreamDestroy(stream_b);
+ *
+ * The free records an event on each other stream that used the block.  The next allocations on the device query these
+ * events.  Only a request under memory pressure, xseg_trim() with `wait`, xseg_capture_begin() and xseg_close() wait for
+ * them.  A stream is identified by its handle, which can be reused after the stream is destroyed, so the end of a stream
+ * must be announced with xseg_stream_retire().  NULL and the handle 1 are the legacy default stream of the device.  The
+ * handle 2 is the per-thread default stream of the calling thread.  Per-thread default streams of other threads cannot
+ * be named; use the legacy default stream, which waits for them.
+ *
+ * Structures start with struct_size.  `struct xseg_request request = {sizeof(request)};` sets it and clears all other
+ * members; zero selects each default.  Structures for which zero is not neutral have an initializer macro.
  *
  * Threads: every function can be called from any thread at any time, unless its comment says otherwise.
  *
  * Fork: in a forked child every function that returns a status returns XSEG_ERR_FORKED and has no effect.  The child
- * cannot
- *     open an allocator either (XSEG_ERR_DRIVER), since a driver that was initialized in the parent does not work in
- *     the child.  Fork before the first xseg_open(), or start the child by exec.
+ * cannot open an allocator either (XSEG_ERR_DRIVER), since a driver that was initialized in the parent does not work in
+ * the child.  Fork before the first xseg_open(), or start the child by exec.
  *
- * Signals: a signal handler may call xseg_status_name() and no other function, because the interrupted thread can hold
- * a
- *     lock of the library.  A handler must not leave a call by longjmp().  The library installs no handler.
+ * Signals: a signal handler may call xseg_status_name() and no other function, because the interrupted thread can hold a
+ * lock of the library.  A handler must not leave a call by longjmp().  The library installs no handler.
  *
  * dlclose: the library stays mapped, so calls in progress and handles stay valid.
  *
  * Environment: XSEG_DRIVER, XSEG_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF are read by xseg_open().  A
- *     set-user-ID process (AT_SECURE) ignores them, and a log line lists the ignored variables.
+ * set-user-ID process (AT_SECURE) ignores them, and a log line lists the ignored variables.
  *
  * Errors: an error leaves the blocks, pools and settings of the caller unchanged.  The cache may have changed: cached
- * memory
- *     may have been released or moved, and addresses, host memory or a device context may have been acquired.  Output
- *     parameters are written only on success.  xseg_error_message() returns a message with details.  The following
- *     statuses have the same meaning everywhere.  Functions list them only if there is more to say.
- *       XSEG_ERR_ARGUMENT     a pointer is NULL, a number is out of range, a struct_size is unknown, or a handle or
- *                             stream is of another allocator, device or context.
- *       XSEG_ERR_HOST_MEMORY  a host allocation failed.
- *       XSEG_ERR_DRIVER       a driver call failed; the message has its name and result.
- *       XSEG_ERR_DEVICE_LOST  the device has an unrecoverable error (such as an illegal address), its context was
- *                             reset, or the driver is shutting down.  Calls that need device memory fail without driver
- *                             calls; frees, statistics and xseg_close() still work on the host side.
- *       XSEG_ERR_FORKED       the caller is a forked child.
+ * memory may have been released or moved, and addresses, host memory or a device context may have been acquired.  Output
+ * parameters are written only on success.  xseg_error_message() returns a message with details.  The following statuses
+ * have the same meaning everywhere.  Functions list them only if there is more to say.
+ *   XSEG_ERR_ARGUMENT     a pointer is NULL, a number is out of range, a struct_size is unknown, or a handle or stream
+ *                         is of another allocator, device or context.
+ *   XSEG_ERR_HOST_MEMORY  a host allocation failed.
+ *   XSEG_ERR_DRIVER       a driver call failed; the message has its name and result.
+ *   XSEG_ERR_DEVICE_LOST  the device has an unrecoverable error (such as an illegal address), its context was reset, or
+ *                         the driver is shutting down.  Calls that need device memory fail without driver calls; frees,
+ *                         statistics and xseg_close() still work on the host side.
+ *   XSEG_ERR_FORKED       the caller is a forked child.
  */
 #ifndef XSEG_ALLOCATOR_H
 #define XSEG_ALLOCATOR_H
@@ -86,7 +99,7 @@ enum xseg_log_level {
     XSEG_LOG_INFO     /* one line per device, when it is opened */
 };
 
-/** Options of xseg_open().  Initialize with XSEG_OPTIONS_INIT; zero selects the default of each member. */
+/** Options of xseg_open(). */
 struct xseg_options {
     size_t struct_size; /* sizeof(struct xseg_options) */
     const char *driver; /* driver library, copied; NULL: $XSEG_DRIVER, else libcuda.so.1 */
@@ -97,16 +110,13 @@ struct xseg_options {
     uint64_t (*clock)(void *context);
     void *clock_context;
 };
-/* clang-format off */
-#define XSEG_OPTIONS_INIT {sizeof(struct xseg_options), NULL, NULL, NULL, NULL, NULL}
-/* clang-format on */
 
 /**
  * Open an allocator.
  *
  * The clock function can be called by any thread while locks are held, so it must not call the library.  Its origin
  * is arbitrary, and it must never decrease.  The clock is read when the driver reports free memory, by
- * xseg_trim() with idle_ms or due_only, xseg_device_stats_get(), metrics.h and explain.h.  While a history is enabled,
+ * xseg_trim() with idle_ms or due_only, xseg_device_stats_get(), and functions of stats.h.  While a history is enabled,
  * or decay without the background thread, allocations and frees read it.
  *
  * @param config   configuration string (docs/options.md).  NULL: the first variable that is set among XSEG_ALLOC_CONF,
@@ -175,10 +185,43 @@ XSEG_API xseg_status xseg_config_get(struct xseg_allocator *allocator, char *tex
  */
 XSEG_API const char *xseg_config_source(const struct xseg_allocator *allocator);
 
+/** A key of the configuration string. */
+struct xseg_config_key {
+    size_t struct_size;      /* sizeof(struct xseg_config_key) of the library */
+    const char *name;        /* as in the configuration string */
+    const char *values;      /* accepted values, such as "True or False" */
+    const char *description; /* description */
+    const char *value;       /* value as in a configuration string, or a word such as "unlimited" */
+    const char *default_value; /* default value, in the same form */
+    bool is_set;               /* the configuration names the key */
+    bool is_default;           /* the value is the default */
+    bool has_effect;           /* the value has an effect in this configuration */
+};
+
+/**
+ * Parse a configuration as xseg_open() does, and visit all keys in the order of docs/options.md.  No allocator is
+ * opened.
+ *
+ * @param config   configuration string; NULL: the environment, as for xseg_open().
+ * @param source   receives the source of the configuration as xseg_config_source(), a static string; may be NULL.
+ * @param visit    called for each key, which is valid during the call; returns false to end the visits.  NULL: only
+ *                 parse.
+ * @param context  first argument of visit.
+ *
+ * @return XSEG_OK          also if visit ended the visits.
+ *         XSEG_ERR_CONFIG  the string has an error; the message names key, value and position.  visit was not called.
+ * Threads: any; no thread may change the environment concurrently.
+ * Cost: no driver call, no lock.
+ */
+XSEG_API xseg_status xseg_config_keys(const char *config, const char **source,
+                                      bool (*visit)(void *context,
+                                                    const struct xseg_config_key *key),
+                                      void *context);
+
 /**
  * Allocate device memory in stream order.
  *
- * The memory is from the pool to which a capture or a route directs the stream (capture.h, pool.h), otherwise from the
+ * The memory is from the pool to which a capture or a route directs the stream (pool.h, pool.h), otherwise from the
  * default pool of the device.
  *
  * @param device  CUDA ordinal.
@@ -205,7 +248,7 @@ XSEG_API const char *xseg_config_source(const struct xseg_allocator *allocator);
 XSEG_API XSEG_NODISCARD xseg_status xseg_alloc(struct xseg_allocator *allocator, int device,
                                                size_t bytes, xseg_stream stream, void **out);
 
-/** Parameters of xseg_alloc_with().  Initialize with XSEG_REQUEST_INIT. */
+/** Parameters of xseg_alloc_with(). */
 struct xseg_request {
     size_t struct_size;     /* sizeof(struct xseg_request) */
     int device;             /* CUDA ordinal; ignored if pool is set */
@@ -216,9 +259,6 @@ struct xseg_request {
     bool zeroed;            /* clear the block in stream order */
     void *user;             /* user value of the block; recorded if the key block_user is set */
 };
-/* clang-format off */
-#define XSEG_REQUEST_INIT {sizeof(struct xseg_request), 0, 0, NULL, NULL, 0, false, NULL}
-/* clang-format on */
 
 /**
  * Allocate device memory with the parameters of a request.  Otherwise as xseg_alloc().
@@ -255,6 +295,72 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_with(struct xseg_allocator *alloc
  */
 XSEG_API xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr);
 
+/**
+ * Announce that work on another stream uses a block (PyTorch's record_stream).
+ *
+ * @param ptr     start of a live block; NULL has no effect.
+ * @param stream  stream that uses the block; the block's own stream has no effect.
+ *
+ * @return XSEG_ERR_NOT_ALLOCATED  no live block starts at ptr.
+ * Cost: no driver call, except one for a stream that is seen for the first time, and one while a capture is active on
+ *       the device.
+ */
+XSEG_API xseg_status xseg_record_stream(struct xseg_allocator *allocator, void *ptr,
+                                        xseg_stream stream);
+
+/**
+ * Free a block once some events have completed.
+ *
+ * The block is pending until the events and the streams that used it have completed.  The events can be destroyed or
+ * recorded again as soon as the call returns.  Events complete in the order of the calls, also for different blocks, so
+ * a block can be pending until the events of earlier calls have completed.
+ *
+ * @param ptr     start of a live block; NULL has no effect.
+ * @param events  recorded events of the block's device.
+ * @param count   number of events; with 0 the call is xseg_free(), but fails during a capture.
+ *
+ * @return XSEG_ERR_BUSY      a capture is active on the device; free the block after the capture.
+ *         XSEG_ERR_NOT_ALLOCATED  no live block starts at ptr.
+ *         XSEG_ERR_DRIVER    the driver rejects an event, such as one recorded in a capture; the block stays live.
+ * Cost: one query per event, and one wait on an internal stream for each event that has not completed.  If there is
+ *       one, one event record on that stream, which the first such call creates.
+ */
+XSEG_API xseg_status xseg_free_after(struct xseg_allocator *allocator, void *ptr,
+                                     const xseg_event *events, size_t count);
+
+/**
+ * Announce that all work queued on a stream so far has completed.
+ *
+ * The caller has synchronized the stream.  Pending blocks stop waiting for this stream without an event query; a block
+ * that waits for no other stream becomes free.
+ *
+ * @param device  CUDA ordinal.
+ * @param stream  stream of the device; an unknown stream has no effect.
+ *
+ * Cost: no driver call, except one for the per-thread default stream.
+ */
+XSEG_API xseg_status xseg_stream_synchronized(struct xseg_allocator *allocator, int device,
+                                              xseg_stream stream);
+
+/**
+ * Announce that a stream is about to be destroyed.
+ *
+ * Live blocks of the stream stay valid.  The stream's cached memory passes to the next stream that the allocator sees
+ * for the first time, once the work queued now has completed, or is released by a trim.  Live blocks in memory that
+ * another stream takes over are ordered by that stream from then on (struct xseg_block_info): use them on that stream,
+ * or announce other uses.  If the handle is reused, it identifies a new stream.
+ *
+ * @param device  CUDA ordinal.
+ * @param stream  stream of the device, not a default stream; an unknown stream has no effect.
+ *
+ * @return XSEG_ERR_BUSY  the stream is capturing, or xseg_capture_begin() was called for it without xseg_capture_end().
+ * Cost: one capture query and one event record; none for an unknown stream.  Waits for a growth or trim of the device.
+ */
+XSEG_API xseg_status xseg_stream_retire(struct xseg_allocator *allocator, int device,
+                                        xseg_stream stream);
+
+/* --- Query. --- */
+
 enum xseg_block_state {
     XSEG_BLOCK_ALLOCATED,    /* live: returned by an allocation and not freed */
     XSEG_BLOCK_PENDING_FREE, /* freed, but another stream may still use it */
@@ -285,16 +391,12 @@ struct xseg_block_info {
     uint64_t generation; /* increases when other memory is mapped here; 0: unmapped block */
     bool is_paused;      /* the pool is paused or being paused, so the block may be unmapped */
     uint64_t age_ms; /* live, pending: age in milliseconds, within 20 ms; UINT64_MAX if unknown */
-    struct xseg_pool
-        *fallback_pool; /* private pool whose memory the block uses (use_on_oom), or NULL */
-    uint32_t stack;     /* live, pending: stack of the allocation (history.h); 0 if not recorded */
-    uint32_t frames;    /* live, pending: frames ID of the history hook (history.h); 0 if none */
-    const char *label;  /* live, pending: label of the thread (history.h), or NULL */
+    struct xseg_pool *fallback_pool; /* private pool that has the memory (use_on_oom), or NULL */
+    uint32_t stack;    /* live, pending: stack of the allocation (history.h); 0 if not recorded */
+    uint32_t frames;   /* live, pending: frames ID of the history hook (history.h); 0 if none */
+    const char *label; /* live, pending: label of the thread (history.h), or NULL */
     void *user; /* live, pending: user value of the request, with the key block_user; or NULL */
 };
-/* clang-format off */
-#define XSEG_BLOCK_INFO_INIT {sizeof(struct xseg_block_info), NULL, 0, 0, XSEG_BLOCK_UNMAPPED, 0, NULL, NULL, false, false, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, NULL, 0, 0, NULL, NULL}
-/* clang-format on */
 
 /**
  * Query the block that contains an address.
@@ -312,6 +414,34 @@ struct xseg_block_info {
  */
 XSEG_API xseg_status xseg_block_query(struct xseg_allocator *allocator, const void *anywhere,
                                       struct xseg_block_info *out);
+
+/** A run of mapped pages of one size and generation, or a classic segment. */
+struct xseg_mapping {
+    size_t struct_size; /* sizeof(struct xseg_mapping) of the library */
+    int device;
+    void *base;             /* start address */
+    size_t bytes;           /* size of the run */
+    size_t page_bytes;      /* size of each physical page (handle); of a classic segment its size */
+    uint64_t generation;    /* increases when other memory is mapped at the address; never 0 */
+    xseg_stream stream;     /* stream of the segment */
+    struct xseg_pool *pool; /* private pool of the segment, or NULL */
+    bool is_expandable;
+    bool is_pinned;      /* a page of the run is pinned */
+    bool is_exported;    /* a page of the run is exported (share.h) */
+    bool is_single_page; /* the run is one page that is its whole segment (single_page in pool.h) */
+};
+
+/** The memory that a call applies to.  XSEG_SCOPE_ALL selects all devices, pools and streams. */
+struct xseg_scope {
+    size_t struct_size;     /* sizeof(struct xseg_scope) */
+    int device;             /* CUDA ordinal; -1: all open devices */
+    bool one_stream;        /* select only memory of `stream` */
+    xseg_stream stream;     /* ignored unless one_stream */
+    struct xseg_pool *pool; /* select only this private pool; NULL: all pools */
+};
+/* clang-format off */
+#define XSEG_SCOPE_ALL {sizeof(struct xseg_scope), -1, false, NULL, NULL}
+/* clang-format on */
 
 #ifdef __cplusplus
 }

@@ -37,12 +37,11 @@ struct xseg_budget_entry {
     unsigned slot;       /* slot of the process */
     int pid;             /* process ID in the namespace of the process; for information */
     const char *program; /* program name, arbitrary bytes; for information */
-    bool
-        is_readable; /* false: the process is alive, but its data could not be read; only `slot` is set */
-    const char *uuid;        /* UUID of the device without a prefix such as GPU-; NULL: no device */
-    uint64_t physical_bytes; /* physical memory of the process */
-    uint64_t idle_bytes;     /* part of physical_bytes that can be released */
-    uint64_t demand_bytes;   /* demand of waiting requests */
+    bool is_readable; /* false: the data of a live process could not be read; only `slot` is set */
+    const char *uuid; /* UUID of the device without a prefix such as GPU-; NULL: no device */
+    uint64_t physical_bytes;   /* physical memory of the process */
+    uint64_t idle_bytes;       /* part of physical_bytes that can be released */
+    uint64_t demand_bytes;     /* demand of waiting requests */
     uint64_t share_millionths; /* budget_share in millionths; 0: not set */
     uint64_t min_bytes;        /* budget_min_mb */
     uint64_t released_bytes;   /* released so far on the demand of others */

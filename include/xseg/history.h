@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * History: events of blocks and segments, with call stacks and labels.
+ * History and snapshots: events of blocks and segments with call stacks and labels, and files in PyTorch's format.
  *
  *     static bool print_event(void *context, const struct xseg_history_entry *entry)
  *     {
@@ -10,6 +10,7 @@
  *     }
  *     xseg_config_set(allocator, "history:all,history_stacks:alloc");
  *     xseg_for_each_event(allocator, 0, print_event, NULL, NULL);
+ *     xseg_snapshot(allocator, "snapshot.pickle", NULL); // For PyTorch's memory visualizer.
  *
  * Five configuration keys select what is recorded; xseg_config_set() changes them at run time:
  *
@@ -29,7 +30,7 @@
 #ifndef XSEG_HISTORY_H
 #define XSEG_HISTORY_H
 
-#include "xseg/mapping.h"
+#include "xseg/allocator.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -63,11 +64,10 @@ struct xseg_history_entry {
     enum xseg_history_action action;
     int device;
     xseg_stream stream;
-    uint32_t pool;    /* ID of the private pool that has the memory, from 1; 0: default pool */
-    bool is_fallback; /* the block is of the default pool, in memory of `pool` (use_on_oom) */
-    void *base;       /* start address; NULL if the event has none */
-    uint64_t
-        bytes; /* size; OOM: free memory of the device, a multiple of 512; BUDGET_REQUEST: demand */
+    uint32_t pool;      /* ID of the private pool that has the memory, from 1; 0: default pool */
+    bool is_fallback;   /* the block is of the default pool, in memory of `pool` (use_on_oom) */
+    void *base;         /* start address; NULL if the event has none */
+    uint64_t bytes;     /* size; OOM: free memory, a multiple of 512; BUDGET_REQUEST: demand */
     uint64_t requested; /* ALLOC, FREE_*, OOM: requested size; otherwise `bytes` */
     uint64_t time_ns;   /* of xseg_options.clock, or CLOCK_MONOTONIC */
     uint32_t order; /* sequence number of an event of a segment or an annotation; 0: other events */
@@ -81,19 +81,15 @@ struct xseg_history_entry {
     void *user;
 };
 
-/** Size of the history.  Initialize with XSEG_HISTORY_SUMMARY_INIT. */
+/** Size of the history. */
 struct xseg_history_summary {
-    size_t struct_size; /* sizeof(struct xseg_history_summary) */
-    uint64_t events;    /* events of the walk */
-    uint64_t lost;      /* events that newer events have replaced (history_events) */
-    uint64_t stacks;    /* distinct stacks since xseg_open() */
-    uint64_t
-        stacks_lost; /* stacks that were not recorded: the table was full, or out of host memory */
+    size_t struct_size;   /* sizeof(struct xseg_history_summary) */
+    uint64_t events;      /* events of the walk */
+    uint64_t lost;        /* events that newer events have replaced (history_events) */
+    uint64_t stacks;      /* distinct stacks since xseg_open() */
+    uint64_t stacks_lost; /* stacks that were not recorded: table full, or out of host memory */
     uint64_t stack_bytes; /* host memory of stacks, which struct xseg_statistics does not contain */
 };
-/* clang-format off */
-#define XSEG_HISTORY_SUMMARY_INIT {sizeof(struct xseg_history_summary), 0, 0, 0, 0, 0}
-/* clang-format on */
 
 /**
  * Visit the events of one or all devices, from the oldest to the newest.
@@ -167,7 +163,7 @@ XSEG_API xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32
  */
 XSEG_API const char *xseg_history_stack_method(struct xseg_allocator *allocator);
 
-/** Callbacks that identify frames of an interpreter, such as Python.  Initialize with XSEG_HISTORY_HOOK_INIT. */
+/** Callbacks that identify frames of an interpreter, such as Python. */
 struct xseg_history_hook {
     size_t struct_size; /* sizeof(struct xseg_history_hook) */
     void *context;      /* first argument of each callback */
@@ -178,9 +174,6 @@ struct xseg_history_hook {
     /* Reports that numbers which are not in `kept` are unused; see xseg_history_set_hook().  May be NULL. */
     void (*discard)(void *context, const uint32_t *kept, size_t count);
 };
-/* clang-format off */
-#define XSEG_HISTORY_HOOK_INIT {sizeof(struct xseg_history_hook), NULL, NULL, NULL, NULL}
-/* clang-format on */
 
 /**
  * Set the callbacks for frames of an interpreter.
@@ -236,6 +229,39 @@ XSEG_API xseg_status xseg_history_annotate(struct xseg_allocator *allocator, int
  */
 XSEG_API xseg_status xseg_history_label(struct xseg_allocator *allocator, const char *text,
                                         const char **before);
+
+/* --- Snapshots. --- */
+
+/** Options of xseg_snapshot(). */
+struct xseg_snapshot_options {
+    size_t struct_size;  /* sizeof(struct xseg_snapshot_options) */
+    bool without_events; /* write segments and blocks only */
+    uint64_t host_bytes; /* host memory for events, 64 bytes each; 0: see xseg_snapshot() */
+    uint32_t max_ms;     /* time limit in milliseconds; 0: none */
+};
+
+/**
+ * Write a snapshot.
+ *
+ * Function names, files and lines of new stack frames are looked up first, in at most half of max_ms.  The source is
+ * the symbol table and the debug information of the module, if libdw.so.1 is installed and the file has the same build
+ * ID.  The blocks of a device are those of one moment, at which its events end; each device has its own moment.
+ *
+ * Events that exceed host_bytes or max_ms are omitted, the oldest first; the file contains their number.  By default
+ * events get the rest of 64 MiB that blocks and pages leave, plus 64 bytes for each live block above 10^5.
+ *
+ * @param path     path of the file.  It is written under a temporary name in the same directory and renamed when it is
+ *                 complete.  Devices, pipes and /dev/stdout are written directly, and max_ms omits no events.
+ * @param options  NULL for the defaults.
+ *
+ * @return XSEG_ERR_FILE  the file could not be written; an earlier file is unchanged.
+ * Cost: a stream query for each stream with idle memory, and cuMemGetInfo with device_free_min_mb.  O(blocks), during
+ *       which hits and misses on the device wait.  Host memory: 40 bytes per block, 200 bytes per page, and host_bytes.
+ *       Without max_ms the lookup of stack frames takes up to seconds, and host memory of the size of the debug
+ *       information, which is also read from the system's directory of build IDs.
+ */
+XSEG_API xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
+                                   const struct xseg_snapshot_options *options);
 
 #ifdef __cplusplus
 }

@@ -63,7 +63,7 @@
 #ifndef XSEG_RANGE_H
 #define XSEG_RANGE_H
 
-#include "xseg/pool.h"
+#include "xseg/allocator.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -71,19 +71,15 @@ extern "C" {
 
 struct xseg_range;
 
-/** Options of xseg_range_reserve().  Initialize with XSEG_RANGE_OPTIONS_INIT. */
+/** Options of xseg_range_reserve(). */
 struct xseg_range_options {
-    size_t struct_size; /* sizeof(struct xseg_range_options) */
-    struct xseg_pool
-        *pool; /* pool of the range, which the range retains; NULL: a new pool, released with it */
+    size_t struct_size;     /* sizeof(struct xseg_range_options) */
+    struct xseg_pool *pool; /* retained by the range; NULL: a new pool, released with the range */
     uint64_t page_bytes;  /* page size, a multiple of the driver's granularity of 2 MiB; 0: 2 MiB */
     uint64_t limit_bytes; /* maximum of physical memory; 0: unlimited */
     bool exportable, rdma; /* of the new pool (struct xseg_pool_options); not with `pool` */
     const char *name;      /* of the new pool; not with `pool` */
 };
-/* clang-format off */
-#define XSEG_RANGE_OPTIONS_INIT {sizeof(struct xseg_range_options), NULL, 0, 0, false, false, NULL}
-/* clang-format on */
 
 /**
  * Reserve the addresses of a range.  Nothing is committed.
@@ -257,15 +253,11 @@ struct xseg_range_info {
     uint64_t quota_bytes;         /* quota, including its used part */
     uint64_t committed_bytes;     /* in committed granules */
     uint64_t pending_unmap_bytes; /* in granules that are pending unmap */
-    uint64_t mapped_bytes; /* in all mappings, also pending unmap; 0 while the pool is paused */
-    uint64_t
-        physical_bytes; /* in pages that the range is charged for; 0 while the pool is paused */
+    uint64_t mapped_bytes;   /* in all mappings, also pending unmap; 0 while the pool is paused */
+    uint64_t physical_bytes; /* in pages charged to the range; 0 while the pool is paused */
     uint64_t prepared_bytes; /* in prepared pages */
     uint64_t recommits;      /* number of recommitted granules since the range was reserved */
 };
-/* clang-format off */
-#define XSEG_RANGE_INFO_INIT {sizeof(struct xseg_range_info), NULL, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0}
-/* clang-format on */
 
 /**
  * Query the state of a range.

@@ -2,7 +2,7 @@
 /*
  * Control of the simulated driver, libxseg-sim.so.
  *
- *     struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+ *     struct xseg_sim_settings settings = {sizeof(settings)};
  *     settings.memory_bytes = 64 << 20; // One device of 64 MiB.
  *     if (xseg_sim_reset(&settings) != XSEG_OK)
  *         return 1;
@@ -92,7 +92,7 @@ enum xseg_sim_address_order {
     XSEG_SIM_ADDRESSES_SHUFFLED /* pseudo-random, the same in each run */
 };
 
-/** Settings of the simulated machine.  Initialize with XSEG_SIM_SETTINGS_INIT; zero selects each default. */
+/** Settings of the simulated machine. */
 struct xseg_sim_settings {
     size_t struct_size;         /* sizeof(struct xseg_sim_settings) */
     unsigned devices;           /* number of devices; 0: 1 */
@@ -113,9 +113,6 @@ struct xseg_sim_settings {
     bool without_address_range; /* cuMemGetAddressRange fails for mapped memory */
     enum xseg_sim_address_order address_order; /* order of addresses */
 };
-/* clang-format off */
-#define XSEG_SIM_SETTINGS_INIT {sizeof(struct xseg_sim_settings), 0, 0, 0, NULL, false, false, false, false, false, 0, NULL, false, false, XSEG_SIM_RDMA_WORKS, false, false, XSEG_SIM_ADDRESSES_RISING}
-/* clang-format on */
 
 /**
  * Replace the machine by a new one.  Handles of the old machine become invalid; counters, clock and faults are reset.

@@ -120,8 +120,8 @@ static uint32_t gather(void *context)
 
 static void *allocate(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    FENCED(xseg_request, request, XSEG_REQUEST_INIT);
-    FENCED(xseg_block_info, info, XSEG_BLOCK_INFO_INIT);
+    FENCED(xseg_request, request, {sizeof(struct xseg_request)});
+    FENCED(xseg_block_info, info, {sizeof(struct xseg_block_info)});
     void *block = NULL;
 
     request.it.bytes = 3000;
@@ -137,10 +137,10 @@ static void *allocate(struct xseg_allocator *allocator, struct xseg_pool *pool)
 static void look(struct xseg_allocator *allocator, void *block)
 {
     FENCED(xseg_scope, where, XSEG_SCOPE_ALL);
-    FENCED(xseg_explain_result, sums, XSEG_EXPLAIN_RESULT_INIT);
-    FENCED(xseg_statistics, stats, XSEG_STATISTICS_INIT);
-    FENCED(xseg_history_summary, summary, XSEG_HISTORY_SUMMARY_INIT);
-    FENCED(xseg_block_info, info, XSEG_BLOCK_INFO_INIT);
+    FENCED(xseg_explain_result, sums, {sizeof(struct xseg_explain_result)});
+    FENCED(xseg_statistics, stats, {sizeof(struct xseg_statistics)});
+    FENCED(xseg_history_summary, summary, {sizeof(struct xseg_history_summary)});
+    FENCED(xseg_block_info, info, {sizeof(struct xseg_block_info)});
     struct xseg_device_stats devices[8];
     size_t count = 0;
 
@@ -166,7 +166,7 @@ static void look(struct xseg_allocator *allocator, void *block)
 static void share(struct xseg_allocator *allocator, void *block)
 {
     struct xseg_export_token token;
-    FENCED(xseg_registrar, registrar, XSEG_REGISTRAR_INIT);
+    FENCED(xseg_registrar, registrar, {sizeof(struct xseg_registrar)});
     void *here = NULL;
     uint64_t id = 0;
     uint64_t offset = 0;
@@ -189,8 +189,8 @@ static void run_short(struct xseg_allocator *allocator)
     FENCED(xseg_scope, where, XSEG_SCOPE_ALL);
     FENCED(xseg_limits, set, XSEG_LIMITS_INIT);
     FENCED(xseg_limits, was, XSEG_LIMITS_INIT);
-    FENCED(xseg_trim_options, how, XSEG_TRIM_OPTIONS_INIT);
-    FENCED(xseg_trim_result, done, XSEG_TRIM_RESULT_INIT);
+    FENCED(xseg_trim_options, how, {sizeof(struct xseg_trim_options)});
+    FENCED(xseg_trim_result, done, {sizeof(struct xseg_trim_result)});
     void *block = NULL;
 
     where.it.device = 0;
@@ -207,8 +207,8 @@ static void run_short(struct xseg_allocator *allocator)
 /* A range with options, and what it says of itself. */
 static void use_range(struct xseg_allocator *allocator)
 {
-    FENCED(xseg_range_options, options, XSEG_RANGE_OPTIONS_INIT);
-    FENCED(xseg_range_info, info, XSEG_RANGE_INFO_INIT);
+    FENCED(xseg_range_options, options, {sizeof(struct xseg_range_options)});
+    FENCED(xseg_range_info, info, {sizeof(struct xseg_range_info)});
     struct xseg_range *range = NULL;
 
     options.it.page_bytes = 4 << 20;
@@ -225,7 +225,7 @@ static void use_range(struct xseg_allocator *allocator)
 /* A ledger that an allocator has open. */
 static void share_devices(const char *driver, const char *path)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     char name[512], config[600];
 
@@ -240,11 +240,11 @@ static void share_devices(const char *driver, const char *path)
 
 int main(int argc, char **argv)
 {
-    FENCED(xseg_options, options, XSEG_OPTIONS_INIT);
-    FENCED(xseg_observer, observer, XSEG_OBSERVER_INIT);
-    FENCED(xseg_history_hook, hook, XSEG_HISTORY_HOOK_INIT);
-    FENCED(xseg_pool_options, particulars, XSEG_POOL_OPTIONS_INIT);
-    FENCED(xseg_snapshot_options, how, XSEG_SNAPSHOT_OPTIONS_INIT);
+    FENCED(xseg_options, options, {sizeof(struct xseg_options)});
+    FENCED(xseg_observer, observer, {sizeof(struct xseg_observer)});
+    FENCED(xseg_history_hook, hook, {sizeof(struct xseg_history_hook)});
+    FENCED(xseg_pool_options, particulars, {sizeof(struct xseg_pool_options)});
+    FENCED(xseg_snapshot_options, how, {sizeof(struct xseg_snapshot_options)});
     struct xseg_allocator *allocator = NULL;
     struct xseg_pool *pool = NULL;
     void *block, *other;

@@ -254,7 +254,7 @@ static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
 static void older_callers_are_told_what_they_know(void **state)
 {
     struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:state");
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info info = {sizeof(info)};
     void *block = scene_alloc(allocator, 3000, NULL);
 
     (void)state;

@@ -45,7 +45,7 @@ static void without_a_driver_the_text_says_what_to_do(void **state)
 
 static void drivers_that_cannot_be_had_are_named(void **state)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     (void)state;
@@ -61,7 +61,7 @@ static void drivers_that_cannot_be_had_are_named(void **state)
 
 static void drivers_that_are_too_old_are_named(void **state)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     (void)state;
@@ -95,7 +95,7 @@ static void failures_to_start_are_named(void **state)
 
 static void options_must_be_known(void **state)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     (void)state;
@@ -117,7 +117,7 @@ static void options_of_a_newer_header_do(void **state)
     struct {
         struct xseg_options known;
         uint64_t more;
-    } options = {XSEG_OPTIONS_INIT, 0};
+    } options = {{sizeof(struct xseg_options)}, 0};
     struct xseg_allocator *allocator = NULL;
 
     (void)state;
@@ -132,7 +132,7 @@ static void options_of_a_newer_header_do(void **state)
 
 static void options_of_an_older_header_do(void **state)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     (void)state;
@@ -160,7 +160,7 @@ static void hear(void *context, enum xseg_log_level level, const char *line)
 
 static void keys_without_effect_are_said_once(void **state)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {{0}, 0};
 
@@ -198,7 +198,7 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct xseg_options options = XSEG_OPTIONS_INIT;
+        struct xseg_options options = {sizeof(options)};
         struct xseg_limits limits = {
             .struct_size = sizeof(limits), .hard_bytes = UINT64_MAX, .soft_bytes = UINT64_MAX};
         struct xseg_scope where = XSEG_SCOPE_ALL;
@@ -229,8 +229,8 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
 /* Where the driver has no virtual memory management, segments are classic, and one line says so. */
 static void without_vmm_segments_are_classic(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {{0}, 0};
 
@@ -253,7 +253,7 @@ static void without_vmm_segments_are_classic(void **state)
 /* A driver that offers it and then refuses: the trial finds out. */
 static void a_failing_trial_falls_back(void **state)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {{0}, 0};
 
@@ -278,7 +278,7 @@ static void a_failing_trial_falls_back(void **state)
  * come back. */
 static void a_trial_without_addresses_says_so(void **state)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {{0}, 0};
 
@@ -419,7 +419,7 @@ static void addresses_are_aligned_as_asked(void **state)
     (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct xseg_allocator *allocator = scene_open(config[mode]);
-        struct xseg_request request = XSEG_REQUEST_INIT;
+        struct xseg_request request = {sizeof(request)};
         void *ptr[40], *odd = scene_alloc(allocator, 1, NULL);
         unsigned count = 0;
 
@@ -476,9 +476,9 @@ static void pointers_that_are_not_live_are_told_what_they_are(void **state)
 static void arguments_are_checked(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     void *ptr = NULL;
 
     (void)state;
@@ -519,10 +519,10 @@ static void close_lists_live_blocks(void **state)
 
 static void devices_are_separate(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     void *ptr[3] = {NULL, NULL, NULL};
 
     (void)state;
@@ -563,7 +563,7 @@ static void allocators_are_separate(void **state)
 
 static int child(struct xseg_allocator *allocator, void *ptr)
 {
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info info = {sizeof(info)};
     void *other = NULL;
 
     if (xseg_alloc(allocator, 0, 512, NULL, &other) != XSEG_ERR_FORKED || other != NULL)
@@ -591,7 +591,7 @@ static int child(struct xseg_allocator *allocator, void *ptr)
 /* A close that fails leaves everything usable: on every device, pools and all. */
 static void a_refused_close_ends_nothing(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL, *inside = NULL;
@@ -619,7 +619,7 @@ static void a_refused_close_ends_nothing(void **state)
 /* If the earlier context cannot be had again, its device is lost, and the rest goes on. */
 static void a_close_that_cannot_be_undone_loses_the_device(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct xseg_allocator *allocator;
     void *ptr = NULL;
@@ -650,7 +650,7 @@ static void a_close_that_cannot_be_undone_loses_the_device(void **state)
 /* A stream of another device is refused before it can do harm. */
 static void streams_of_other_devices_are_refused(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     xseg_stream stream;
     void *ptr = NULL, *other = NULL;
@@ -672,7 +672,7 @@ static void streams_of_other_devices_are_refused(void **state)
 /* Larger than the largest segment of small blocks. */
 static void very_large_devices_work(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     void *small, *large;
 

@@ -9,7 +9,7 @@
 /* The article's drawing: free, used, free; 800 MB do not fit although 1000 MB are free. */
 static void the_block_between_two_free_halves(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     char *left, *tensor, *right;
     struct xseg_block_info info;
@@ -231,7 +231,7 @@ static void unknown_addresses_and_older_callers(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     void *ptr = scene_alloc(allocator, 512, NULL);
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info info = {sizeof(info)};
 
     (void)state;
     scene_expect_error(xseg_block_query(allocator, &info, &info), XSEG_ERR_NOT_ALLOCATED,

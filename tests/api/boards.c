@@ -14,7 +14,7 @@
 static struct xseg_allocator *open_fresh(struct scene_heard *heard, unsigned devices,
                                          uint64_t memory, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.devices = devices;
     settings.memory_bytes = memory;
@@ -318,7 +318,7 @@ static void in_a_capture(void **state)
 /* A private pool, and one of single pages, whose cached page stays whole. */
 static void in_a_private_pool(void **state)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct scene_heard heard;
 
     (void)state;
@@ -347,7 +347,7 @@ static void in_a_private_pool(void **state)
  * cannot be exported; both are refused with a sentence. */
 static void memory_to_export_is_refused(void **state)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct scene_heard heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
     struct xseg_pool *pool = NULL, *none = NULL;

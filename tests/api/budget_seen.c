@@ -31,7 +31,7 @@ static struct xseg_allocator *join(const char *config)
 /* Close, and leave the shared machine. */
 static void leave(struct xseg_allocator *allocator)
 {
-    const struct xseg_sim_settings alone = XSEG_SIM_SETTINGS_INIT;
+    const struct xseg_sim_settings alone = {sizeof(alone)};
 
     scene_close(allocator);
     assert_int_equal(xseg_sim_reset(&alone), XSEG_OK);
@@ -66,7 +66,7 @@ static bool note_reason(void *context, const struct xseg_reason *reason)
 
 static struct xseg_explain_result explain(struct xseg_allocator *allocator, struct told *told)
 {
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
 
     *told = (struct told){UINT64_MAX, 0, UINT64_MAX, 0};
     assert_int_equal(xseg_explain(allocator, NULL, note_reason, told, &sums), XSEG_OK);

@@ -9,7 +9,7 @@
 
 #include "tests/support/cases.h"
 #include "tests/support/ranges.h"
-#include "xseg/registration.h"
+#include "xseg/register.h"
 
 /* --- Two callbacks at a time, each of which calls the library about what the other one is called for. --- */
 
@@ -123,8 +123,8 @@ static xseg_status unobserve(struct side *other)
 static void open_side(struct side *side, bool observes)
 {
     struct xseg_allocator *allocator = side->world->allocator;
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_registrar registrar = {sizeof(registrar)};
+    struct xseg_observer observer = {sizeof(observer)};
 
     assert_int_equal(xseg_range_reserve(allocator, 0, 16 * PAGE, NULL, &side->range), XSEG_OK);
     commit(side->range, 0, 1, NULL);

@@ -177,7 +177,7 @@ static void empty_cache_unmaps_each_run_once(void **state)
 /* A driver that wants its calls one by one is not asked for more than that again and again. */
 static void empty_cache_unmaps_page_by_page_where_it_must(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     void *blocks[PAGES];
     struct calls before;

@@ -19,7 +19,7 @@ static uint64_t active(struct xseg_allocator *allocator)
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator)
 {
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
 
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     return done;
@@ -316,7 +316,7 @@ static void empty_cache_waits_for_the_end_of_a_capture(void **state)
 /* What is asked, waited for and freed on one device spoiled a capture on another. */
 static void expect_undisturbed(const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     struct xseg_pool *pool = NULL;
     xseg_stream stream, side, leaving;
@@ -360,7 +360,7 @@ static void a_capture_on_another_device_goes_on(void **state)
 /* A graph may have work of several devices: each has a pool for it, and is left alone. */
 static void a_capture_of_two_devices_is_begun_on_both(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     struct xseg_pool *pool, *second = NULL;
     xseg_stream stream, joined;
@@ -503,7 +503,7 @@ static void a_marked_device_is_left_alone(void **state)
 static void a_route_in_a_marked_time_makes_a_pool_the_graphs(void **state)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
 
     (void)state;
     for (unsigned when = 0; when < 4; when++) {
@@ -559,7 +559,7 @@ static void the_end_of_a_route_settles_its_blocks(void **state)
 
 static void marks_are_refused_in_words(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
 
     (void)state;

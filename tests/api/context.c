@@ -18,7 +18,7 @@ static void *context[2];
 
 static struct xseg_allocator *open_two(const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.devices = 2;
     struct xseg_allocator *allocator = scene_open_on(&settings, config);
@@ -37,9 +37,9 @@ static void close_two(struct xseg_allocator *allocator)
 
 static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
 {
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
 
     where.device = device;
     how.wait = wait;
@@ -112,8 +112,8 @@ static void a_trim_spoils_no_capture_of_another_device(void **state)
 static void a_full_pool_spoils_no_capture_of_another_device(void **state)
 {
     struct xseg_allocator *allocator = open_two("expandable_segments:True");
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_request request = {sizeof(request)};
     const xseg_stream captured = scene_stream(), per_thread = (xseg_stream)(uintptr_t)2;
     void *ptr = NULL, *again = NULL, *graph = NULL;
 

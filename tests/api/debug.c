@@ -39,8 +39,8 @@ static void hear(void *context, enum xseg_log_level level, const char *line)
 
 static struct xseg_allocator *open_hearing(struct heard *heard, const char *config, bool real_bytes)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     memset(heard, 0, sizeof(*heard));
@@ -497,7 +497,7 @@ static void alone_blocks_have_pages_of_their_own(void **state)
 static void alone_blocks_are_aligned_as_asked(void **state)
 {
     struct xseg_allocator *allocator = scene_open("guard_page:True");
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
 
     (void)state;
     for (size_t alignment = 1; alignment <= 64 * MIB; alignment *= 4)
@@ -544,7 +544,7 @@ static void freed_addresses_stay_in_quarantine(void **state)
 /* Without addresses the quarantine ends before a request fails. */
 static void quarantine_ends_where_addresses_run_short(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
 
     (void)state;
@@ -583,8 +583,8 @@ static void without_expandable_segments_there_is_a_warning(void **state)
     struct heard heard;
     struct xseg_allocator *allocator =
         open_hearing(&heard, "expandable_segments:False,guard_page:True", false);
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
 
     (void)state;
     assert_int_equal(heard.warnings, 1);
@@ -679,7 +679,7 @@ static void zeroed_memory_is_zero(void **state)
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct heard heard;
         struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
-        struct xseg_request request = XSEG_REQUEST_INIT;
+        struct xseg_request request = {sizeof(request)};
         static const unsigned char zeros[3000];
         unsigned char *ptr = scene_alloc(allocator, 3000, NULL);
         void *again = NULL;
@@ -713,7 +713,7 @@ static void zeroing_waits_its_turn(void **state)
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
     const xseg_stream stream = scene_stream();
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     unsigned char *ptr = scene_alloc(allocator, 3000, stream);
     void *again = NULL;
 
@@ -740,7 +740,7 @@ static void zeroing_in_a_capture_is_a_node_of_the_graph(void **state)
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
     const xseg_stream stream = scene_stream();
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     (void)state;
@@ -761,7 +761,7 @@ static void zeroing_in_a_capture_is_a_node_of_the_graph(void **state)
 static void older_callers_go_on_working(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     (void)state;
@@ -783,7 +783,7 @@ static void newer_callers_are_served_as_far_as_they_are_known(void **state)
     struct {
         struct xseg_request known;
         uint64_t more;
-    } newer = {XSEG_REQUEST_INIT, 1};
+    } newer = {{sizeof(struct xseg_request)}, 1};
     void *ptr = NULL;
 
     (void)state;

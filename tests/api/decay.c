@@ -21,8 +21,8 @@ static uint64_t virtual_clock(void *context)
 /* A machine with so much memory, and an allocator that goes by the virtual clock. */
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     settings.memory_bytes = mib * MIB;
@@ -432,7 +432,7 @@ static void a_released_pools_memory_waits_for_its_own_work(void **state)
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True,idle_ms:50");
     const xseg_stream stream = scene_stream();
     struct xseg_pool *before = scene_pool(allocator), *pool = scene_pool(allocator);
-    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options options = {sizeof(options)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
@@ -543,8 +543,8 @@ static void a_thread_gives_back_in_a_lull(void **state)
 static struct xseg_trim_result trim(struct xseg_allocator *allocator, uint64_t leave,
                                     uint64_t idle_ms)
 {
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_options how = {sizeof(how)};
 
     how.target_bytes = leave;
     how.idle_ms = idle_ms;

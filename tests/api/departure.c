@@ -108,7 +108,7 @@ static void memory_of_a_gone_stream_is_handed_over(void **state)
  * nothing with it while the old one runs. */
 static void a_handle_that_comes_again_is_another_stream(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     unsigned came_again = 0;
 
     (void)state;
@@ -139,7 +139,7 @@ static void a_handle_that_comes_again_is_another_stream(void **state)
  * that goes through the streams passed it by. */
 static void a_handle_that_comes_again_is_waited_for(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     void *of_old, *of_other, *of_again;
 
     (void)state;
@@ -174,7 +174,7 @@ static void a_handle_that_comes_again_is_waited_for(void **state)
 /* While the work of the old stream runs, a new one with its handle gets none of its memory. */
 static void a_handle_may_come_again_before_the_work_has_ended(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.reuse_handles = true;
@@ -204,7 +204,7 @@ static void a_handle_may_come_again_before_the_work_has_ended(void **state)
 static void a_trim_takes_what_a_gone_stream_left(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     const xseg_stream stream = scene_stream();
 
     (void)state;

@@ -20,7 +20,7 @@
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.devices = DEVICES;
     settings.memory_bytes = mib * MIB;
@@ -100,7 +100,7 @@ static struct xseg_device_stats look_at(struct xseg_allocator *allocator, int de
 static void expect_statistics(struct xseg_allocator *allocator,
                               const struct xseg_device_stats *device)
 {
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     const struct xseg_scope where = where_of(device->device);
 
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
@@ -441,7 +441,7 @@ struct growth {
 static void *grow(void *self)
 {
     const struct growth *growth = self;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *block = NULL;
 
     request.bytes = 20 * MIB;
@@ -454,7 +454,7 @@ static void a_growth_that_waits_holds_up_nothing(void **state)
 {
     struct xseg_allocator *allocator = open_on(1024, NULL);
     struct gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct growth growth = {allocator, NULL};
     void *block = NULL;
     pthread_t thread;

@@ -124,7 +124,7 @@ static void bad_input_is_refused_with_the_page_that_is_the_reason(void **state)
 
 static void memory_without_rdma_is_refused_with_the_reason(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     void *block = scene_alloc(allocator, 40 * MIB, NULL);
 
@@ -138,7 +138,7 @@ static void memory_without_rdma_is_refused_with_the_reason(void **state)
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "which the device has not");
     scene_free(allocator, block);
     scene_close(allocator);
-    settings = (struct xseg_sim_settings)XSEG_SIM_SETTINGS_INIT;
+    settings = (struct xseg_sim_settings){.struct_size = sizeof(struct xseg_sim_settings)};
     settings.without_dma_buf = true;
     allocator = scene_open_on(&settings, EXPANDABLE);
     block = scene_alloc(allocator, 4 * MIB, NULL);
@@ -175,7 +175,7 @@ static void give_out(int socket, const struct xseg_sim_settings *settings)
 
 static void a_process_that_dies_with_descriptors_leaves_nothing(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct process process = {0};
     struct xseg_allocator *own = NULL;
     void *block = NULL;

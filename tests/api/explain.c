@@ -297,7 +297,7 @@ static void check_mixture(const char *config)
     struct xseg_allocator *allocator = scene_open(config);
     const xseg_stream stream = scene_stream();
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *block[600];
     uint64_t all, own = 0;
@@ -374,7 +374,7 @@ static void a_paused_pool_has_no_reasons(void **state)
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = scene_pool(allocator);
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
     void *block = NULL;
 
     (void)state;
@@ -553,7 +553,7 @@ static void a_walk_bears_changes(void **state)
 static void nothing_is_there_before_a_device_is_opened(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
 
     (void)state;
     assert_int_equal(walk(allocator, NULL).live, 0);
@@ -565,7 +565,7 @@ static void nothing_is_there_before_a_device_is_opened(void **state)
 static void bad_arguments_get_a_sentence(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL), *other = NULL;
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct seen seen = {0};
 

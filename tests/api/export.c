@@ -21,7 +21,7 @@
 
 static struct xseg_sim_settings machine(bool real_bytes, uint64_t memory)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = memory;
     settings.real_bytes = real_bytes;
@@ -37,7 +37,7 @@ static struct xseg_allocator *open_on(bool real_bytes, uint64_t memory, const ch
 
 static xseg_status try_pool(struct xseg_allocator *allocator, struct xseg_pool **pool)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
 
     options.exportable = true;
     return xseg_pool_create(allocator, 0, &options, pool);
@@ -84,7 +84,7 @@ static void close_with(struct xseg_allocator *allocator, struct xseg_pool *pool,
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.pool = pool;
@@ -181,7 +181,7 @@ static bool receive_and_import(struct importer *importer, int socket)
 /* Exactly the pages are mapped, and only that is counted. */
 static bool is_counted(const struct importer *importer)
 {
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
@@ -482,7 +482,7 @@ static bool find_exported(void *context, const struct xseg_reason *reason)
 
 static uint64_t explained(struct xseg_allocator *allocator)
 {
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
     uint64_t bytes = 0;
 
     assert_int_equal(xseg_explain(allocator, NULL, find_exported, &bytes, &sums), XSEG_OK);
@@ -523,11 +523,11 @@ static void a_trim_leaves_exported_pages(void **state)
     assert_int_equal(xseg_for_each_mapping(allocator, NULL, find_mapping, &mapped), XSEG_OK);
     assert_int_equal(mapped, 40 * MIB);
     /* By age as well. */
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.pool = pool;
     how.idle_ms = 1;
-    done = (struct xseg_trim_result)XSEG_TRIM_RESULT_INIT;
+    done = (struct xseg_trim_result){.struct_size = sizeof(struct xseg_trim_result)};
     assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
     assert_int_equal(done.kept_exported, 40 * MIB);
     /* A pin of the user's is another matter, and is told first. */
@@ -659,7 +659,7 @@ static void what_was_shown_goes_to_no_other_pool(void **state)
 static struct xseg_statistics play(bool exportable)
 {
     struct xseg_allocator *allocator = open_on(false, 400 * MIB, "page_cache_mb:100");
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
     void *ptr[40] = {NULL};
     uint64_t random = 12345;
@@ -777,9 +777,9 @@ static void no_memory(void *context, void *ptr, size_t bytes, int device, xseg_s
 
 static void options_are_checked(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     (void)state;
@@ -789,7 +789,7 @@ static void options_are_checked(void **state)
     scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
                        "exportable");
     /* A caller that was built before there was such a thing. */
-    options = (struct xseg_pool_options)XSEG_POOL_OPTIONS_INIT;
+    options = (struct xseg_pool_options){.struct_size = sizeof(struct xseg_pool_options)};
     options.struct_size = offsetof(struct xseg_pool_options, exportable);
     options.exportable = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
@@ -931,7 +931,7 @@ static void bad_handles_are_refused(void **state)
 /* A device may be unable to map what another process exports. */
 static void a_device_without_mappings_imports_nothing(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
     void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
@@ -1033,7 +1033,7 @@ static void a_lost_device_lets_go(void **state)
 /* On the simulator, too: memory that may be exported takes descriptors only while it is exported. */
 static void exportable_memory_is_not_limited_by_descriptors(void **state)
 {
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options options = {sizeof(options)};
     struct xseg_allocator *allocator = open_on(false, 8 * GIB, NULL);
     const unsigned files = scene_open_files();
     struct xseg_range *range = NULL;
@@ -1103,7 +1103,7 @@ static void a_forked_child_is_refused(void **state)
 static void a_configuration_makes_memory_exportable(void **state)
 {
     struct xseg_allocator *allocator = scene_open("exportable:True");
-    struct xseg_pool_options own = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options own = {sizeof(own)};
     struct xseg_pool *pool = NULL, *other = NULL, *later = NULL;
     void *blocks[3];
 
@@ -1145,7 +1145,7 @@ static void find_line(void *context, enum xseg_log_level level, const char *line
 static void a_device_that_cannot_says_so_once(void **state)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     struct xseg_pool *pool = NULL;
     char line[512] = "";

@@ -30,7 +30,7 @@ enum { VERSION_AT = 4, EXPORTER_AT = 8, SIZE_AT = 40, RESERVED_AT = 60 };
 
 static struct xseg_sim_settings machine(void)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = 1 * GIB;
     settings.real_bytes = true;

@@ -13,7 +13,7 @@
 
 static struct xseg_sim_settings machine(void)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = 200 * MIB;
     settings.fabric = true;
@@ -36,7 +36,7 @@ static void find_line(void *context, enum xseg_log_level level, const char *line
 static void open_full(struct full *full, const char *config)
 {
     const struct xseg_sim_settings settings = machine();
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
 
     *full = (struct full){.holder = scene_open_on(&settings, NULL)};
     full->all = scene_alloc(full->holder, 200 * MIB, NULL);
@@ -61,7 +61,7 @@ static void close_full(const struct full *full)
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.exportable = true;

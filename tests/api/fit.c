@@ -79,10 +79,10 @@ static bool note_shortage(void *context, const struct xseg_oom_info *shortage)
 /* What idle pages cover takes nothing of a limit. */
 static void idle_pages_serve_a_growth_at_the_limit(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator =
         scene_open_with_clock(&settings, "idle_ms:100,page_cache_mb:100,hard_limit_mb:100");
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     const xseg_stream stream = scene_stream();
     unsigned shortages = 0;
     uint64_t id = 0;

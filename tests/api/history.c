@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The functions of history.h: walk, copy, clear, stacks, the hook, texts and labels; and the keys, while running. */
 #include "tests/support/recorded.h"
-#include "xseg/snapshot.h"
+#include "xseg/history.h"
 
 #include <pthread.h>
 #include <sys/wait.h>
@@ -194,8 +194,8 @@ static bool spare(void *context, const struct xseg_oom_info *shortage)
 
 static void an_observer_leaves_the_stack_of_the_request(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
     (void)state;
@@ -462,7 +462,7 @@ static bool work_on(void *context, const struct xseg_history_entry *entry)
 static void a_walk_is_of_one_moment(void **state)
 {
     struct walker walker = {.allocator = scene_open("history:all"), .most = 1000};
-    struct xseg_history_summary summary = XSEG_HISTORY_SUMMARY_INIT;
+    struct xseg_history_summary summary = {sizeof(summary)};
 
     (void)state;
     for (unsigned i = 0; i < 10; i++)
@@ -482,7 +482,7 @@ static void a_walk_is_of_one_moment(void **state)
 
 static void devices_are_told_apart(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     void *ptr = NULL;
 
     (void)state;
@@ -606,7 +606,7 @@ static void *call_unlocked(void *context)
 static void set_hook(struct xseg_allocator *allocator, struct hooked *hooked,
                      uint32_t (*gather)(void *context))
 {
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook hook = {sizeof(hook)};
 
     hook.context = hooked;
     hook.gather = gather;
@@ -714,7 +714,7 @@ static void a_text_names_the_users_frames(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
-        struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+        struct xseg_history_hook hook = {sizeof(hook)};
         struct hooked hooked = {.number = 33};
 
         hook.context = &hooked;
@@ -821,7 +821,7 @@ static void expect_known(struct xseg_allocator *allocator, struct counting *coun
 static struct counting *hook_counting(struct xseg_allocator *allocator)
 {
     struct counting *counting = calloc(1, sizeof(*counting));
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook hook = {sizeof(hook)};
 
     assert_non_null(counting);
     (void)pthread_mutex_init(&counting->mutex, NULL);
@@ -1083,9 +1083,9 @@ static bool never_frame(void *context, const struct xseg_history_frame *frame)
 
 static void bad_input_is_refused(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_history_summary summary = {.struct_size = 3};
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook hook = {sizeof(hook)};
 
     (void)state;
     settings.devices = 2;

@@ -10,7 +10,7 @@
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
     return scene_open_with_clock(&settings, config);
@@ -180,7 +180,7 @@ static void a_refusal_says_what_was_asked_for(void **state)
 static void what_a_pool_lends_is_the_default_pools(void **state)
 {
     struct xseg_allocator *allocator = open_on(40, "history:all");
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *other = scene_pool(allocator), *pool = NULL;
 
     (void)state;

@@ -29,7 +29,7 @@ static void make_folder(char *name, size_t bytes)
 
 static void set_up(struct fixture *f)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = GIB;
     settings.real_bytes = true;

@@ -68,7 +68,7 @@ static void a_million_labels_take_bounded_memory(void **state)
 
 static const char *label_of(struct xseg_allocator *allocator, void *ptr)
 {
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info info = {sizeof(info)};
 
     assert_int_equal(xseg_block_query(allocator, ptr, &info), XSEG_OK);
     return info.label;

@@ -7,7 +7,7 @@
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
     return scene_open_on(&settings, config);
@@ -118,7 +118,7 @@ static void too_little_is_not_taken(void **state)
 static void after_a_flush_the_cheapest_place_is_tried(void **state)
 {
     struct xseg_allocator *allocator = open_on(60, "expandable_segments:True");
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     void *live[2], *hole, *ptr;
 
     (void)state;
@@ -376,7 +376,7 @@ static void ranges_may_be_shorter(void **state)
 /* A driver that has few addresses gets by with short ranges. */
 static void few_addresses_are_enough(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     void *small, *large, *ptr = NULL;
 
     (void)state;
@@ -444,8 +444,8 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 /* Without addresses for a segment, classic ones take just what they need; that is said once. */
 static void without_addresses_segments_are_classic(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     char lines[1024] = "";
     void *large, *small, *ptr, *other, *none = NULL;

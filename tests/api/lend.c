@@ -19,8 +19,8 @@ static const char *const configs[] = {"expandable_segments:True", "expandable_se
 
 static struct lender open_lender(size_t bytes, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_pool_options options = {sizeof(options)};
     struct lender lender = {.bytes = bytes};
 
     settings.memory_bytes = bytes > MIB ? 2 * bytes : 2 * MIB;
@@ -206,7 +206,7 @@ static void a_pool_that_lends_is_not_paused(void **state)
 static struct xseg_statistics pool_stats(const struct lender *lender)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
 
     where.pool = lender->pool;
     assert_int_equal(xseg_stats_get(lender->allocator, &where, &stats), XSEG_OK);
@@ -346,7 +346,7 @@ static void a_lenders_memory_is_explained_with_it(void **state)
     FOR_ALL_LENDERS(lender)
     {
         struct xseg_scope where = XSEG_SCOPE_ALL;
-        struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+        struct xseg_explain_result sums = {sizeof(sums)};
 
         void *lent = lend(&lender);
         struct told told = {.lent = lent, .pool = lender.pool};
@@ -381,7 +381,7 @@ static void a_trace_follows_who_holds_a_block(void **state)
     FOR_ALL_LENDERS(lender)
     {
         const xseg_stream stream = scene_stream();
-        struct xseg_observer observer = XSEG_OBSERVER_INIT;
+        struct xseg_observer observer = {sizeof(observer)};
         unsigned count[3][2] = {{0}};
         uint64_t id = 0;
 
@@ -453,7 +453,7 @@ static void a_captured_pool_lends_nothing(void **state)
     FOR_ALL_LENDERS(lender)
     {
         const xseg_stream stream = scene_stream();
-        struct xseg_request request = XSEG_REQUEST_INIT;
+        struct xseg_request request = {sizeof(request)};
         void *ptr = NULL;
 
         /* What is lent already stays. */
@@ -505,7 +505,7 @@ static void helpers_know_a_lent_block(void **state)
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         struct lender lender = open_lender(sizes[i], "history:all,debug_fill:True");
-        struct xseg_request request = XSEG_REQUEST_INIT;
+        struct xseg_request request = {sizeof(request)};
         void *lent = lend(&lender);
 
         assert_int_not_equal(scene_block(lender.allocator, lent).age_ms, UINT64_MAX);
@@ -526,7 +526,7 @@ static void helpers_know_a_lent_block(void **state)
 static void a_lent_block_can_be_pinned(void **state)
 {
     struct lender lender = open_lender(sizes[0], configs[0]);
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *lent = lend(&lender);
 
@@ -544,8 +544,8 @@ static void a_lent_block_can_be_pinned(void **state)
 /* Only blocks of exportable pools can be exported, and this is none. */
 static void a_lent_block_is_not_exported(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     (void)state;

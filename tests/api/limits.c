@@ -7,7 +7,7 @@
 
 static struct xseg_allocator *open_on(unsigned devices, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = 4 * GIB;
     settings.devices = devices;
@@ -314,8 +314,8 @@ static void a_device_has_a_soft_limit_of_its_own(void **state)
 static void a_pool_has_a_hard_limit(void **state)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_request request = {sizeof(request)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits set = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
     struct xseg_pool *pool = NULL;
@@ -367,8 +367,8 @@ static void the_answer_says_what_was_achieved(void **state)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
     void *live = scene_alloc(allocator, 95 * MIB, NULL);
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_options how = {sizeof(how)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;

@@ -30,7 +30,7 @@ static void expect_lost(struct xseg_allocator *allocator, const char *word)
 
 static void after_a_sticky_error(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     xseg_stream side;
     void *a, *b, *c = NULL;
@@ -158,9 +158,9 @@ static void take_back(void *context, void *memory, size_t bytes, int ordinal, xs
  * again, and its streams may pass. */
 static void pending_goes_with_the_device(size_t bytes)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool[2];
     void *gone, *other = NULL;
 

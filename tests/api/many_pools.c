@@ -35,7 +35,7 @@ static uint64_t resident_bytes(void)
 
 static struct xseg_allocator *open_small(const char *config, uint64_t memory)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = memory;
     settings.skip_checks = true;
@@ -212,8 +212,8 @@ static void cached_memory_says_whose_it_was(void **state)
 {
     struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *one = pass(allocator, 1000), *two = pass(allocator, 5 * MIB);
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct found found = {.pool = two};
 
@@ -230,7 +230,7 @@ static void cached_memory_says_whose_it_was(void **state)
     assert_int_equal(done.remaining, 0);
     assert_int_equal(reserved(allocator), 2 * MIB);
     where.pool = one;
-    done = (struct xseg_trim_result)XSEG_TRIM_RESULT_INIT;
+    done = (struct xseg_trim_result){.struct_size = sizeof(struct xseg_trim_result)};
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
     assert_int_equal(done.released, 2 * MIB);
     assert_int_equal(reserved(allocator), 0);
@@ -243,7 +243,7 @@ static void a_released_pool_serves_no_requests(void **state)
     struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *pool = pass(allocator, 1000);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
     void *ptr = NULL;
@@ -301,7 +301,7 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
 static void owners_get_their_memory_back(void **state)
 {
     struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct owner owner[16];
 
     (void)state;

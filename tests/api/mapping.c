@@ -5,7 +5,7 @@
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator)
 {
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
 
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     return done;
@@ -179,7 +179,7 @@ static void pinned_pages_stay_when_the_block_is_freed(void **state)
 /* What is short of memory takes everything that is idle, but nothing that is pinned. */
 static void pinned_pages_are_not_stolen(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope device = XSEG_SCOPE_ALL;
     void *ptr = NULL;
@@ -211,7 +211,7 @@ static void decay_leaves_pinned_pages(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True,idle_ms:0");
     char *ptr = scene_alloc(allocator, 100 * MIB, NULL);
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
 
     (void)state;
     assert_int_equal(xseg_pin(allocator, ptr + 50 * MIB, 1), XSEG_OK);

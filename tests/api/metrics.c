@@ -232,7 +232,7 @@ static void pools_add_up_to_the_statistics(void **state)
 static struct xseg_pool *named_pool(struct xseg_allocator *allocator, const char *name,
                                     uint64_t limit)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.name = name;
@@ -341,7 +341,7 @@ static void paused_memory_is_told_apart(void **state)
 
 static void refusals_and_calls_are_counted(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_driver_call calls[64];
     size_t count = 0;
     void *block = NULL;
@@ -404,7 +404,7 @@ static void expect_nanoseconds(struct xseg_allocator *allocator, const char *wha
 /* Half of a page is stranded beside a live block; a page that is idle is not. */
 static void stranded_memory_is_as_of_the_last_look(void **state)
 {
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_allocator *allocator =
         scene_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000");
     struct xseg_pool *pool = scene_pool(allocator);
@@ -439,7 +439,7 @@ static void stranded_memory_is_as_of_the_last_look(void **state)
 
 static void what_others_take_is_as_the_driver_said(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *other = NULL, *allocator;
     void *block = NULL;
 
@@ -468,7 +468,7 @@ static void a_peak_lasts_until_it_is_reset(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator);
     void *block = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;

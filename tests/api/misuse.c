@@ -35,7 +35,7 @@ struct picture {
 static struct xseg_statistics pool_stats(const struct stage *stage)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
 
     where.pool = stage->pool;
     assert_int_equal(xseg_stats_get(stage->allocator, &where, &stats), XSEG_OK);
@@ -114,9 +114,9 @@ static void tear_down(struct stage *stage)
 /* A caller that passes NULL is told what it called, not what the library calls on its behalf. */
 static void an_error_names_the_function_that_was_called(void **state)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_request request = {sizeof(request)};
+    struct xseg_block_info info = {sizeof(info)};
+    struct xseg_statistics stats = {sizeof(stats)};
     void *ptr = NULL;
     char other = 0;
 
@@ -310,7 +310,7 @@ static void *no_alloc(void *context, size_t bytes, int device, xseg_stream strea
 
 static void pools_are_made_of_what_is_known(void **state)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
     struct stage stage;
 
@@ -336,7 +336,7 @@ static void pools_are_made_of_what_is_known(void **state)
 static void pools_without_a_holder_are_refused(void **state)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     struct xseg_checkpoint *checkpoint = NULL;
     struct stage stage;
     void *ptr = NULL;

@@ -18,7 +18,7 @@
 
 static struct xseg_sim_settings gib_machine(void)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = 1 * GIB;
     return settings;
@@ -26,7 +26,7 @@ static struct xseg_sim_settings gib_machine(void)
 
 static struct xseg_allocator *open_neighbour(const char *config)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     options.driver = scene_driver();
@@ -78,8 +78,8 @@ static bool limit_to_share(struct neighbour *neighbour)
 /* Please shrink to SHARE: whether it has. */
 static bool shrink_to_share(struct neighbour *neighbour)
 {
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_result done = {sizeof(done)};
 
     how.target_bytes = SHARE;
     return xseg_trim(neighbour->allocator, NULL, &how, &done) == XSEG_OK &&
@@ -186,7 +186,7 @@ static bool ask_neighbour(void *context, const struct xseg_oom_info *shortage)
 
 static void a_neighbour_shrinks_when_it_is_asked_to(void **state)
 {
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     struct neighbour idle = {0};
     struct xseg_allocator *other = NULL;
     uint64_t id = 0;
@@ -274,7 +274,7 @@ static bool ask_process(void *context, const struct xseg_oom_info *shortage)
 
 static void a_process_shrinks_when_it_is_asked_to(void **state)
 {
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     struct process process = {0};
     struct xseg_allocator *own = start_process(&process);
     uint64_t id = 0;

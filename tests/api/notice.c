@@ -96,7 +96,7 @@ static void came(void *context, const struct xseg_mapping *mapping)
 
 static struct mirror *observe(struct xseg_allocator *allocator)
 {
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     struct mirror *mirror = calloc(1, sizeof(*mirror));
     uint64_t id = 0;
 
@@ -160,7 +160,7 @@ static void growth_and_trim_are_told(void **state)
 /* While memory comes nobody has it yet; and no lock is held, so the library can be called. */
 static void allocate_more(struct mirror *mirror)
 {
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info info = {sizeof(info)};
     const struct xseg_mapping mapping = mirror->last;
 
     assert_int_equal(xseg_block_query(mirror->allocator, mapping.base, &info), XSEG_OK);
@@ -263,7 +263,7 @@ static void nothing_goes_in_a_capture_that_begins_meanwhile(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct mirror *mirror = observe(allocator);
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
 
     (void)state;
     mirror->pool = scene_pool(allocator);
@@ -300,7 +300,7 @@ static void a_shortage_leaves_a_capture_alone_that_begins_meanwhile(void **state
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True,hard_limit_mb:70");
     struct mirror mirror = {.allocator = allocator, .pool = scene_pool(allocator)};
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     const xseg_stream side = scene_stream();
     void *ptr = NULL;
     uint64_t id = 0;
@@ -372,7 +372,7 @@ static void the_mirror_is_always_true(void **state)
 
     (void)state;
     for (unsigned c = 0; c < COUNT_OF(config); c++) {
-        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+        struct xseg_sim_settings settings = {sizeof(settings)};
         void *block[24] = {NULL};
         uint64_t seed = 7 + c;
 
@@ -384,7 +384,7 @@ static void the_mirror_is_always_true(void **state)
         for (unsigned step = 0; step < 600; step++) {
             const uint64_t what = next(&seed) % 20;
             void **at = &block[next(&seed) % COUNT_OF(block)];
-            struct xseg_request request = XSEG_REQUEST_INIT;
+            struct xseg_request request = {sizeof(request)};
 
             request.bytes =
                 next(&seed) % 4 == 0 ? next(&seed) % MIB + 1 : next(&seed) % (80 * MIB) + 1;

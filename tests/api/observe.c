@@ -8,7 +8,7 @@
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
     return scene_open_on(&settings, config);
@@ -34,7 +34,7 @@ struct witness {
 /* Whatever the library locks can be taken here. */
 static void use_the_library(struct witness *witness)
 {
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
 
     assert_true(scene_stats(witness->allocator).device_bytes > 0);
     assert_int_equal(xseg_trim(witness->allocator, NULL, NULL, &done), XSEG_OK);
@@ -99,7 +99,7 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
 
 static uint64_t observe(struct witness *witness, bool traces)
 {
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
     observer.context = witness;
@@ -305,7 +305,7 @@ static void one_cannot_end_from_within(void **state)
 static void wrong_observers_are_refused(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
     (void)state;
@@ -413,8 +413,8 @@ static void leave(void *context, const struct xseg_mapping *mapping)
 static void blocks_are_told_of_before_their_memory(void **state)
 {
     struct witness witness = {.allocator = scene_open("expandable_segments:False")};
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
-    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_trim_options options = {sizeof(options)};
     const xseg_stream stream = scene_stream();
     void *first = scene_alloc(witness.allocator, 30 * MIB, NULL);
     uint64_t id;
@@ -469,7 +469,7 @@ static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
 static void observers_that_come_and_go_leave_nothing(void **state)
 {
     struct xseg_allocator *allocator = open_on(64, NULL);
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     size_t before = 0;
 
     (void)state;

@@ -27,7 +27,7 @@ static void hear(void *context, enum xseg_log_level level, const char *line)
 static void self_checks_are_logged_once(void **state)
 {
     struct heard heard = {0};
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
 
     (void)state;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);

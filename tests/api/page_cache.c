@@ -9,7 +9,7 @@
 
 static struct xseg_allocator *open_mib(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
     return scene_open_with_clock(&settings, config);
@@ -91,8 +91,8 @@ static void pages_are_kept_up_to_a_bound_and_used_first(void **state)
 static void emptying_the_cache_empties_it(void **state)
 {
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_options how = {sizeof(how)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     const xseg_stream stream = scene_stream();
 
@@ -125,8 +125,8 @@ static void emptying_the_cache_empties_it(void **state)
 static void a_trim_by_age_takes_old_pages_of_it(void **state)
 {
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:0,page_cache_mb:400");
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_options how = {sizeof(how)};
     void *ptr[2] = {scene_alloc(allocator, 100 * MIB, NULL),
                     scene_alloc(allocator, 60 * MIB, NULL)};
 
@@ -216,7 +216,7 @@ static void unmapped_blocks_are_recycled(void **state)
 
 static struct xseg_allocator *open_real(const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = 256 * MIB;
     settings.real_bytes = true;

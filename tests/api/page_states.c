@@ -19,8 +19,8 @@
 #include "tests/support/cases.h"
 #include "tests/support/exported.h"
 #include "tests/support/ranges.h"
-#include "xseg/export.h"
-#include "xseg/registration.h"
+#include "xseg/share.h"
+#include "xseg/register.h"
 
 /* Granules of the range. */
 enum { SOURCE = 0, TARGET = 8, COUNT = 2, BESIDE = 10, ELSEWHERE = 40, GRANULES = 64 };
@@ -302,7 +302,7 @@ static xseg_status call_release(struct world *world)
 
 static xseg_status call_info(struct world *world)
 {
-    struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info out = {sizeof(out)};
 
     return xseg_range_query(world->range, &out);
 }
@@ -367,7 +367,7 @@ static void undo_dmabuf_pin(struct world *world)
 
 static xseg_status add(struct world *world, bool pin)
 {
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_registrar registrar = {sizeof(registrar)};
 
     registrar.context = world;
     registrar.enter = own_enter;
@@ -622,7 +622,7 @@ static void aliased(struct world *world)
 
 static void registered_at(struct world *world, const void *address, size_t bytes)
 {
-    world->registrar = (struct xseg_registrar)XSEG_REGISTRAR_INIT;
+    world->registrar = (struct xseg_registrar){.struct_size = sizeof(struct xseg_registrar)};
     world->registrar.context = world;
     world->registrar.enter = on_enter;
     world->registrar.leave = on_leave;
@@ -828,10 +828,10 @@ static const struct state states[] = {
 
 static void open_world(struct world *world)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_pool_options pool = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_pool_options pool = {sizeof(pool)};
+    struct xseg_range_options options = {sizeof(options)};
+    struct xseg_observer observer = {sizeof(observer)};
 
     settings.memory_bytes = (world->state->is_short ? SHORT_PAGES : GRANULES) * PAGE;
     settings.real_bytes = true;

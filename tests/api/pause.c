@@ -12,7 +12,7 @@
 /* A machine that keeps bytes, with an allocator. */
 static struct xseg_allocator *open_with_bytes(uint64_t memory, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = memory;
     settings.real_bytes = true;
@@ -222,7 +222,7 @@ static void a_paused_pool_works_on_the_host_side(void **state)
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_pool *pool = scene_pool(allocator);
     const xseg_stream stream = scene_stream();
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
     void *keep = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
@@ -328,7 +328,7 @@ static void take_nothing(void *context, void *ptr, size_t bytes, int device, xse
 static void bad_input_changes_nothing(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = scene_pool(allocator), *own = NULL;
     void *ptr = scene_alloc_in(allocator, pool, MIB, NULL);
     char *name = new_name();
@@ -462,7 +462,7 @@ static void a_released_pool_is_forgotten_with_its_last_block(void **state)
 static void memory_for_others_may_be_refused(void **state)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, "expandable_segments:True");
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
     uint64_t *word;
 

@@ -36,7 +36,7 @@ static unsigned long long number_of(const void *ptr)
 
 static struct xseg_sim_settings machine(void)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.devices = 3;
     settings.memory_bytes = 1 * GIB;
@@ -277,7 +277,7 @@ static void it_goes_with_stolen_pages(void **state)
 static void it_is_on_imports(void **state)
 {
     struct xseg_allocator *allocator = open_two(NULL);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct exported exported;
     struct xseg_pool *pool = NULL;
     void *before = NULL, *after = NULL, *base[2] = {NULL};
@@ -480,7 +480,7 @@ static void a_pool_that_moves_is_in_the_way(void **state)
     struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool *pool = scene_pool(allocator);
     struct meddling meddling = {allocator, {0}, 0};
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     void *block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     uint64_t id = 0;
 

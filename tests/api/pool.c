@@ -17,7 +17,7 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator,
 static struct xseg_statistics pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
 
     where.pool = pool;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
@@ -89,8 +89,8 @@ static void a_released_pool_is_not_prewarmed(void **state)
 static void a_pool_has_a_limit_of_its_own(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_request request = {sizeof(request)};
     void *outside = scene_alloc(allocator, 30 * MIB, NULL), *a, *b = NULL;
 
     (void)state;
@@ -119,7 +119,7 @@ static void a_pool_has_a_limit_of_its_own(void **state)
 static void blocks_of_a_pool_may_stay_whole(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:False");
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     void *a, *b;
 
     (void)state;
@@ -138,9 +138,9 @@ static void blocks_of_a_pool_may_stay_whole(void **state)
 /* When memory is short, what such a pool has cached serves the default pool; nothing is flushed. */
 static void a_pool_lends_when_memory_is_short(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_request request = {sizeof(request)};
     void *inside, *ptr = NULL;
 
     (void)state;
@@ -173,7 +173,7 @@ static void a_pool_lends_when_memory_is_short(void **state)
 
 static struct xseg_pool *make_named(struct xseg_allocator *allocator, const char *name)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
 
     options.name = name;
     return make_pool(allocator, &options);
@@ -219,7 +219,7 @@ static void sentences_name_the_pool(void **state)
 static void a_name_has_an_end(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     char name[XSEG_POOL_NAME_MAX + 2];
     struct xseg_pool *pool = NULL;
 
@@ -274,8 +274,8 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
 static void a_pool_stands_on_its_owners_functions(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_request request = {sizeof(request)};
     struct own own = {.memory = aligned_alloc(4096, 4 * MIB)};
     void *a, *b, *c = NULL;
 
@@ -322,8 +322,8 @@ static void a_pool_stands_on_its_owners_functions(void **state)
 /* After a refusal in such a pool: pages stay full, and nothing goes before a capture. */
 static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status refusal)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_request request = {sizeof(request)};
     void *a, *b, *none = NULL;
 
     settings.memory_bytes = 200 * MIB;
@@ -349,7 +349,7 @@ static void expect_no_shortage(const struct xseg_pool_options *options, xseg_sta
 
 static void a_full_pool_is_no_shortage(void **state)
 {
-    struct xseg_pool_options limited = XSEG_POOL_OPTIONS_INIT, owned = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options limited = {sizeof(limited)}, owned = {sizeof(owned)};
     struct own own = {.refuses = true};
 
     (void)state;
@@ -494,7 +494,7 @@ static void memory_that_is_gone_in_part_is_not_restored(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, NULL);
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
     void *block = scene_alloc_in(allocator, pool, 60 * MIB, NULL);
@@ -522,7 +522,7 @@ static void memory_that_is_gone_in_part_is_not_restored(void **state)
 /* A service makes and releases pools for months. */
 static void pools_that_come_and_go_leave_nothing_behind(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     uint64_t host = 0;
 
@@ -531,8 +531,8 @@ static void pools_that_come_and_go_leave_nothing_behind(void **state)
     allocator = scene_open_on(&settings, "expandable_segments:True");
     for (unsigned i = 0; i < 3000; i++) {
         struct xseg_pool *pool = scene_pool(allocator);
-        struct xseg_request request = XSEG_REQUEST_INIT;
-        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+        struct xseg_request request = {sizeof(request)};
+        struct xseg_statistics stats = {sizeof(stats)};
         struct xseg_scope where = XSEG_SCOPE_ALL;
         void *small = NULL, *large = NULL;
 

@@ -58,7 +58,7 @@ static void no_split_can_be_turned_on_and_off(void **state)
 
 static void use_on_oom_can_be_turned_on_and_off(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     void *lent = NULL;
 
@@ -110,7 +110,7 @@ static void history_gives_the_users_name_back(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 40; i++) {
-        struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+        struct xseg_pool_options options = {sizeof(options)};
 
         /* Every third has no name. */
         options.id[0] = i % 3 == 0 ? 0 : 7;
@@ -139,7 +139,7 @@ static void history_gives_the_users_name_back(void **state)
 static void older_callers_have_no_name(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     (void)state;
@@ -196,7 +196,7 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
 
 static struct xseg_pool_options telling(struct told *told)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
 
     *told = (struct told){.times = 0};
     options.on_destroy = hear;
@@ -232,7 +232,7 @@ static void a_released_pool_is_trimmed_by_name(void **state)
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = scene_open(configs[i]);
         struct xseg_scope where = XSEG_SCOPE_ALL;
-        struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+        struct xseg_trim_result done = {sizeof(done)};
         struct told told;
         const struct xseg_pool_options options = telling(&told);
         struct xseg_pool *pool = where.pool = make_pool(allocator, &options);
@@ -264,9 +264,9 @@ static void a_released_pool_is_trimmed_by_name(void **state)
 /* The pool is freed while the trim goes on with the other devices. */
 static void a_trim_that_destroys_its_pool_names_all_devices(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct told told;
     const struct xseg_pool_options options = telling(&told);
     void *other = NULL;
@@ -288,7 +288,7 @@ static void a_trim_that_destroys_its_pool_names_all_devices(void **state)
 /* Own functions are not called once the pool is gone: at a trim, where memory was short, or at the close. */
 static void own_functions_end_before_the_pool_is_gone(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.memory_bytes = 128 * MIB;
@@ -330,8 +330,8 @@ static void fail_elsewhere(void *context, const struct xseg_statistics *last)
 /* Who is told uses another allocator; the request that took the pool's memory has failed, and says why. */
 static void a_failure_keeps_its_text(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_allocator *other = NULL;
     void *block = NULL;
 
@@ -407,7 +407,7 @@ static void every_pool_is_told_of_once(void **state)
 static struct xseg_statistics stats_of(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
 
     where.pool = pool;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
@@ -513,7 +513,7 @@ static void memory_of_a_released_pool_can_be_read(void **state)
         struct xseg_pool *pool = make_pool(allocator, &options),
                          *other = make_pool(allocator, NULL);
         struct xseg_scope where = XSEG_SCOPE_ALL;
-        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+        struct xseg_statistics stats = {sizeof(stats)};
 
         where.pool = pool;
         scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));

@@ -47,7 +47,7 @@ static const struct xseg_pool_memory own_memory = {own_alloc, own_free, NULL};
 
 static struct xseg_allocator *open_on(size_t mib)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
     return scene_open_on(&settings, "expandable_segments:True");
@@ -143,7 +143,7 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 }
 
 #define OPTIONS(member, value)                                 \
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT; \
+    struct xseg_pool_options options = {sizeof(options)}; \
     options.member = (value);                                  \
     (void)state
 
@@ -470,7 +470,7 @@ static void limit_and_capture(void **state)
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
     const xseg_stream stream = scene_stream();
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     scene_capture_begin(pool, stream);

@@ -17,8 +17,8 @@
 #include "tests/support/due.h"
 #include "tests/support/registrar.h"
 #include "tests/support/scene.h"
-#include "xseg/metrics.h"
-#include "xseg/published.h"
+#include "xseg/stats.h"
+#include "src/base/published.h"
 
 static struct xseg_published seen;
 
@@ -44,13 +44,13 @@ static unsigned find_files(int *file)
 }
 
 /* The current frame of the only file. */
-static const struct xseg_published_frame *read_frame(void)
+static const struct xseg_published_sample *read_frame(void)
 {
     int file = -1;
 
     assert_int_equal(find_files(&file), 1);
     assert_int_equal(pread(file, &seen, sizeof(seen), 0), sizeof(seen));
-    return &seen.frames[seen.sequence % 2];
+    return &seen.samples[seen.sequence % 2];
 }
 
 static void pass_time(void)
@@ -74,7 +74,7 @@ static void await_frame(struct xseg_allocator *allocator)
     assert_true(seen.sequence > sequence);
 }
 
-static const struct xseg_published_pool *find_pool(const struct xseg_published_frame *frame,
+static const struct xseg_published_pool *find_pool(const struct xseg_published_sample *frame,
                                                    const char *label)
 {
     for (uint32_t i = 0; i < frame->pool_count; i++)
@@ -102,7 +102,7 @@ static void the_head_names_the_process(void **state)
     int file = -1;
 
     (void)state;
-    const struct xseg_published_frame *frame = read_frame();
+    const struct xseg_published_sample *frame = read_frame();
     assert_memory_equal(seen.magic, "xseg-top", 8);
     assert_int_equal(seen.version, XSEG_PUBLISHED_VERSION);
     assert_int_equal(seen.pid, getpid());
@@ -136,7 +136,7 @@ static void expect_as_statistics(struct xseg_allocator *allocator)
     assert_int_equal(device->total, stats.device_bytes);
     assert_int_equal(device->limit, stats.limit_bytes);
     assert_int_equal(device->page_cache, stats.idle_page_bytes);
-    assert_int_equal(device->stuck, stats.unreleased_bytes);
+    assert_int_equal(device->unreleased, stats.unreleased_bytes);
     assert_int_equal(device->paused, stats.paused_bytes);
     assert_int_equal(device->registered, stats.registered_bytes);
 }
@@ -234,7 +234,7 @@ static void a_rejection_is_published_at_once(void **state)
 
 static void names_of_pools_are_shown(void **state)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_allocator *allocator = scene_open("publish:True");
     struct xseg_pool *pool = NULL;
 
@@ -273,7 +273,7 @@ static void pools_without_a_row_are_added_up(void **state)
                      XSEG_OK);
     /* Two rows stay empty, for there are no guarded blocks and no ended pools. */
     const unsigned own = XSEG_PUBLISHED_POOLS - 4;
-    const struct xseg_published_frame *frame = read_frame();
+    const struct xseg_published_sample *frame = read_frame();
     assert_int_equal(frame->pool_count, 1 + own + 1);
     for (unsigned i = 0; i < frame->pool_count; i++) {
         live += frame->pools[i].live;
@@ -304,7 +304,7 @@ static void pools_without_a_row_are_added_up(void **state)
 
 static void each_open_device_has_its_rows(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     void *ptr[40];
 
     (void)state;
@@ -313,7 +313,7 @@ static void each_open_device_has_its_rows(void **state)
     for (int i = 0; i < (int)COUNT_OF(ptr); i++)
         assert_int_equal(xseg_alloc(allocator, i, (size_t)(i + 1) * 2 * MIB, NULL, &ptr[i]),
                          XSEG_OK);
-    const struct xseg_published_frame *frame = read_frame();
+    const struct xseg_published_sample *frame = read_frame();
     assert_int_equal(frame->device_count, XSEG_PUBLISHED_DEVICES);
     assert_int_equal(frame->pool_count, XSEG_PUBLISHED_DEVICES);
     for (unsigned i = 0; i < XSEG_PUBLISHED_DEVICES; i++) {
@@ -459,7 +459,7 @@ static void it_is_published_while_threads_run(void **state)
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, work, allocator), 0);
     for (unsigned i = 0; i < 2000; i++) {
-        const struct xseg_published_frame *frame = read_frame();
+        const struct xseg_published_sample *frame = read_frame();
         uint64_t after = 0;
         int file = -1;
 
@@ -513,7 +513,7 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 /* No descriptor is left: the allocator works, and a line of the log says what does not. */
 static void without_a_descriptor_the_allocator_works(void **state)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     struct rlimit before, none;
     void *ptr = NULL;

@@ -125,7 +125,7 @@ static void calls_are_made_by_the_run(void **state)
 static void bad_input_changes_nothing(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_range_options odd = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options odd = {sizeof(odd)};
     struct xseg_range *range = NULL, *none = NULL;
 
     (void)state;
@@ -183,8 +183,8 @@ static void bad_input_changes_nothing(void **state)
 /* What is committed stays within the limits of the device, of the pool and of the range, and moves when memory is short. */
 static void limits_and_shortage(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_range_options options = {sizeof(options)};
     struct xseg_range *range = NULL;
 
     (void)state;
@@ -250,7 +250,7 @@ static void mappings_of_one_page_go_together(void **state)
 static void a_full_range_on_a_full_device(void **state)
 {
     struct xseg_allocator *allocator = scene_open("hard_limit_mb:10");
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options options = {sizeof(options)};
     struct xseg_range *range = NULL, *other = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = scene_stream();
 
@@ -305,7 +305,7 @@ static void a_refusal_in_a_capture_keeps_no_pages(void **state)
 
 static struct xseg_allocator *open_with_bytes(const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = GIB;
     settings.real_bytes = true;
@@ -361,8 +361,8 @@ static void leave(void *context, const struct xseg_registered *run)
 static void what_is_held_stays(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_range_options options = {sizeof(options)};
+    struct xseg_registrar registrar = {sizeof(registrar)};
     struct exported exported;
     struct xseg_range *range = NULL;
     uint64_t id = 0;
@@ -462,7 +462,7 @@ static void questions_know_ranges(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-    struct xseg_explain_result explained = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result explained = {sizeof(explained)};
     xseg_stream stream = scene_stream();
     struct seen seen = {0, 0, 0, NULL};
     uint64_t mapped = 0;
@@ -499,7 +499,7 @@ static void questions_know_ranges(void **state)
 /* Prepared pages are left to their range, and go back after the time of idleness. */
 static void prepared_pages_wait_for_their_range(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.memory_bytes = 64 * PAGE;
@@ -528,7 +528,7 @@ static void prepared_pages_wait_for_their_range(void **state)
 /* A quota is kept from everything else, and cannot be promised twice. */
 static void a_quota_is_kept(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     void *block = NULL;
 
     (void)state;

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "tests/support/ranges.h"
-#include "xseg/observe.h"
-#include "xseg/peer.h"
+#include "xseg/observer.h"
+#include "xseg/share.h"
 #include "xseg/range.h"
 
 #define GRANULES 16u
@@ -20,7 +20,7 @@ static struct xseg_range *reserve(struct xseg_allocator *allocator)
 /* A range of the same pool. */
 static struct xseg_range *reserve_beside(struct xseg_allocator *allocator, struct xseg_range *range)
 {
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options options = {sizeof(options)};
     struct xseg_range *other = NULL;
 
     options.pool = info(range).pool;
@@ -217,7 +217,7 @@ static void a_pool_is_charged_until_the_last_mapping(void **state)
     struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator), *other = reserve_beside(allocator, range);
     struct xseg_range *third = reserve(allocator);
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
@@ -353,7 +353,7 @@ static void end_range(void *context, const struct xseg_mapping *mapping)
 static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_range **ended,
                                 struct xseg_range *other, xseg_stream stream)
 {
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
     commit(other, 0, 1, stream);

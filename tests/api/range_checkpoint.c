@@ -30,7 +30,7 @@ struct stage {
 
 static struct xseg_range *reserve(const struct stage *stage)
 {
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options options = {sizeof(options)};
     struct xseg_range *range = NULL;
 
     options.pool = stage->pool;
@@ -42,7 +42,7 @@ static struct xseg_range *reserve(const struct stage *stage)
 
 static struct stage open_stage(bool real_bytes, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct stage stage = {0};
     void *context = NULL;
 
@@ -442,7 +442,7 @@ static void a_range_in_the_place_of_a_block(void **state)
 {
     struct stage stage = open_stage(false, "expandable_segments:False");
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct rest rest;
 
     (void)state;
@@ -534,7 +534,7 @@ static void a_granule_that_a_call_works_on(void **state)
 {
     struct stage stage = open_stage(true, NULL);
     struct within within = {&stage, 0};
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
     (void)state;

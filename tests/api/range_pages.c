@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tests/support/ranges.h"
-#include "xseg/observe.h"
+#include "xseg/observer.h"
 #include "xseg/range.h"
 
 #define GRANULES 16u
@@ -71,7 +71,7 @@ static void pages_made_ahead_at_a_limit(void **state)
 {
     struct xseg_allocator *allocator = scene_open("hard_limit_mb:32");
     struct xseg_range *range = reserve(allocator), *other = reserve(allocator);
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     unsigned shortages = 0;
     uint64_t id = 0;
 
@@ -127,8 +127,8 @@ static void limits_hold_while_observers_are_told(void **state)
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = scene_open(config[i]);
-        struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
-        struct xseg_observer observer = XSEG_OBSERVER_INIT;
+        struct xseg_range_options options = {sizeof(options)};
+        struct xseg_observer observer = {sizeof(observer)};
         struct greedy greedy = {0};
         uint64_t id = 0;
 
@@ -165,9 +165,9 @@ static void take_none(void *context, void *ptr, size_t bytes, int device, xseg_s
 /* A pool of another device, or one that gets its memory elsewhere, has no range; what the pool says is not said twice. */
 static void pools_that_have_none(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_pool_options own = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_pool_options own = {sizeof(own)};
+    struct xseg_range_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL, *strange = NULL;
     struct xseg_range *range = NULL;
 
@@ -241,9 +241,9 @@ static void count_refusal(void *context, const struct xseg_oom_info *shortage)
 /* The pool of a range exists until the report of a refused commit is complete. */
 static void a_range_is_released_while_a_refusal_is_reported(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
+    struct xseg_observer observer = {sizeof(observer)};
     struct xseg_allocator *allocator = NULL;
     struct xseg_range *range, *to_release = NULL;
     unsigned count = 0;

@@ -23,7 +23,7 @@ static bool is_reachable(const void *block)
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, bool rdma)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.rdma = rdma;
@@ -125,7 +125,7 @@ static void a_steal_makes_the_right_kind(void **state)
 {
     (void)state;
     for (unsigned rdma = 0; rdma < 2; rdma++) {
-        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+        struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.memory_bytes = 200 * MIB;
         struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
@@ -189,7 +189,7 @@ static void a_trial_uses_what_it_has_made(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+        struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.rdma = cases[i].rdma;
         assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
@@ -203,7 +203,7 @@ static void a_trial_uses_what_it_has_made(void **state)
 
 static void memory_is_tried_when_there_is_some(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct scene_heard told;
     void *block = NULL;
 
@@ -228,7 +228,7 @@ static void memory_is_tried_when_there_is_some(void **state)
 static void memory_that_is_not_the_drivers_is_refused(void **state)
 {
     struct xseg_allocator *allocator = scene_open("rdma:True");
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     (void)state;

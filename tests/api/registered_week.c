@@ -62,7 +62,7 @@ static void leave(void *context, const struct xseg_registered *run)
 
 static void make_range(struct week *week, struct range *range)
 {
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_registrar registrar = {sizeof(registrar)};
 
     registrar.context = week;
     registrar.enter = enter;
@@ -135,7 +135,7 @@ static void pass_hour(struct week *week, unsigned hour)
 static void a_week_with_300_registered_ranges(void **state)
 {
     static struct week week;
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.memory_bytes = 80 * 1024 * MIB;

@@ -32,7 +32,7 @@ static const struct {
 
 static void *make(struct xseg_allocator *allocator, enum layout layout)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.rdma = layout != PAGES;
@@ -45,7 +45,7 @@ static void each_takes_what_it_can(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+        struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.without_address_range = rows[i].no_address_range;
         struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
@@ -68,7 +68,7 @@ static void each_takes_what_it_can(void **state)
 /* Whatever cuMemGetAddressRange answers, a descriptor of the library's serves: pages need only be reachable. */
 static void a_descriptor_serves_where_address_ranges_do_not(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.without_address_range = true;

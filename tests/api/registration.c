@@ -60,7 +60,7 @@ static void leave(void *context, const struct xseg_registered *run)
 
 static struct xseg_registrar registrar_of(struct seen *seen, bool pin)
 {
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_registrar registrar = {sizeof(registrar)};
 
     registrar.context = seen;
     registrar.enter = enter;
@@ -240,8 +240,8 @@ static void a_classic_segment_that_stays_enters_again(void **state)
     struct xseg_allocator *allocator = open_seen(&seen, "expandable_segments:False");
     struct capturing capturing = {scene_pool(allocator), scene_stream()};
     struct xseg_pool *pool = capturing.pool;
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_trim_result done = {sizeof(done)};
     char *block = scene_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
     uint64_t observed = 0;
@@ -282,7 +282,7 @@ static void with_a_pin_memory_stays(void **state)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_pool *pool = NULL;
     uint64_t registered = 0;
 
@@ -408,7 +408,7 @@ static void what_enters_again_stays_meanwhile(void **state)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    struct xseg_trim_options some = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options some = {sizeof(some)};
     char *block = scene_alloc(allocator, 120 * MIB, NULL);
     const uint64_t id = add(&seen, block, 120 * MIB, false);
 
@@ -429,7 +429,7 @@ static void a_registration_holds_its_addresses(void **state)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;

@@ -20,7 +20,7 @@ static uint64_t active(struct xseg_allocator *allocator)
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator)
 {
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
 
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     return done;
@@ -30,7 +30,7 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator)
  * a kernel. */
 static void pytorch_196258_another_device_is_current(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     void *ptr, *before = NULL, *after = NULL;
 
@@ -175,7 +175,7 @@ static void pytorch_188008_a_map_fails_in_a_capture(void **state)
  * out-of-memory would have been right. */
 static void expect_clean_shortage(const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     xseg_stream stream;

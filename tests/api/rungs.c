@@ -9,7 +9,7 @@
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
     return scene_open_on(&settings, config);
@@ -99,7 +99,7 @@ static bool spare(void *context, const struct xseg_oom_info *shortage)
 static void what_an_observer_spares_is_used(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     void *block[2] = {allocator, scene_alloc(allocator, 200 * MIB, NULL)}, *ptr;
     uint64_t id = 0;
 
@@ -258,7 +258,7 @@ static void a_busy_stream_is_waited_for(void **state)
 static void a_pool_lends(void **state)
 {
     struct xseg_allocator *allocator = open_on(100, "expandable_segments:True");
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
     void *inside = NULL, *ptr;
 

@@ -9,7 +9,7 @@
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
     return scene_open_on(&settings, config);
@@ -235,7 +235,7 @@ static void the_first_words_name_what_refuses(void **state)
     for (unsigned i = 0; i < COUNT_OF(row); i++) {
         /* Only the first case is short of device memory. */
         struct xseg_allocator *allocator = open_on(200, row[i].config);
-        struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+        struct xseg_pool_options options = {sizeof(options)};
         struct xseg_limits limits = XSEG_LIMITS_INIT;
         struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_pool *pool = NULL;
@@ -444,7 +444,7 @@ static void raising_the_limit_of_a_pool_helps(void **state)
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct play play = {0};
-        struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+        struct xseg_pool_options options = {sizeof(options)};
         struct xseg_limits limits = XSEG_LIMITS_INIT;
         struct xseg_scope where = XSEG_SCOPE_ALL;
         char advised[64] = "";

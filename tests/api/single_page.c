@@ -29,7 +29,7 @@ static void ask_driver(const void *address, unsigned long long *base, size_t *by
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t limit)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.single_page = true;
@@ -87,7 +87,7 @@ static void what_it_costs_is_explained(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
     uint64_t rest = 0, single = 0;
 
     (void)state;
@@ -169,7 +169,7 @@ static void alignment_is_that_of_the_page(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *plain = scene_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
 
     (void)state;
@@ -227,7 +227,7 @@ static void a_page_is_taken_at_its_address_or_not_at_all(void **state)
 /* Idle pages of a released pool are the driver's to make others of. */
 static void a_released_pool_makes_room_for_others(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.memory_bytes = 256 * MIB;
@@ -286,7 +286,7 @@ static void a_paused_pool_comes_back_with_single_pages(void **state)
 
 static void idle_pages_of_other_sizes_make_room(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.memory_bytes = 256 * MIB;
@@ -307,7 +307,7 @@ static void idle_pages_of_other_sizes_make_room(void **state)
 
 static void a_refusal_leaves_nothing(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     void *block = NULL;
 
     (void)state;

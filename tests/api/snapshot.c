@@ -90,7 +90,7 @@ static void *block;
 /* An allocator that has a history of so many events and 40 MiB of live memory, of 256 MiB. */
 static struct xseg_allocator *open_with_events(const char *keys, unsigned events)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     char config[512];
 
     settings.memory_bytes = 256 * MIB;
@@ -112,7 +112,7 @@ static void close_with_events(struct xseg_allocator *allocator)
 
 static void arguments_are_checked(void **state)
 {
-    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    struct xseg_snapshot_options options = {sizeof(options)};
     struct xseg_allocator *allocator = scene_open(NULL);
 
     (void)state;
@@ -214,7 +214,7 @@ static void a_forked_child_is_refused(void **state)
 /* A pipe gets all of it, whatever the time. */
 static void a_pipe_is_written_into(void **state)
 {
-    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    struct xseg_snapshot_options options = {sizeof(options)};
     struct xseg_allocator *allocator = open_with_events("", 30);
     static unsigned char bytes[65536];
     char path[128];
@@ -315,7 +315,7 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 /* The log names a file that is there; of one that is not, it says why. */
 static void the_log_says_what_became_of_the_file(void **state)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     char config[160];
 
     (void)state;
@@ -433,7 +433,7 @@ static bool refuse_meanwhile(void *context, uint32_t frames, char *text, size_t 
 
 static void a_request_that_is_refused_meanwhile_writes_none(void **state)
 {
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook hook = {sizeof(hook)};
     unsigned asked = 0;
     char keys[160];
 

@@ -110,7 +110,7 @@ static void a_range_a_span_and_none_on_a_hit(void **state)
 
 static void ranges_of_a_refusal_end(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     void *block = NULL;
 
     (void)state;
@@ -128,7 +128,7 @@ static void ranges_of_a_refusal_end(void **state)
 
 static void garbage_is_a_trim(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.memory_bytes = 1000 * MIB;

@@ -64,7 +64,7 @@ static void a_reset_of_the_totals_leaves_the_rest(void **state)
 static void what_cannot_be_read_is_refused(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = device(0);
 
     (void)state;
@@ -168,7 +168,7 @@ static uint64_t resident_bytes(void)
 /* Tables for a huge device are mostly address space: only what was touched counts, which the process has. */
 static void host_bytes_are_no_more_than_the_process_got(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     static void *block[20000];
     xseg_stream stream[10];
 

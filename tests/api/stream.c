@@ -162,7 +162,7 @@ static void streams_are_looked_at_in_a_fixed_order(void **state)
  */
 static void a_full_device_waits_for_pending_blocks(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     xseg_stream side;
     void *x, *kept;
@@ -190,7 +190,7 @@ static void a_full_device_waits_for_pending_blocks(void **state)
 static void pools_are_walls(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_pool *pool = NULL;
     void *inside = NULL, *outside;
 
@@ -239,7 +239,7 @@ static void blocks_outlive_their_pool(void **state)
 /* Pools come and go for ever: what they took comes back, the addresses too. */
 static void retired_pools_leave_nothing_reserved(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
 
     (void)state;
@@ -267,7 +267,7 @@ static void retired_pools_leave_nothing_reserved(void **state)
 static void pools_of_others_are_refused(void **state)
 {
     struct xseg_allocator *first = scene_open(NULL), *second = NULL;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL;

@@ -9,8 +9,8 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
 {
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = wait;
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
@@ -41,7 +41,7 @@ static void runs_are_batched(void **state)
 /* Where the driver wants its calls one by one, it gets them, and nothing else changes. */
 static void one_by_one_where_the_driver_refuses(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     uint64_t unmaps;
 
@@ -84,7 +84,7 @@ static void one_stream_alone(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
     const xseg_stream stream = scene_stream();
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
 
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 50 * MIB, stream));
@@ -105,8 +105,8 @@ static void one_pool_alone(void **state)
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator), *graphs = scene_pool(allocator);
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
-    struct xseg_trim_options by_age = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_options by_age = {sizeof(by_age)};
     const xseg_stream stream = scene_stream();
     void *ptr = NULL;
 
@@ -177,7 +177,7 @@ static void prewarmed_memory_is_ready(void **state)
 /* On a full device the cache is given back, and the request is served. */
 static void a_full_device_gives_back_its_cache(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     void *ptr = NULL;
 
@@ -198,7 +198,7 @@ static void a_full_device_gives_back_its_cache(void **state)
 /* The limit counts the pages that would really be mapped, not the request. */
 static void the_limit_counts_pages(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     void *a, *b, *c = NULL;
 
@@ -246,8 +246,8 @@ static void a_page_is_idle_since_its_last_block_went(void **state)
     struct xseg_allocator *allocator = scene_open_with_clock(NULL, "expandable_segments:True");
     void *early = scene_alloc(allocator, 8 * MIB, NULL),
          *late = scene_alloc(allocator, 12 * MIB, NULL);
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_options how = {sizeof(how)};
 
     (void)state;
     how.idle_ms = 1000;
@@ -270,7 +270,7 @@ static void a_wait_that_fails_keeps_one_stream_only(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     const struct xseg_trim_options options = {.struct_size = sizeof(options), .wait = true};
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     const xseg_stream side = scene_stream();
     void *used = scene_alloc(allocator, 30 * MIB, NULL);

@@ -9,7 +9,7 @@
 
 #include "tests/support/cases.h"
 #include "tests/support/ranges.h"
-#include "xseg/registration.h"
+#include "xseg/register.h"
 
 enum { COUNT = 4 };
 
@@ -170,7 +170,7 @@ static void leave(void *context, const struct xseg_registered *run)
 
 static uint64_t add(struct xseg_allocator *allocator, const void *address, size_t bytes)
 {
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_registrar registrar = {sizeof(registrar)};
     uint64_t id = 0;
 
     registrar.enter = enter;

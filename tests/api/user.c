@@ -7,7 +7,7 @@
 static xseg_status try_take(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
                             void *user, void **out)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
 
     request.bytes = bytes;
     request.pool = pool;
@@ -213,7 +213,7 @@ static void each_request_has_its_own_word(void **state)
 {
     struct sparer sparer = {.allocator =
                                 scene_open("history:all,block_user:True,hard_limit_mb:100")};
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
     int word;
 
@@ -329,8 +329,8 @@ static void a_lent_block_has_its_word(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-        struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+        struct xseg_sim_settings settings = {sizeof(settings)};
+        struct xseg_pool_options options = {sizeof(options)};
         struct xseg_pool *pool = NULL;
         int word, other;
 
@@ -445,8 +445,8 @@ static void other_keys_leave_words_alone(void **state)
 static void an_older_caller_has_no_word(void **state)
 {
     struct xseg_allocator *allocator = scene_open("history:all,block_user:True");
-    struct xseg_request request = XSEG_REQUEST_INIT;
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_request request = {sizeof(request)};
+    struct xseg_block_info info = {sizeof(info)};
     void *ptr = NULL;
     int word;
 

@@ -206,7 +206,7 @@ static void transfer(ucp_context_h context, char *from, char *to)
 
 static void *allocate(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *block = NULL;
 
     request.bytes = bytes;
@@ -217,7 +217,7 @@ static void *allocate(struct xseg_allocator *allocator, struct xseg_pool *pool, 
 
 int main(void)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     const ucp_params_t features = {.field_mask = UCP_PARAM_FIELD_FEATURES,
                                    .features = UCP_FEATURE_TAG | UCP_FEATURE_RMA};
     struct xseg_allocator *allocator = NULL;

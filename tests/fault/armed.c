@@ -36,7 +36,7 @@ void armed_end(void)
 static void play_once(stage_scenario play, const char *config, bool one_by_one)
 {
     const struct xseg_sim_fault none = stage_nth_call(0, 1);
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.devices = 2;
     settings.fabric = true;

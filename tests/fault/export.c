@@ -13,7 +13,7 @@
 
 static uint64_t imported(struct stage *stage)
 {
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
@@ -24,7 +24,7 @@ static uint64_t imported(struct stage *stage)
 
 static struct xseg_pool *make_pool(struct stage *stage)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.exportable = true;

@@ -15,7 +15,7 @@ static bool again(struct stage *stage, xseg_status status)
 
 static void *take(struct stage *stage, unsigned pool, size_t bytes, xseg_stream stream)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
     xseg_status status;
 
@@ -44,7 +44,7 @@ static void give(struct stage *stage, void *ptr)
 
 static void trim(struct stage *stage, bool wait)
 {
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = wait;
     while (again(stage, xseg_trim(stage->allocator, NULL, &how, NULL)))
@@ -53,7 +53,7 @@ static void trim(struct stage *stage, bool wait)
 
 static void make_pool(struct stage *stage, bool lends)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
 
     options.use_on_oom = lends;
     while (stage_again(stage, xseg_pool_create(stage->allocator, 0, &options, &followed_pool)))
@@ -154,7 +154,7 @@ static void ask(struct stage *stage)
 
 static void everything_is_asked(struct stage *stage)
 {
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook hook = {sizeof(hook)};
     static uint32_t number = 5;
     const char *before = NULL;
 
@@ -192,7 +192,7 @@ static void everything_is_asked(struct stage *stage)
 
 static void sweep(const char *name, stage_scenario scenario, const char *config, uint64_t memory)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = memory;
     const unsigned plays = followed_plays();
@@ -228,7 +228,7 @@ static void alone(void **state)
 
 static void asked(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.memory_bytes = GIB;
@@ -239,7 +239,7 @@ static void asked(void **state)
 /* A second fault strikes where the first one is undone. */
 static void pairs(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     uint64_t runs = 0;
 
     (void)state;

@@ -31,7 +31,7 @@ static bool is_stranded(void)
 static void expect_gone(struct stage *stage, uint64_t others)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
 
     where.device = 0;
     while (stage_again(stage, xseg_stats_get(stage->allocator, &where, &stats)))

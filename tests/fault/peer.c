@@ -106,7 +106,7 @@ static void before_and_after(struct stage *stage)
 /* Memory that came from elsewhere. */
 static void imports(struct stage *stage)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct exported exported;
     struct xseg_pool *pool = NULL;
     void *seen = NULL, *base = NULL;

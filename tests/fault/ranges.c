@@ -43,7 +43,7 @@ static struct {
 
 static struct xseg_range_info info_of(unsigned range)
 {
-    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info info = {sizeof(info)};
 
     assert_int_equal(xseg_range_query(wanted.range[range], &info), XSEG_OK);
     return info;
@@ -168,7 +168,7 @@ static void reserve_by(struct stage *stage, unsigned range,
 
 static void reserve(struct stage *stage, unsigned range, uint64_t limit)
 {
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options options = {sizeof(options)};
 
     options.limit_bytes = limit;
     options.pool = range == 1 && wanted.range[0] != NULL ? info_of(0).pool : wanted.pool;

@@ -33,7 +33,7 @@ static bool went_well(struct stage *stage, xseg_status status)
 
 static void *take(struct stage *stage, struct xseg_pool *pool, size_t bytes, xseg_stream stream)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     request.bytes = bytes;
@@ -65,7 +65,7 @@ static void give_all(struct stage *stage)
 
 static bool trim(struct stage *stage)
 {
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = true;
     return went_well(stage, xseg_trim(stage->allocator, NULL, &how, NULL));
@@ -88,7 +88,7 @@ struct scenario {
 
 static struct xseg_pool *make_pool(struct stage *stage)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.exportable = true;
@@ -218,11 +218,11 @@ static struct xseg_range *ranges[2];
 
 static void two_ranges(struct stage *stage, struct xseg_pool **pool)
 {
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options options = {sizeof(options)};
 
     *pool = make_pool(stage);
     for (unsigned i = 0; i < 2; i++) {
-        struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+        struct xseg_range_info info = {sizeof(info)};
 
         assert_int_equal(
             xseg_range_reserve(stage->allocator, 0, 16 * RANGE_PAGE, &options, &ranges[i]),
@@ -326,7 +326,7 @@ static void refuse_nothing(void)
 /* What is the device's memory in use is what the library says, wherever it has got to. */
 static void expect_accounted(struct stage *stage)
 {
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     if (xseg_allocator_open_device(stage->allocator, 0) == NULL)
@@ -348,7 +348,7 @@ static void expect_ok(xseg_status status)
 
 static void expect_trimmed(struct stage *stage)
 {
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = true;
     expect_ok(xseg_trim(stage->allocator, NULL, &how, NULL));
@@ -384,7 +384,7 @@ static void recover(struct stage *stage, struct xseg_pool *pool)
 
 static bool open_allocator(struct stage *stage, const char *config)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
 
     options.driver = scene_driver();
     options.log = stage_no_log;
@@ -397,7 +397,7 @@ static void run(const struct scenario *scenario, struct refusal first, struct re
 {
     const bool has_bytes =
         first.halfway != 0; /* there are few of these, and they take their time */
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct stage stage = {.bytes = has_bytes};
     struct xseg_pool *pool = NULL;
 

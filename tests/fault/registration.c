@@ -29,7 +29,7 @@ static void leave(void *context, const struct xseg_registered *run)
 
 static struct xseg_pool *make_pool(struct stage *stage, bool single_page)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.rdma = true;
@@ -48,7 +48,7 @@ static void end_pool(struct stage *stage, struct xseg_pool *pool)
 
 static uint64_t add(struct stage *stage, void *address, size_t bytes, bool pin)
 {
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_registrar registrar = {sizeof(registrar)};
     const uint64_t before = xseg_sim_registered();
     uint64_t id = 0;
     xseg_status status;

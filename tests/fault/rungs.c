@@ -27,7 +27,7 @@ static bool free_spare(void *context, const struct xseg_oom_info *shortage)
 static void ask(struct stage *stage)
 {
     struct spare spare = {stage, stage_take(stage, 150 * MIB, NULL)};
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
     void *a;
 
@@ -94,7 +94,7 @@ static void busy_stream(struct stage *stage)
 
 static void lend(struct stage *stage)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
     void *a;
 
@@ -222,7 +222,7 @@ static const struct {
 
 static struct xseg_sim_settings device_of(unsigned i, bool one_by_one)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = rung[i].mib * MIB;
     settings.single_mapping_calls = one_by_one;

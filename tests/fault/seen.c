@@ -25,7 +25,7 @@ static bool go_on_listing(void *context, const struct xseg_mapping *mapping)
 
 static void ask(struct stage *stage)
 {
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
 
     while (stage_again(stage, xseg_for_each_block(stage->allocator, NULL, go_on_walking, NULL)))
         ;
@@ -45,7 +45,7 @@ static void hear(void *context, const struct xseg_trace_entry *entry)
 
 static void is_asked(struct stage *stage)
 {
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     unsigned entries = 0;
     uint64_t id = 0;
     void *a, *b, *c;
@@ -95,7 +95,7 @@ static void thread_comes_and_goes(struct stage *stage)
 
 static void sweep(const char *name, stage_scenario play, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = GIB;
     stage_sweep(name, play, &settings, config);
@@ -110,7 +110,7 @@ static void with_ages_and_histories(void **state)
 
 static void with_a_thread(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.memory_bytes = GIB;

@@ -159,7 +159,7 @@ static void close_world(struct world *world)
 /* Ask for a snapshot while something fails; returns whether anything did. */
 static bool write_one(struct world *world, uint64_t of_host, bool onward, uint64_t of_file)
 {
-    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    struct xseg_snapshot_options options = {sizeof(options)};
     const unsigned files = scene_open_files();
     char path[128];
 

@@ -185,7 +185,7 @@ void stage_drop(struct stage *stage, const void *ptr)
 static void *take(struct stage *stage, struct xseg_pool *pool, size_t bytes, xseg_stream stream,
                   bool zeroed)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
     xseg_status status;
 
@@ -238,7 +238,7 @@ void stage_use(struct stage *stage, void *ptr, xseg_stream stream)
 
 void stage_trim(struct stage *stage, bool wait)
 {
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = wait;
     while (stage_again(stage, xseg_trim(stage->allocator, NULL, &how, NULL)))
@@ -262,7 +262,7 @@ void stage_pass(struct stage *stage, uint64_t milliseconds)
 
 static void open_allocator(struct stage *stage, const char *config)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
 
     options.driver = scene_driver();
     options.log = stage_no_log;

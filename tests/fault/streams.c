@@ -370,7 +370,7 @@ static void hear_end(void *context, const struct xseg_statistics *last)
 
 static void own_memory(struct stage *stage)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
     void *a, *b;
 
@@ -409,7 +409,7 @@ static const struct {
 
 static void sweep(const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = GIB;
     for (unsigned i = 0; i < COUNT_OF(scenarios); i++)
@@ -430,7 +430,7 @@ static void classic(void **state)
 
 static void with_reuse(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.memory_bytes = GIB;
@@ -441,7 +441,7 @@ static void with_reuse(void **state)
 
 static void pairs(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     uint64_t runs = 0;
 
     (void)state;

@@ -158,7 +158,7 @@ static void two_devices(struct stage *stage)
 static void sweep(const char *name, stage_scenario play, const char *config, uint64_t memory,
                   bool one_by_one)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = memory;
     settings.single_mapping_calls = one_by_one;
@@ -182,7 +182,7 @@ static void expandable(void **state)
 /* What is in live blocks stays there, whatever fails. */
 static void with_contents(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.real_bytes = true;
@@ -211,7 +211,7 @@ static void limited(void **state)
 
 static void several_devices(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.memory_bytes = GIB;
@@ -259,7 +259,7 @@ static void change_pools(struct stage *stage)
 
 static void recycling(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     const char *const config = "idle_ms:100,page_cache_mb:50";
 
     (void)state;
@@ -295,7 +295,7 @@ static void automatic_pages(void **state)
 
 static void debug_fill(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     sweep("several streams", several_streams, "debug_fill:True", GIB, false);
@@ -321,7 +321,7 @@ static void alone(void **state)
 
 static void pairs(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     uint64_t runs = 0;
 
     (void)state;
@@ -343,7 +343,7 @@ static void pairs(void **state)
 static void halfway(void **state)
 {
     static const char *const calls[] = {"cuMemUnmap", "cuMemSetAccess"};
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     uint64_t runs = 0;
 
     (void)state;

@@ -21,7 +21,7 @@ static void check_text(const char *text, size_t room)
         HOLDS(*text >= ' ' && *text <= '~');
 }
 
-static void check_frame(const struct xseg_published_frame *frame)
+static void check_frame(const struct xseg_published_sample *frame)
 {
     HOLDS(frame->device_count <= XSEG_PUBLISHED_DEVICES);
     HOLDS(frame->pool_count <= XSEG_PUBLISHED_POOLS);
@@ -66,8 +66,8 @@ static void fill(struct xseg_published *file)
     memcpy(file->magic, XSEG_PUBLISHED_MAGIC, sizeof(file->magic));
     file->version = XSEG_PUBLISHED_VERSION;
     file->bytes = sizeof(*file);
-    file->frames[0].device_count = 1;
-    file->frames[0].pool_count = 2;
+    file->samples[0].device_count = 1;
+    file->samples[0].pool_count = 2;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

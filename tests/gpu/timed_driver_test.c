@@ -70,7 +70,7 @@ static void read_rows(const char *path)
 static void exchange(struct xseg_allocator *allocator, size_t bytes)
 {
     void *blocks[BLOCKS];
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
 
     for (unsigned i = 0; i < BLOCKS; i++)
         if (xseg_alloc(allocator, 0, bytes, NULL, &blocks[i]) != XSEG_OK)
@@ -93,7 +93,7 @@ static void *exchange_large(void *allocator)
 /* An allocator on the timed simulator; then what the simulator itself has counted, into a file of its own. */
 static void work(bool has_two_threads, const char *counts)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator;
     pthread_t other;
     uint64_t (*calls)(const char *);
@@ -208,7 +208,7 @@ static void calls_with_a_size_are_told_apart(void **state)
 
 static void without_a_driver_behind_it_a_sentence_is_said(void **state)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator;
     int status = 0;
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The example at the beginning of each public header compiles, in C11 and in C++17.
+"""The examples at the beginning of each public header compile, in C11 and in C++17.
 
 examples.py ROOT CC... [-- CXX...]   prints TAP
 
-The example is the first block of the header's comment that is indented by five columns.  Functions of the example are at
-its beginning; the rest becomes the body of a function.  PRELUDE declares what the surrounding program has.
+An example is a block of the header's comment that is indented by five columns and has statements.  Functions of an example
+are at its beginning; the rest becomes the body of a function.  PRELUDE declares what the surrounding program has.
 """
 import pathlib
 import re
@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 
-# No example: xseg.h includes all headers, version.h has numbers, published.h a format.
-WITHOUT = {"xseg.h", "version.h", "published.h"}
+# No example: xseg.h includes all headers, version.h has numbers.
+WITHOUT = {"xseg.h", "version.h"}
 COMMON = """#include <stdio.h>
 #include <stdlib.h>
 #include <xseg/{header}>
@@ -26,43 +26,43 @@ extern xseg_stream stream, stream_a, stream_b;
 void use(void *address);
 """
 PRELUDE = {
-    "allocator.h": "#define allocator own_allocator\n#define block own_block\n",
-    "capture.h": "struct graph *graph;\nextern struct xseg_pool *pool;\nenum { cudaStreamCaptureModeGlobal };\n"
-                 "int cudaStreamBeginCapture(xseg_stream, int);\nint cudaStreamEndCapture(xseg_stream, struct graph **);\n",
-    "export.h": "extern struct xseg_export_token token;\n",
-    "mapping.h": "void register_with_network_adapter(void *, size_t);\nvoid deregister_from_network_adapter(void *);\n",
-    "metrics.h": "#define bytes own_bytes\nvoid send_response(const char *, const char *);\n#define malloc (char *)malloc\n",
-    "observe.h": "bool cache_shrink(void *, uint64_t);\n",
+    "allocator.h": "int cudaStreamDestroy(xseg_stream);\n",
+    "observer.h": "bool cache_shrink(void *, uint64_t);\n",
+    "pool.h": "struct graph *graph;\nextern struct xseg_pool *pool;\nenum { cudaStreamCaptureModeGlobal };\n"
+              "int cudaStreamBeginCapture(xseg_stream, int);\nint cudaStreamEndCapture(xseg_stream, struct graph **);\n",
     "range.h": "extern struct xseg_range *range;\n",
-    "registration.h": "bool register_run(void *, struct xseg_registered *);\n"
-                      "void deregister_run(void *, const struct xseg_registered *);\n",
-    "stream.h": "int cudaStreamDestroy(xseg_stream);\n",
+    "register.h": "bool register_run(void *, struct xseg_registered *);\n"
+                  "void deregister_run(void *, const struct xseg_registered *);\n",
+    "share.h": "extern struct xseg_export_token token;\n",
 }
 
 
-def example(header):
-    """The functions and the statements of a header's example."""
+def examples(header):
+    """The functions and the statements of each example in a header."""
     comment = re.search(r"^/\*\n(.*?)^ \*/", header.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)[1]
-    block = re.search(r"(?:^ \*     .*\n)+", comment, re.MULTILINE)
-    if not block:
+    blocks = [block for block in re.findall(r"(?<= \*\n)(?:^ \*     .*\n)+", comment, re.MULTILINE)
+              if re.search(r";( *//.*)?$", block, re.MULTILINE)]
+    if not blocks:
         raise ValueError(f"{header.name} has no example")
-    text = re.sub(r"^ \*     ", "", block[0], flags=re.MULTILINE)
-    functions = re.match(r"(?:static .*?^\}\n)*", text, re.DOTALL | re.MULTILINE)[0]
-    return functions, text[len(functions):]
+    for block in blocks:
+        text = re.sub(r"^ \*     ", "", block, flags=re.MULTILINE)
+        functions = re.match(r"(?:static .*?^\}\n)*", text, re.DOTALL | re.MULTILINE)[0]
+        yield functions, text[len(functions):]
 
 
 def build(compilers, include, header, folder):
     """Why an example does not compile, or nothing."""
-    functions, statements = example(header)
-    program = (COMMON.format(header=header.name) + PRELUDE.get(header.name, "") + functions +
-               "int example(void);\nint example(void)\n{\n" + statements + "return 0;\n}\n")
     found = ""
-    for language, compiler in compilers.items():
-        source = folder / f"{header.stem}.{language}"
-        source.write_text(program, encoding="utf-8")
-        flags = ["-std=c++17", "-x", "c++"] if language == "cc" else ["-std=gnu11", "-Werror=implicit-function-declaration"]
-        done = subprocess.run([*compiler, *flags, "-fsyntax-only", f"-I{include}", source], check=False, capture_output=True, text=True)
-        found += "" if done.returncode == 0 else done.stderr
+    for functions, statements in examples(header):
+        program = (COMMON.format(header=header.name) + PRELUDE.get(header.name, "") + functions +
+                   "int example(void);\nint example(void)\n{\n" + statements + "return 0;\n}\n")
+        for language, compiler in compilers.items():
+            source = folder / f"{header.stem}.{language}"
+            source.write_text(program, encoding="utf-8")
+            flags = ["-std=c++17", "-x", "c++"] if language == "cc" else ["-std=gnu11", "-Werror=implicit-function-declaration"]
+            done = subprocess.run([*compiler, *flags, "-fsyntax-only", f"-I{include}", source], check=False, capture_output=True,
+                                  text=True)
+            found += "" if done.returncode == 0 else done.stderr
     return found
 
 

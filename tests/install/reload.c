@@ -131,7 +131,7 @@ static void wait_inside(void *context, enum xseg_log_level level, const char *li
 
 static void *use_over_the_end(void *unused)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     void *block = NULL;
 

@@ -17,7 +17,7 @@ static int complain(const char *what)
 int main(void)
 {
     struct xseg_allocator *allocator = NULL;
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info info = {sizeof(info)};
     void *block = NULL;
 
     if (xseg_open("expandable_segments:True", NULL, &allocator) != XSEG_OK)

@@ -31,6 +31,7 @@ for number, name in enumerate(TOOLS):
     ALLOWED[f"src/tools/{name}"] = LIBRARY[:1] + [f"src/tools/{folder}" for folder in TOOLS[:number]]
 for name in COMMANDS:
     ALLOWED[f"src/tools/{name}"] = LIBRARY[:1] + [f"src/tools/{folder}" for folder in TOOLS]
+ALLOWED["src/tools/top"] += ["src/base"]  # the layout that the library publishes
 ALLOWED["src/tools/main"] = LIBRARY[:1] + ["src/tools"] + [f"src/tools/{folder}" for folder in TOOLS + COMMANDS]
 
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')

@@ -395,7 +395,7 @@ static size_t random_bytes(bool is_small)
 
 static void step_alloc(struct world *world)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     const unsigned owner = (unsigned)below(8) == 0 ? 2 : (unsigned)below(3) / 2;
     const bool is_small = below(6) != 0, is_plain = owner != 2 && below(2) == 0;
     struct arena *arena = &world->arena[owner][!is_small];
@@ -516,7 +516,7 @@ static void trim_arena(struct world *world, struct arena *arena)
 
 static void step_trim(struct world *world)
 {
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = below(2) == 0;
     for (unsigned user = 0; how.wait && user < USERS; user++) {
@@ -676,8 +676,8 @@ static void step(struct world *world, unsigned turn)
 
 static void play(uint64_t seed, bool expandable, unsigned steps)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_pool_options options = {sizeof(options)};
     struct world *world = calloc(1, sizeof(*world));
     char config[128];
 

@@ -24,7 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "xseg/snapshot.h"
+#include "xseg/history.h"
 
 #include "tests/model/machine.h"
 #include "tests/model/played.h"
@@ -139,7 +139,7 @@ static void *word_of(uint64_t requested)
 static void step_alloc(struct player *player)
 {
     struct world *world = player->world;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     const unsigned pool = below(player, 3) == 0 ? any_pool(player) : 0;
     void *ptr = NULL;
 
@@ -181,7 +181,7 @@ static void step_use(struct player *player)
     if (player->count == 0)
         return;
     const unsigned at = (unsigned)below(player, player->count);
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info info = {sizeof(info)};
     xseg_status status = xseg_block_query(world->allocator, player->held[at], &info);
     expect(player, status == XSEG_OK, "block", status);
     if (info.device != 0)
@@ -201,7 +201,7 @@ static void step_trim(struct player *player)
 {
     struct world *world = player->world;
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
     const unsigned pool = below(player, 3) == 0 ? any_pool(player) : 0;
 
     how.wait = below(player, 4) == 0 && world->captured == 0;
@@ -327,7 +327,7 @@ static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_strea
 static void step_pool(struct player *player)
 {
     struct world *world = player->world;
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
 
     if (world->pools == POOLS)
         return;
@@ -512,7 +512,7 @@ static void write_text(struct world *world, const char *text)
 static void write_snapshot(struct world *world)
 {
     static unsigned written;
-    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    struct xseg_snapshot_options options = {sizeof(options)};
     const char *folder = getenv("XSEG_TEST_SNAPSHOTS");
     char path[512];
 
@@ -759,9 +759,9 @@ static bool loses_events(uint64_t seed)
 
 static void open_world(struct world *world, const struct kind *kind, uint64_t seed)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
+    struct xseg_history_hook hook = {sizeof(hook)};
 
     memset(world, 0, sizeof(*world));
     world->kind = *kind;

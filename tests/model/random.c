@@ -129,7 +129,7 @@ static void expect_block(struct world *world)
 
 static void do_alloc(struct world *world)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     if (world->count == HELD_MAX)
@@ -178,9 +178,9 @@ static void do_use(struct world *world)
 
 static void do_trim(struct world *world)
 {
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = below(2) == 0;
     where.device = (int)below(3) - 1;
@@ -274,8 +274,8 @@ static void step(struct world *world)
 static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t memory,
                  unsigned steps)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
     struct world world = {.is_service = strstr(config, "idle_ms") != NULL,
                           .has_ages = strstr(config, "history:") != NULL};
 

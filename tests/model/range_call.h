@@ -16,7 +16,7 @@
 #include "tests/support/draw.h"
 #include "tests/support/ranges.h"
 #include "vmm/alias.h"
-#include "xseg/registration.h"
+#include "xseg/register.h"
 
 #define RANGES        3u
 #define GRANULES      12u

@@ -27,7 +27,7 @@
 
 #include "src/core/front/device_audit.h"
 #include "tests/model/range_call.h"
-#include "xseg/observe.h"
+#include "xseg/observer.h"
 
 struct world world;
 struct tally tally;
@@ -274,7 +274,7 @@ static void check_granule(unsigned place)
 static void check(void)
 {
     struct xseg_finding finding = {0};
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
@@ -303,7 +303,7 @@ static void check(void)
 
 static void reserve(unsigned range)
 {
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options options = {sizeof(options)};
 
     options.pool = world.pool[pool_of(range)];
     PROMISE(xseg_range_reserve(world.allocator, 0, GRANULES * PAGE, &options,
@@ -366,10 +366,10 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
 
 static void open_world(uint64_t seed, bool has_faults)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_pool_options exportable = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
+    struct xseg_pool_options exportable = {sizeof(exportable)};
+    struct xseg_observer observer = {sizeof(observer)};
 
     memset(&world, 0, sizeof(world));
     world.random = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
@@ -395,7 +395,7 @@ static void open_world(uint64_t seed, bool has_faults)
         world.descriptor[i] = -1;
     for (unsigned range = 0; range < RANGES; range++)
         reserve(range);
-    world.registrar = (struct xseg_registrar)XSEG_REGISTRAR_INIT;
+    world.registrar = (struct xseg_registrar){.struct_size = sizeof(struct xseg_registrar)};
     world.registrar.enter = on_enter;
     world.registrar.leave = on_leave;
     observer.on_map = on_map;

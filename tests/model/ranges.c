@@ -381,7 +381,7 @@ static uint64_t count_use(unsigned range, enum xseg_elastic_use use)
 
 static struct xseg_range_info info_of(unsigned range)
 {
-    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info info = {sizeof(info)};
 
     assert_int_equal(xseg_range_query(world.range[range], &info), XSEG_OK);
     return info;
@@ -389,7 +389,7 @@ static struct xseg_range_info info_of(unsigned range)
 
 static struct xseg_statistics stats_of(struct xseg_pool *pool)
 {
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
@@ -1115,8 +1115,8 @@ static void step_free(void)
 
 static void step_trim(void)
 {
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_result done = {sizeof(done)};
 
     how.wait = below(2) == 0;
     assert_int_equal(xseg_trim(world.allocator, NULL, &how, &done), XSEG_OK);
@@ -1323,7 +1323,7 @@ static void step_bad_input(void)
 
 static void reserve(unsigned range)
 {
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options options = {sizeof(options)};
     const struct kind *kind = &kinds[range];
 
     options.page_bytes = kind->page_bytes;
@@ -1425,9 +1425,9 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
 
 static void open_world(uint64_t seed, bool is_short, bool has_bytes)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_pool_options exportable = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
+    struct xseg_pool_options exportable = {sizeof(exportable)};
     const bool has_limit = seed % 4 >= 2;
     char config[128];
 

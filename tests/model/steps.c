@@ -137,7 +137,7 @@ static bool must_look(const struct world *world, unsigned slot, unsigned pool, s
 void step_alloc(struct world *world)
 {
     struct ledger *ledger = &world->ledger;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     const unsigned slot = any_slot(world), named = any_pool(world);
     void *ptr = NULL;
 
@@ -420,9 +420,9 @@ static void check_kept(struct world *world, const struct xseg_trim_result *done)
 
 void step_trim(struct world *world)
 {
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
     const unsigned slot = any_slot(world), named = any_pool(world);
     const uint64_t before = reserved_bytes(world);
     const bool captured = ledger_captures(&world->ledger) > 0;
@@ -483,7 +483,7 @@ void step_bad_input(struct world *world)
     struct ledger_block *block = any_live(world);
     const unsigned pool = (unsigned)world_below(world, ledger->pools);
     const unsigned slot = any_slot(world);
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     if (block != NULL) {

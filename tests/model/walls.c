@@ -42,7 +42,7 @@ void step_pool(struct world *world)
 {
     struct ledger *ledger = &world->ledger;
     struct ledger_pool *pool = &ledger->pool[ledger->pools];
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     unsigned held = 0;
 
     for (unsigned i = 1; i < ledger->pools; i++)

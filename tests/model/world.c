@@ -91,8 +91,8 @@ void world_look(struct world *world)
 
 void world_open(struct world *world, const struct world_options *options)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options driver = XSEG_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options driver = {sizeof(driver)};
     char config[128];
 
     memset(world, 0, sizeof(*world));
@@ -299,7 +299,7 @@ static void look_for_returns(struct world *world)
 
     for (unsigned i = ledger->blocks; i > 0; i--) {
         struct ledger_block *block = &ledger->block[i - 1];
-        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        struct xseg_block_info info = {sizeof(info)};
 
         if (block->state == LEDGER_LIVE)
             continue;
@@ -442,7 +442,7 @@ void world_check(struct world *world, bool audit)
     check_device(world, audit);
     for (unsigned i = 1; i < ledger->pools; i++) {
         struct xseg_scope where = XSEG_SCOPE_ALL;
-        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+        struct xseg_statistics stats = {sizeof(stats)};
 
         where.pool = ledger->pool[i].pool;
         if (where.pool != NULL)

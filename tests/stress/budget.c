@@ -372,7 +372,7 @@ static void play(void)
 
 static int begin(void **state)
 {
-    const struct xseg_sim_settings usual = XSEG_SIM_SETTINGS_INIT;
+    const struct xseg_sim_settings usual = {sizeof(usual)};
 
     (void)state;
     memset(&counts, 0, sizeof(counts));

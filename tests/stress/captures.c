@@ -113,7 +113,7 @@ static void expect_signed(void *ptr)
 static void *alloc_on(struct worker *worker, xseg_stream stream, struct xseg_pool *pool,
                       size_t *bytes)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     *bytes = 1 + (below(worker, 3) != 0 ? below(worker, 256 * KIB) : below(worker, 12 * MIB));
@@ -203,7 +203,7 @@ static void fill_capture(struct worker *worker)
     for (unsigned i = 0; i < 12; i++) {
         const xseg_stream stream = worker->stream[i % STREAMS];
         const xseg_stream other = worker->stream[(i + 1) % STREAMS];
-        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        struct xseg_block_info info = {sizeof(info)};
         size_t bytes = 0;
         void *ptr = alloc_on(worker, stream, NULL, &bytes);
 
@@ -259,8 +259,8 @@ static void change_pool(struct worker *worker)
 
 static void trim(struct worker *worker)
 {
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = below(worker, 2) == 0;
     require_ok(xseg_trim(worker->shared->allocator, NULL, &how, &done));
@@ -348,7 +348,7 @@ static void expect_even(const struct shared *shared)
 
 static void play(const char *config, uint64_t memory, unsigned rounds)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct shared *shared = calloc(1, sizeof(*shared));
     struct worker worker[THREADS];
     pthread_t thread[THREADS];

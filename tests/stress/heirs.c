@@ -120,7 +120,7 @@ static void *free_one(void *self)
 static void a_free_goes_on_while_its_stream_goes(void **state)
 {
     struct xseg_allocator *allocator = scene_open("debug_fill:True,history:all");
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     atomic_uint entries = 0;
     uint64_t id = 0;
 
@@ -160,7 +160,7 @@ static void stop(void *context, const struct xseg_mapping *mapping)
 static void *trim_all(void *self)
 {
     const struct party *party = self;
-    const struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    const struct xseg_trim_options how = {sizeof(how)};
 
     if (xseg_trim(party->allocator, NULL, &how, NULL) != XSEG_OK)
         abort();
@@ -171,7 +171,7 @@ static void *trim_all(void *self)
 static void memory_is_told_of_while_its_stream_goes(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     struct party party = {allocator, NULL};
     atomic_uint told = 0;
     uint64_t id = 0;
@@ -251,7 +251,7 @@ static void *make_block(struct comer *comer, xseg_stream stream)
 {
     struct shared *shared = comer->shared;
     const uint64_t random = draw_next(&comer->random);
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     request.stream = stream;
@@ -311,8 +311,8 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 
 static void look_at_all(struct shared *shared, const struct xseg_scope *where)
 {
-    struct xseg_explain_result explained = XSEG_EXPLAIN_RESULT_INIT;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_explain_result explained = {sizeof(explained)};
+    struct xseg_statistics stats = {sizeof(stats)};
 
     expect(xseg_for_each_mapping(shared->allocator, where, see_mapping, NULL), "mappings");
     expect(xseg_for_each_block(shared->allocator, where, see_block, NULL), "walk");
@@ -324,11 +324,11 @@ static void *reconcile(void *self)
 {
     struct shared *shared = self;
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    const struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    const struct xseg_trim_options how = {sizeof(how)};
 
     where.device = 0;
     for (unsigned i = 0; atomic_load(&shared->comers) > 0; i++) {
-        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        struct xseg_block_info info = {sizeof(info)};
         void *ptr = atomic_load(&shared->slot[i % SLOTS]);
 
         where.pool = i % 2 == 0 ? NULL : shared->pool;
@@ -350,7 +350,7 @@ static void count_notice(void *context, const struct xseg_mapping *mapping)
 
 static void observe(struct shared *shared)
 {
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
     observer.context = &shared->entries;

@@ -59,7 +59,7 @@ static void finish(struct stage *stage, pthread_t *thread)
 /* Allocate with a word, which is the number that the user makes of it. */
 static xseg_status take(struct worker *worker, size_t bytes, uint64_t word, void **out)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
 
     request.bytes = bytes;
     request.stream = worker->stream;
@@ -236,7 +236,7 @@ static void *switch_all(void *self)
         "unmap_on_free:False",
     };
     struct worker *worker = self;
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook hook = {sizeof(hook)};
 
     hook.context = worker->stage;
     hook.gather = gather;
@@ -355,7 +355,7 @@ static void *label_anew(void *self)
 
     for (size_t bytes = first; bytes < REQUESTS * WORKERS; bytes += WORKERS) {
         void **at = &held[draw_next(&worker->random) % KEPT];
-        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        struct xseg_block_info info = {sizeof(info)};
         const char *before = NULL;
 
         (void)snprintf(text, sizeof(text), "%zu bytes", bytes);

@@ -128,8 +128,8 @@ static void count(void *context, const struct xseg_trace_entry *entry)
 
 static void play(const char *config, bool observed, unsigned rounds)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_observer observer = {sizeof(observer)};
     struct fight fight = {.rounds = rounds};
     struct fighter fighter[THREADS];
     pthread_t thread[THREADS];

@@ -38,13 +38,13 @@ static void *make_pools(void *self)
 {
     const struct actor *actor = self;
     struct stage *stage = actor->stage;
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     char name[32];
 
     (void)snprintf(name, sizeof(name), "maker %u", actor->number);
     options.name = name;
     for (unsigned i = 0; i < ROUNDS; i++) {
-        struct xseg_request request = XSEG_REQUEST_INIT;
+        struct xseg_request request = {sizeof(request)};
         void *block = NULL, *other = NULL;
         struct xseg_pool *pool = NULL;
 
@@ -113,7 +113,7 @@ static void what_stays_is_told_the_same(void **state)
 {
     struct stage stage = {.allocator = scene_open(
                               "expandable_segments:True,idle_ms:1,page_cache_mb:32,publish:True")};
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct actor actor[MAKERS + READERS];
     pthread_t thread[MAKERS + READERS];
     struct xseg_pool *pool = NULL;

@@ -14,7 +14,7 @@
 
 #include "src/tools/files/unpickle.h"
 #include "tests/support/scene.h"
-#include "xseg/snapshot.h"
+#include "xseg/history.h"
 
 #define WORKERS   2u
 #define BETWEEN   5000u
@@ -48,7 +48,7 @@ static void *take_turns(void *self)
 /* Write a snapshot and read it. */
 static void take_snapshot(struct xseg_allocator *allocator, struct pickle *out)
 {
-    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    struct xseg_snapshot_options options = {sizeof(options)};
     struct pickle_fault fault;
 
     options.host_bytes = (uint64_t)EVENTS * 64;

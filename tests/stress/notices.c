@@ -88,7 +88,7 @@ static bool is_noted(void *context, const struct xseg_mapping *mapping)
 static void alloc_or_free(struct worker *worker, void **slot)
 {
     struct shared *shared = worker->shared;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
 
     if (*slot != NULL) {
         if (xseg_free(shared->allocator, *slot) != XSEG_OK)
@@ -144,7 +144,7 @@ static void *work(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
-    const struct xseg_trim_options idle = XSEG_TRIM_OPTIONS_INIT;
+    const struct xseg_trim_options idle = {sizeof(idle)};
 
     for (unsigned i = 0; i < shared->rounds; i++) {
         void **slot = &worker->slot[next_random(worker) % SLOTS];
@@ -166,8 +166,8 @@ static void *work(void *self)
 
 static void set_up(struct shared *shared, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
     settings.memory_bytes = GIB;

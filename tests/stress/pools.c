@@ -91,7 +91,7 @@ static void take(struct worker *worker, struct xseg_pool *pool)
 {
     const unsigned place = (unsigned)below(worker, HELD);
     const size_t bytes = any_bytes(worker);
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     let_go(worker, place);
@@ -140,7 +140,7 @@ static struct entry *make_pool(struct worker *worker)
 {
     struct shared *shared = worker->shared;
     struct entry *entry = malloc(sizeof(*entry));
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
 
     require(entry != NULL);
     *entry = (struct entry){shared, NULL, below(worker, RECENT), true};
@@ -233,7 +233,7 @@ static void query(struct worker *worker)
 {
     struct shared *shared = worker->shared;
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
 
     require(pthread_mutex_lock(&shared->mutex) == 0);
@@ -257,7 +257,7 @@ static void *look(void *self)
 
     while (makers_work(shared, 2)) {
         struct xseg_scope where = XSEG_SCOPE_ALL;
-        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+        struct xseg_statistics stats = {sizeof(stats)};
         uint64_t bytes = 0;
 
         require(xseg_for_each_block(shared->allocator, &where, count, &bytes) == XSEG_OK);
@@ -271,7 +271,7 @@ static void *look(void *self)
 
 static void run(const char *config, uint64_t memory)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct shared shared = {.working = MAKERS + 2};
     struct worker worker[MAKERS + 2];
     pthread_t thread[MAKERS + 2];

@@ -80,7 +80,7 @@ static void came(void *context, const struct xseg_mapping *mapping)
 
 static uint64_t *word_of(struct xseg_range *range, unsigned at)
 {
-    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info info = {sizeof(info)};
 
     expect(xseg_range_query(range, &info) == XSEG_OK);
     return (uint64_t *)(void *)((char *)info.base + at * PAGE);
@@ -100,7 +100,7 @@ static bool is_done(struct shared *shared, xseg_status status)
 
 static uint64_t retaken(struct xseg_range *range)
 {
-    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info info = {sizeof(info)};
 
     expect(xseg_range_query(range, &info) == XSEG_OK);
     return info.recommits;
@@ -203,7 +203,7 @@ static unsigned run_of(const struct worker *worker, unsigned first, unsigned mos
 static void sleep_a_while(struct worker *worker)
 {
     struct shared *shared = worker->shared;
-    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info info = {sizeof(info)};
 
     if (worker->number % 2 == 0)
         return;
@@ -285,8 +285,8 @@ static void *trim(void *self)
     struct shared *shared = worker->shared;
 
     while (atomic_load(&shared->running) > 0) {
-        struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+        struct xseg_trim_options how = {sizeof(how)};
+        struct xseg_statistics stats = {sizeof(stats)};
         struct xseg_scope where = XSEG_SCOPE_ALL;
 
         how.wait = below(worker, 4) == 0;
@@ -308,7 +308,7 @@ static void *prepare(void *self)
 
     while (atomic_load(&shared->running) > 0) {
         struct xseg_range *range = shared->range[below(worker, WORKERS)];
-        struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+        struct xseg_range_info info = {sizeof(info)};
 
         if (below(worker, 2) == 0)
             (void)is_done(shared, xseg_range_prepare(range, below(worker, 4) * PAGE));
@@ -325,8 +325,8 @@ static void *prepare(void *self)
 
 static void reserve_all(struct shared *shared, struct xseg_pool *pool)
 {
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
-    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_options options = {sizeof(options)};
+    struct xseg_range_info info = {sizeof(info)};
 
     /* Ranges of other pools do not share its pages. */
     options.pool = pool;
@@ -366,11 +366,11 @@ static void end_all(struct shared *shared)
 static void play(const char *config, uint64_t memory)
 {
     static void *(*const run[])(void *) = {work, work, work, work, turn_over, trim, prepare};
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct shared *shared = calloc(1, sizeof(*shared));
     struct worker worker[COUNT_OF(run)];
     pthread_t thread[COUNT_OF(run)];
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
     assert_non_null(shared);

@@ -50,7 +50,7 @@ static void leave(void *context, const struct xseg_registered *run)
 /* A range from a block on, which may reach over neighbours and holes. */
 static void add(struct worker *worker, unsigned at)
 {
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_registrar registrar = {sizeof(registrar)};
 
     registrar.context = worker;
     registrar.enter = enter;
@@ -72,7 +72,7 @@ static void end(struct worker *worker, unsigned at)
 static void step(struct worker *worker)
 {
     const unsigned at = (unsigned)below(worker, BLOCKS);
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
 
     if (worker->block[at] == NULL) {
         worker->bytes[at] = request.bytes = 2 * MIB + below(worker, 40 * MIB);
@@ -111,8 +111,8 @@ static void *work(void *self)
 
 static void no_page_leaves_under_a_registration(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_pool_options options = {sizeof(options)};
     struct worker worker[THREADS];
     struct xseg_pool *pool = NULL;
     pthread_t thread[THREADS];

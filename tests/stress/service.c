@@ -114,7 +114,7 @@ static void free_slot(struct worker *worker, struct slot *slot)
 static void alloc_slot(struct worker *worker, struct slot *slot)
 {
     struct service *service = worker->service;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
 
     slot->stream = (unsigned)below(worker, STREAMS);
     slot->bytes = random_bytes(worker);
@@ -190,8 +190,8 @@ static void tick(struct worker *worker)
 static void trim(struct worker *worker)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_result done = {sizeof(done)};
 
     how.wait = below(worker, 20) == 0;
     how.target_bytes = below(worker, 2) == 0 ? below(worker, MEMORY) : 0;
@@ -249,7 +249,7 @@ static void set_limits(struct worker *worker)
 /* Every other pool can be shared with other processes. */
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned number)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.exportable = number % 2 == 0;
@@ -365,8 +365,8 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 static void look(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     uint64_t left = 1 + below(worker, 300);
 
@@ -470,8 +470,8 @@ static void log_nothing(void *context, enum xseg_log_level level, const char *li
 
 static void open_service(struct service *service, const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
 
     settings.memory_bytes = MEMORY;
     /* As a real driver's: what is remembered of streams that are gone serves new ones. */

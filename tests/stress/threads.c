@@ -96,10 +96,10 @@ static void *disturb(void *self)
 
     where.device = 0;
     for (unsigned i = 0; i < shared->rounds / 100; i++) {
-        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
-        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
-        struct xseg_trim_options trim = XSEG_TRIM_OPTIONS_INIT;
-        struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+        struct xseg_statistics stats = {sizeof(stats)};
+        struct xseg_block_info info = {sizeof(info)};
+        struct xseg_trim_options trim = {sizeof(trim)};
+        struct xseg_trim_result done = {sizeof(done)};
         char text[512];
 
         trim.wait = i % 2 == 0;
@@ -132,7 +132,7 @@ static void *disturb(void *self)
 
 static void play(const char *config, uint64_t memory, unsigned rounds)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct shared *shared = calloc(1, sizeof(*shared));
     struct worker worker[THREADS + 1];
     pthread_t thread[THREADS + 1];
@@ -252,7 +252,7 @@ static void *read_all_the_time(void *self)
 
     where.device = 0;
     while (!atomic_load(&growing->is_over)) {
-        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+        struct xseg_statistics stats = {sizeof(stats)};
 
         if (xseg_stats_get(growing->allocator, &where, &stats) != XSEG_OK || stats.host_bytes > GIB)
             abort();
@@ -263,7 +263,7 @@ static void *read_all_the_time(void *self)
 static void read_while_pools_grow(void **state)
 {
     struct growing growing = {.allocator = scene_open("expandable_segments:True")};
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     pthread_t thread;
     void *ptr[16];
 

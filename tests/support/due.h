@@ -3,7 +3,7 @@
 #ifndef XSEG_TESTS_DUE_H
 #define XSEG_TESTS_DUE_H
 
-#include "xseg/trim.h"
+#include "xseg/reclaim.h"
 
 /* max_us: at least 1 */
 static inline xseg_status trim_due(struct xseg_allocator *allocator, uint64_t max_us)

@@ -5,7 +5,7 @@
 
 #include <unistd.h>
 
-#include "xseg/export.h"
+#include "xseg/share.h"
 
 #define EXPORTED_MAX 512u
 

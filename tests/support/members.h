@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 
 #include "tests/support/process.h"
-#include "xseg/capture.h"
+#include "xseg/pool.h"
 #include "xseg/range.h"
 
 #define MEMBERS       8u
@@ -133,7 +133,7 @@ static inline xseg_status member_fork(void)
 
 static inline xseg_status member_obey(const struct member_order *order)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void **block = &member.block[order->index];
 
     request.bytes = order->bytes;
@@ -177,7 +177,7 @@ static inline xseg_status member_obey(const struct member_order *order)
 
 static inline void member_answer(int socket, const struct member_order *order)
 {
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct member_answer answer = {0};
     const uint64_t begin = member_clock(), creates = xseg_sim_calls("cuMemCreate");
@@ -205,7 +205,7 @@ static inline void member_answer(int socket, const struct member_order *order)
 /* A member: obeys until the socket ends; its memory goes with it. */
 static inline void member_run(int socket, const char *config)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct member_order order;
 
     options.driver = scene_driver();
@@ -227,7 +227,7 @@ static inline void member_run(int socket, const char *config)
 
 static inline int members_begin(void **state)
 {
-    const struct xseg_sim_settings usual = XSEG_SIM_SETTINGS_INIT;
+    const struct xseg_sim_settings usual = {sizeof(usual)};
 
     (void)state;
     memset(&members, 0, sizeof(members));

@@ -30,7 +30,7 @@ static inline unsigned right_at(const void *address, int device)
 /* Two devices of 1 GiB whose memory has contents. */
 static inline struct xseg_allocator *open_devices(const char *config)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.devices = 2;
     settings.memory_bytes = GIB;
@@ -40,7 +40,7 @@ static inline struct xseg_allocator *open_devices(const char *config)
 
 static inline struct xseg_range_info info(struct xseg_range *range)
 {
-    struct xseg_range_info out = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info out = {sizeof(out)};
 
     assert_int_equal(xseg_range_query(range, &out), XSEG_OK);
     return out;

@@ -32,7 +32,7 @@ static inline bool recorded_add(void *context, const struct xseg_history_entry *
 /* Walk over the history of a device; -1: of all.  The caller frees `entry`. */
 static inline struct recorded recorded_walk(struct xseg_allocator *allocator, int device)
 {
-    struct recorded recorded = {.summary = XSEG_HISTORY_SUMMARY_INIT};
+    struct recorded recorded = {.summary = {sizeof(recorded.summary)}};
 
     assert_int_equal(
         xseg_for_each_event(allocator, device, recorded_add, &recorded, &recorded.summary),

@@ -3,7 +3,7 @@
 #ifndef XSEG_TESTS_REGISTRAR_H
 #define XSEG_TESTS_REGISTRAR_H
 
-#include "xseg/registration.h"
+#include "xseg/register.h"
 
 static bool registrar_enter(void *context, struct xseg_registered *run)
 {
@@ -20,7 +20,7 @@ static void registrar_leave(void *context, const struct xseg_registered *run)
 
 static inline struct xseg_registrar registrar_of_nothing(bool pin)
 {
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_registrar registrar = {sizeof(registrar)};
 
     registrar.enter = registrar_enter;
     registrar.leave = registrar_leave;

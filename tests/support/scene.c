@@ -37,7 +37,7 @@ const char *scene_driver(void)
 
 xseg_status scene_try_open(const char *config, struct xseg_allocator **out)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
 
     options.driver = scene_driver();
     return xseg_open(config, &options, out);
@@ -65,7 +65,7 @@ static void hear(void *context, enum xseg_log_level level, const char *line)
 
 struct xseg_allocator *scene_open_heard(const char *config, struct scene_heard *heard)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     *heard = (struct scene_heard){.lines = 0};
@@ -94,7 +94,7 @@ uint64_t scene_clock(void *context)
 struct xseg_allocator *scene_open_with_clock(const struct xseg_sim_settings *settings,
                                              const char *config)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
@@ -106,7 +106,7 @@ struct xseg_allocator *scene_open_with_clock(const struct xseg_sim_settings *set
 
 struct xseg_allocator *scene_open(const char *config)
 {
-    const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    const struct xseg_sim_settings settings = {sizeof(settings)};
 
     return scene_open_on(&settings, config);
 }
@@ -131,7 +131,7 @@ void *scene_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream st
 xseg_status scene_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
                                size_t bytes, void **out)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
 
     request.pool = pool;
     request.bytes = bytes;
@@ -141,7 +141,7 @@ xseg_status scene_try_alloc_in(struct xseg_allocator *allocator, struct xseg_poo
 void *scene_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
                      xseg_stream stream)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     request.pool = pool;
@@ -158,7 +158,7 @@ void scene_free(struct xseg_allocator *allocator, void *ptr)
 
 void scene_empty_cache(struct xseg_allocator *allocator)
 {
-    struct xseg_trim_options trim = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options trim = {sizeof(trim)};
 
     trim.wait = true;
     expect_ok(xseg_trim(allocator, NULL, &trim, NULL), "trim");
@@ -167,7 +167,7 @@ void scene_empty_cache(struct xseg_allocator *allocator)
 struct xseg_statistics scene_stats(struct xseg_allocator *allocator)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
 
     where.device = 0;
     expect_ok(xseg_stats_get(allocator, &where, &stats), "stats");
@@ -176,7 +176,7 @@ struct xseg_statistics scene_stats(struct xseg_allocator *allocator)
 
 struct xseg_block_info scene_block(struct xseg_allocator *allocator, const void *address)
 {
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info info = {sizeof(info)};
 
     expect_ok(xseg_block_query(allocator, address, &info), "block");
     return info;
@@ -263,7 +263,7 @@ static void ignore(void *context, const struct xseg_statistics *last)
 
 struct xseg_pool *scene_watched_pool(struct xseg_allocator *allocator)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.on_destroy = ignore;

@@ -66,7 +66,7 @@ static void expect_driver(int result, const char *what)
 
 static void *allocate(struct xseg_pool *pool, size_t bytes, xseg_stream stream)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     request.pool = pool;
@@ -108,7 +108,7 @@ static void living_stream(unsigned at)
 /* A pool that comes, has a block, and goes.  Its page stays cached until memory is short, so the device has few. */
 static void passing_pool(unsigned at)
 {
-    const struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    const struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     (void)at;
@@ -120,7 +120,7 @@ static void passing_pool(unsigned at)
 /* A pool that stays, with a block that does. */
 static void living_pool(unsigned at)
 {
-    const struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    const struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     expect(xseg_pool_create(allocator, 0, &options, &pool), "xseg_pool_create");
@@ -158,7 +158,7 @@ static void leaving(void *context, const struct xseg_mapping *mapping)
 
 static void observer(unsigned at)
 {
-    struct xseg_observer wanted = XSEG_OBSERVER_INIT;
+    struct xseg_observer wanted = {sizeof(wanted)};
     uint64_t id = 0;
 
     (void)at;
@@ -282,7 +282,7 @@ static void leave(void *context, const struct xseg_registered *run)
 /* Each registration is another one, by its context. */
 static void add_registration(const void *address, size_t bytes, unsigned at)
 {
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_registrar registrar = {sizeof(registrar)};
     uint64_t id = 0;
 
     registrar.context = &block[at];
@@ -353,9 +353,9 @@ static const struct {
 
 static void open_machine(const char *config, uint64_t memory_bytes)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_options options = XSEG_OPTIONS_INIT;
-    struct xseg_pool_options of_pool = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_options options = {sizeof(options)};
+    struct xseg_pool_options of_pool = {sizeof(of_pool)};
     void *context = NULL;
 
     settings.memory_bytes = memory_bytes;

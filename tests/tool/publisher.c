@@ -20,8 +20,8 @@ static struct xseg_allocator *allocator;
 
 static xseg_status make_pool(const char *name, size_t bytes)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_request request = {sizeof(request)};
     xseg_status status;
     void *ptr;
 

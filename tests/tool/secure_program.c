@@ -18,7 +18,7 @@ static void print_warning(void *context, enum xseg_log_level level, const char *
 
 int main(int count, char **arguments)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     char text[512] = "";
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 import json_keys  # pylint: disable=wrong-import-position
 
 MIB = 1 << 20
-# The layout of include/xseg/published.h.
+# The layout of src/base/published.h.
 HEAD = struct.Struct("=8sIiQQQ")
 FRAME = struct.Struct("=QII")
 DEVICE = struct.Struct("=iI15Q")

@@ -27,7 +27,7 @@ struct fixture {
 static void set_up(struct fixture *f)
 {
     struct xseg_supply plain = {.small = false};
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     char why[128];
 
     memset(f, 0, sizeof(*f));

@@ -63,7 +63,7 @@ static void expect(bool holds)
 
 static uint64_t address_of(struct xseg_range *range, unsigned at)
 {
-    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info info = {sizeof(info)};
 
     expect(xseg_range_query(range, &info) == XSEG_OK);
     return (uint64_t)(uintptr_t)info.base + at * PAGE;
@@ -147,7 +147,7 @@ static void play_usual(struct worker *worker)
 {
     struct xseg_device_stats figures[DEVICES];
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     size_t count = 0;
 
     where.device = worker->device;
@@ -192,7 +192,7 @@ static void *run(void *self)
 
 static void open_machine(struct machine *machine, bool has_peers)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.devices = DEVICES;
     settings.memory_bytes = 2 * GRANULES * PAGE;
@@ -215,7 +215,7 @@ static void close_machine(struct machine *machine, struct worker *worker)
 {
     /* The work of the slow device has not been waited for by anybody. */
     for (int device = 0; device < DEVICES; device++) {
-        struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+        struct xseg_range_info info = {sizeof(info)};
 
         assert_int_equal(xseg_range_query(machine->range[device], &info), XSEG_OK);
         if (fates[device] == SLOW)
@@ -314,7 +314,7 @@ static void observed(void **state)
     struct machine machine;
     struct worker worker[DEVICES] = {0};
     pthread_t thread[DEVICES];
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
     (void)state;

@@ -15,7 +15,7 @@
  * in whole GiB, and the shortest range is one GiB. */
 static struct xseg_allocator *open_with_few_addresses(void)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = GIB;
     settings.address_bytes = 5 * GIB / 2;

@@ -296,7 +296,7 @@ static void an_unobserve_waits_for_calls_under_way(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct watched watched = {.allocator = allocator};
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     struct request request = {allocator, NULL, NULL, KIB, 0};
     pthread_t asks, ends;
 

@@ -81,7 +81,7 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
 
 static struct xseg_allocator *open_on(const struct xseg_sim_settings *settings, const char *config)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     options.driver = scene_driver();
@@ -180,7 +180,7 @@ static void configurations_with_more_to_do_do_not(void **state)
         "guard_page:True",
         "garbage_collection_threshold:0.5,per_process_memory_fraction:0.9",
     };
-    const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    const struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(config); i++) {
@@ -194,7 +194,7 @@ static void configurations_with_more_to_do_do_not(void **state)
 
 static void classic_requests_take_it(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
@@ -342,7 +342,7 @@ static void requests_for_a_pool_take_it(void **state)
 static void pools_with_rules_of_their_own_do_not(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     (void)state;
@@ -412,7 +412,7 @@ static xseg_status alloc_named(struct programme *programme, size_t bytes, xseg_s
         .bytes = bytes,
         .stream = stream,
     };
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
 
     request.bytes = bytes;
     request.stream = stream;
@@ -423,7 +423,7 @@ static xseg_status alloc_named(struct programme *programme, size_t bytes, xseg_s
 
 static xseg_status alloc(struct programme *programme, size_t bytes, xseg_stream stream, void **out)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
 
     request.bytes = bytes;
     request.stream = stream;
@@ -476,7 +476,7 @@ static void step_use(struct programme *programme)
 /* What makes calls less plain comes and goes. */
 static void step_rarely(struct programme *programme, const char *const *config, size_t configs)
 {
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
 
     switch (below(4)) {
     case 0:
@@ -534,7 +534,7 @@ static void step(struct programme *programme, unsigned turn, struct result *resu
 static void play(bool shortest, const char *config, uint64_t memory, uint64_t seed,
                  struct result *result)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct programme programme = {.shortest = shortest};
 
     seed_state = seed;

@@ -95,7 +95,7 @@ struct request {
 static void *make_request(void *self)
 {
     struct request *request = self;
-    struct xseg_request asked = XSEG_REQUEST_INIT;
+    struct xseg_request asked = {sizeof(asked)};
 
     asked.device = 0;
     asked.bytes = request->bytes;
@@ -139,7 +139,7 @@ static void a_routed_request_retains_its_pool(void **state)
     for (unsigned i = 0; i < 4 * COUNT_OF(configs); i++) {
         const bool has_cached = i % 4 < 2;
         struct xseg_allocator *allocator = scene_open(configs[i / 4]);
-        struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+        struct xseg_pool_options options = {sizeof(options)};
         struct request taking = {.allocator = allocator, .bytes = i % 2 == 0 ? 1000 : 30 * MIB};
         struct xseg_pool *pool = NULL;
         unsigned times = 0;

@@ -239,7 +239,7 @@ static void without_the_key_there_is_none(void **state)
 static void without_the_key_words_take_nothing(void **state)
 {
     struct xseg_allocator *allocator = scene_open("history:all");
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     uint64_t host_bytes = 0;
     void *ptr = NULL;
 

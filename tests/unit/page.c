@@ -23,7 +23,7 @@ static const int first, second;
 
 static void set_up(struct fixture *f)
 {
-    const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    const struct xseg_sim_settings settings = {sizeof(settings)};
     char why[128];
 
     memset(f, 0, sizeof(*f));

@@ -18,13 +18,13 @@
 #include "src/tools/top/top_table.h"
 
 static struct xseg_published file, head;
-static struct xseg_published_frame frame;
+static struct xseg_published_sample frame;
 static const char *why;
 
 /* A file with two devices and three pools, in the frame of sequence 6. */
 static void fill(void)
 {
-    struct xseg_published_frame *now = &file.frames[0];
+    struct xseg_published_sample *now = &file.samples[0];
 
     memset(&file, 0, sizeof(file));
     memcpy(file.magic, XSEG_PUBLISHED_MAGIC, sizeof(file.magic));
@@ -70,8 +70,8 @@ static void what_is_well_formed_is_taken(void **state)
     assert_int_equal(frame.devices[1].live, 5);
     assert_string_equal(frame.pools[2].label, "\"kv\"");
     /* The other frame is the current one after the next change. */
-    file.frames[1].device_count = 1;
-    file.frames[1].devices[0].live = 11;
+    file.samples[1].device_count = 1;
+    file.samples[1].devices[0].live = 11;
     file.sequence++;
     assert_true(take());
     assert_int_equal(frame.device_count, 1);
@@ -88,17 +88,17 @@ static void what_is_not_is_refused(void **state)
     expect_refused("another version");
     file.bytes--;
     expect_refused("too short");
-    file.frames[0].device_count = XSEG_PUBLISHED_DEVICES + 1;
+    file.samples[0].device_count = XSEG_PUBLISHED_DEVICES + 1;
     expect_refused("more devices or pools");
-    file.frames[0].pool_count = XSEG_PUBLISHED_POOLS + 1;
+    file.samples[0].pool_count = XSEG_PUBLISHED_POOLS + 1;
     expect_refused("more devices or pools");
-    file.frames[0].device_count = UINT32_MAX;
+    file.samples[0].device_count = UINT32_MAX;
     expect_refused("more devices or pools");
-    file.frames[0].devices[0].ordinal = -1;
+    file.samples[0].devices[0].ordinal = -1;
     expect_refused("below 0");
-    file.frames[0].pools[2].ordinal = 2;
+    file.samples[0].pools[2].ordinal = 2;
     expect_refused("not there");
-    file.frames[0].pools[2].kind = XSEG_PUBLISHED_OTHERS + 1;
+    file.samples[0].pools[2].kind = XSEG_PUBLISHED_OTHERS + 1;
     expect_refused("not known");
     for (size_t bytes = 0; bytes < sizeof(file); bytes += 1 + bytes / 7) {
         assert_false(published_take(&file, bytes, &head, &frame, &why));
@@ -110,10 +110,10 @@ static void labels_can_be_printed(void **state)
 {
     (void)state;
     fill();
-    memset(file.frames[0].pools[2].label, 'a', XSEG_PUBLISHED_LABEL);
+    memset(file.samples[0].pools[2].label, 'a', XSEG_PUBLISHED_LABEL);
     assert_true(take());
     assert_in_range(strlen(frame.pools[2].label), 60, XSEG_PUBLISHED_LABEL - 1);
-    memcpy(file.frames[0].pools[2].label, "\033[2J\n", 6);
+    memcpy(file.samples[0].pools[2].label, "\033[2J\n", 6);
     assert_true(take());
     assert_string_equal(frame.pools[2].label, "\\x1b[2J\\x0a");
 }
@@ -206,7 +206,7 @@ static void *write_frames(void *self)
 
     while (!atomic_load(&ends_now)) {
         const uint64_t next = memory->sequence + 1;
-        struct xseg_published_frame *to = &memory->frames[next % 2];
+        struct xseg_published_sample *to = &memory->samples[next % 2];
 
         atomic_thread_fence(memory_order_release);
         to->device_count = 1;
@@ -228,7 +228,7 @@ static void a_frame_is_of_one_moment(void **state)
 
     (void)state;
     fill();
-    file.frames[0].pool_count = 0;
+    file.samples[0].pool_count = 0;
     const int made = make_file(sizeof(file));
     struct xseg_published *memory =
         mmap(NULL, sizeof(file), PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);

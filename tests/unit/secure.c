@@ -43,7 +43,7 @@ static void hear(void *context, enum xseg_log_level level, const char *line)
 
 static xseg_status try_open(const char *driver, struct heard *heard, struct xseg_allocator **out)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
 
     options.driver = driver;
     options.log = hear;

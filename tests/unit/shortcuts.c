@@ -65,7 +65,7 @@ static void what_changes_the_answers_drops_it(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     struct xseg_pool *pool = scene_pool(allocator);
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     const xseg_stream stream = scene_stream();
     unsigned traced = 0;
     uint64_t id = 0;
@@ -118,7 +118,7 @@ static void what_changes_the_answers_drops_it(void **state)
 /* The default streams of all devices have one handle. */
 static void each_device_has_its_own(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
 
     (void)state;
@@ -140,7 +140,7 @@ static void streams_may_share_a_place(void **state)
 {
     enum { MANY = 700 };
     static xseg_stream stream[MANY];
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     unsigned with = 0;
 
     (void)state;

@@ -1517,7 +1517,7 @@ static void exports_and_imports_are_checked(void **state)
 {
     CUmemGenericAllocationHandle plain = create(GRANULE), handle = create_exportable(GRANULE),
                                  out = 0;
-    const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    const struct xseg_sim_settings settings = {sizeof(settings)};
     int file = -1, ends[2];
 
     (void)state;

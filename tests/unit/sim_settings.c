@@ -65,7 +65,7 @@ static void defaults(void **state)
     assert_int_equal(xseg_sim_driver_time(), 2000);
     /* Settings that say nothing mean the same. */
     {
-        const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+        const struct xseg_sim_settings settings = {sizeof(settings)};
 
         start(&settings);
         ASSERT_OK(cuDeviceTotalMem(&bytes, 0));
@@ -153,7 +153,7 @@ static void each_kind_of_rdma_has_its_word(void **state)
         ASSERT_CU(cuMemGetAddressRange(&start_of, NULL, base), CUDA_ERROR_NOT_FOUND);
     }
     {
-        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+        struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.rdma = (enum xseg_sim_rdma)(XSEG_SIM_RDMA_ABSENT + 1);
         expect_refused(xseg_sim_reset(&settings), "rdma is 5");
@@ -204,7 +204,7 @@ static void addresses_rise_fall_or_are_shuffled(void **state)
         assert_memory_equal(place, again, sizeof(place));
     }
     {
-        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+        struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.address_order = (enum xseg_sim_address_order)(XSEG_SIM_ADDRESSES_SHUFFLED + 1);
         expect_refused(xseg_sim_reset(&settings), "address_order is 3");
@@ -218,7 +218,7 @@ static void addresses_come_again_in_any_order(void **state)
 
     (void)state;
     for (unsigned order = 0; order <= XSEG_SIM_ADDRESSES_SHUFFLED; order++) {
-        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+        struct xseg_sim_settings settings = {sizeof(settings)};
         CUdeviceptr place[RANGES] = {0};
 
         settings.address_order = (enum xseg_sim_address_order)order;
@@ -403,7 +403,7 @@ static void costs_from_a_file(void **state)
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 22);
     {
-        struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+        struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.costs = "./none.costs";
         expect_refused(xseg_sim_reset(&settings), "costs \"./none.costs\": it cannot be opened");

@@ -28,7 +28,7 @@ static inline size_t page_bytes(void)
 /* A machine of two devices with 1 GiB each and no costs; the first one's context is current. */
 static inline struct xseg_sim_settings small_machine(void)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.devices = 2;
     settings.memory_bytes = 1024 * MIB;

@@ -344,7 +344,7 @@ static uint32_t gather_seven(void *context)
 
 static void a_hook_that_is_replaced_stays(void **state)
 {
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook hook = {sizeof(hook)};
     struct xseg_history_store store;
 
     (void)state;
@@ -381,7 +381,7 @@ static void note_frames(void *self, uint32_t frames, uint32_t label)
 /* What a call has gathered is in use while an observer makes other calls. */
 static void frames_of_each_depth_are_shown(void **state)
 {
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook hook = {sizeof(hook)};
     struct xseg_history_store store;
     struct xseg_config config;
     uint32_t drawn = 9, shown = 0;

@@ -13,7 +13,7 @@
 /* More than have rows of their own in either. */
 #define POOLS 140u
 
-static struct xseg_published_frame frame;
+static struct xseg_published_sample frame;
 static char page[128 << 10];
 
 static void look(struct xseg_allocator *allocator)
@@ -150,7 +150,7 @@ static const struct xseg_published_pool *find_kind(enum xseg_published_kind kind
 /* The first pools have names, and the first of all a limit. */
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned at)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.name = at == 0 ? "kv cache" : at < 3 ? "twin" : NULL;
@@ -185,7 +185,7 @@ static void rows_of_a_device_without_private_pools(void **state)
 
 static void lent_and_paused_memory_is_told_alike(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     (void)state;
     settings.memory_bytes = 100 * MIB;
@@ -266,7 +266,7 @@ static void more_pools_than_rows(void **state)
 /* With so many devices no private pool has a row to itself. */
 static void rows_are_shared_by_devices(void **state)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_pool *pool[3];
     void *kept[COUNT_OF(pool)], *ptr[XSEG_PUBLISHED_DEVICES];
     uint64_t live = 0, reserved = 0;

@@ -50,7 +50,7 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
 
     if (settings->struct_size != sizeof(*settings))
         return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "struct_size is %zu: start from XSEG_SIM_SETTINGS_INIT",
+                          "settings->struct_size is unknown, %zu; set it to sizeof(struct xseg_sim_settings)",
                           settings->struct_size);
     if (settings->devices != 0)
         wanted.devices = settings->devices;

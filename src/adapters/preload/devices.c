@@ -176,7 +176,7 @@ static void log_line(void *context, enum xseg_log_level level, const char *line)
 static bool open_allocator(struct xseg_allocator **out)
 {
     const bool is_first = !atomic_exchange(&is_begun, true);
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     char text[1024] = "";
 
     options.log = log_line;
@@ -371,7 +371,7 @@ enum ownership device_find(void *ptr, int *device)
     static __thread int last; /* the device of the block that this thread found before */
 
     for (int i = 0; i < DEVICES; i++) {
-        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        struct xseg_block_info info = {sizeof(info)};
         struct device *at;
 
         *device = (last + i) % DEVICES;
@@ -448,7 +448,7 @@ struct usage {
 static struct usage usage_of(int device)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics now = XSEG_STATISTICS_INIT;
+    struct xseg_statistics now = {sizeof(now)};
     struct usage usage = {0, 0};
     struct device *at = device >= 0 && device < DEVICES ? acquire(device) : NULL;
 

@@ -115,7 +115,7 @@ static void report(Allocator *allocator, void *ptr, int64_t bytes, DeviceIndex d
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
-    struct xseg_statistics statistics = XSEG_STATISTICS_INIT;
+    struct xseg_statistics statistics = {sizeof(statistics)};
     if (xseg_stats_get(allocator->library(), &where, &statistics) == XSEG_OK) {
         c10::reportMemoryUsageToProfiler(ptr, bytes,
                                          statistics.allocated_bytes[XSEG_STAT_ALL].current,
@@ -149,7 +149,7 @@ void Allocator::tell_allocation(void *ptr, DeviceIndex device)
 {
     trace_allocation(ptr);
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-        struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+        struct xseg_block_info block = {sizeof(block)};
         report(this, ptr,
                xseg_block_query(library_, ptr, &block) == XSEG_OK
                    ? static_cast<int64_t>(block.bytes)
@@ -161,14 +161,14 @@ void Allocator::tell_allocation(void *ptr, DeviceIndex device)
 /* Whether the library has handed out a block at an address. */
 static bool is_live(struct xseg_allocator *library, const void *ptr)
 {
-    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info block = {sizeof(block)};
     return xseg_block_query(library, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED;
 }
 
 /* The profiler's events have the block's size, as PyTorch's do, and what is allocated behind the free. */
 static xseg_status give_back_profiled(Allocator *allocator, void *ptr)
 {
-    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info block = {sizeof(block)};
     bool is_known = xseg_block_query(allocator->library(), ptr, &block) == XSEG_OK;
     xseg_status status = give_back(allocator->library(), ptr);
     if (is_known && status == XSEG_OK) {
@@ -314,7 +314,7 @@ void Allocator::emptyCache(MempoolId_t id)
     if (library() == nullptr || is_forked()) {
         return;
     }
-    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options options = {sizeof(options)};
     options.wait = true;
     close_left_imports();
     free_deferred(library());
@@ -355,7 +355,7 @@ void Allocator::cacheInfo(DeviceIndex device, size_t *largest)
 
 void *Allocator::getBaseAllocation(void *ptr, size_t *bytes)
 {
-    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info block = {sizeof(block)};
     xseg_status status = xseg_block_query(library_, ptr, &block);
     TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED,
                 "invalid device pointer: ", ptr);

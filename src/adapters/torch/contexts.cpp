@@ -99,7 +99,7 @@ std::shared_ptr<GatheredContext> context_of(uint32_t number)
 
 struct xseg_history_hook context_hook()
 {
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook hook = {sizeof(hook)};
     hook.gather = gather;
     hook.discard = discard;
     return hook;

@@ -340,7 +340,7 @@ static std::string shortage_text(struct xseg_allocator *library, xseg_status sta
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
-    struct xseg_statistics statistics = XSEG_STATISTICS_INIT;
+    struct xseg_statistics statistics = {sizeof(statistics)};
     std::ostringstream sentence;
     sentence << "CUDA out of memory. ";
     if (std::exchange(is_rejected, false)) {

@@ -382,7 +382,7 @@ bool Allocator::isHistoryEnabled()
 
 std::shared_ptr<GatheredContext> Allocator::getContextForPointer(const void *ptr)
 {
-    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info block = {sizeof(block)};
     bool is_live =
         xseg_block_query(library_, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED;
     return is_live ? context_of(block.frames) : nullptr;
@@ -501,7 +501,7 @@ std::string Allocator::getUserMetadata()
 
 void Allocator::annotateMemory(const void *ptr, const std::string &text)
 {
-    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info block = {sizeof(block)};
     xseg_status status = xseg_block_query(library_, ptr, &block);
     TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED && block.base == ptr,
                 "annotateMemory: no live allocation found at pointer ", ptr);

@@ -127,7 +127,7 @@ void log_line(void *, enum xseg_log_level level, const char *line)
 
 struct xseg_allocator *open()
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *opened = nullptr;
     options.log = log_line;
     check(xseg_open(nullptr, &options, &opened), "the library cannot be opened");

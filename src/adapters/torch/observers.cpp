@@ -58,7 +58,7 @@ void tell_profiler(struct xseg_allocator *library, const struct xseg_oom_info *s
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = shortage->device;
-    struct xseg_statistics now = XSEG_STATISTICS_INIT;
+    struct xseg_statistics now = {sizeof(now)};
     if (!c10::memoryProfilingEnabled() || xseg_stats_get(library, &where, &now) != XSEG_OK) {
         return;
     }
@@ -99,7 +99,7 @@ void tell_rejection(void *context, const struct xseg_oom_info *shortage)
     note_rejected(shortage);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = shortage->device;
-    struct xseg_statistics now = XSEG_STATISTICS_INIT;
+    struct xseg_statistics now = {sizeof(now)};
     if (xseg_stats_get(static_cast<struct xseg_allocator *>(context), &where, &now) != XSEG_OK) {
         return;
     }
@@ -174,7 +174,7 @@ void leaving(void *context, const struct xseg_mapping *mapping)
 
 void track(struct xseg_allocator *library, AllocatorTraceTracker *tracker)
 {
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
     observer.context = tracker;
     observer.on_trace = trace;
@@ -187,7 +187,7 @@ void track(struct xseg_allocator *library, AllocatorTraceTracker *tracker)
 
 void observe(struct xseg_allocator *library)
 {
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
     observer.context = library;
     observer.on_low_memory = spare;

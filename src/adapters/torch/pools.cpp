@@ -131,7 +131,7 @@ bool read(struct xseg_allocator *library, const Pool *pool, struct xseg_statisti
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.pool = pool->handle;
-    *now = XSEG_STATISTICS_INIT;
+    *now = {sizeof(now)};
     if (xseg_stats_get(library, &where, now) != XSEG_OK) {
         return false;
     }
@@ -185,7 +185,7 @@ Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     pool->device = device;
     pool->id = id;
     pool->memory = std::move(memory);
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     options.name = name.c_str();
     options.id[0] = id.first;
     options.id[1] = id.second;
@@ -209,7 +209,7 @@ void finish(Allocator *allocator, const Pool *pool)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.pool = pool->handle;
-    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options options = {sizeof(options)};
     struct xseg_statistics now;
     if (read(allocator->library(), pool, &now) && now.reserved_bytes[XSEG_STAT_ALL].current == 0) {
         warn(xseg_trim(allocator->library(), &where, &options, nullptr),

@@ -594,7 +594,7 @@ caching::AllocatorConfigInfo config_info()
 static double whole_bytes(struct xseg_allocator *library, const struct xseg_scope &where,
                           double fraction)
 {
-    struct xseg_statistics now = XSEG_STATISTICS_INIT;
+    struct xseg_statistics now = {sizeof(now)};
     check(xseg_stats_get(library, &where, &now), "getMemoryFraction");
     double total = static_cast<double>(now.device_bytes);
     return static_cast<double>(static_cast<uint64_t>(fraction * total)) / total;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * IPC of tensors.  A handle is a string of bytes; its first byte specifies the rest:
- *     'x'  an export token (xseg/export.h), which names the run of pages under the tensor's block
+ *     'x'  an export token (xseg/share.h), which names the run of pages under the tensor's block
  *     'c'  the runtime's handle of the classic segment around the block
  * The offset that PyTorch sends beside the handle is that of the tensor's memory in the run or the segment.
  */
@@ -217,7 +217,7 @@ xseg_status take_back_share(struct xseg_allocator *library, void *ptr)
 
 ShareableHandle Allocator::shareIpcHandle(void *ptr)
 {
-    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info block = {sizeof(block)};
     xseg_status status = xseg_block_query(library_, ptr, &block);
     TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED,
                 "invalid device pointer: ", ptr,

@@ -60,7 +60,7 @@ struct xseg_scope of_device(DeviceIndex device)
 DeviceStats Allocator::getDeviceStats(DeviceIndex device)
 {
     check_device(device);
-    struct xseg_statistics now = XSEG_STATISTICS_INIT;
+    struct xseg_statistics now = {sizeof(now)};
     struct xseg_scope where = of_device(device);
     now.max_split_size = UINT64_MAX;
     /* To ask about a device must not make a context there. */

@@ -8,7 +8,7 @@
 #define XSEG_CORE_CONFIG_KEYS_H
 
 #include "src/core/config/config.h"
-#include "xseg/key.h"
+#include "xseg/allocator.h"
 
 /* Whether the value of a key differs from its default. */
 bool xseg_config_keys_is_set(const struct xseg_config *config, enum xseg_config_key_id key);

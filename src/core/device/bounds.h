@@ -21,7 +21,7 @@
 #include <stdatomic.h>
 
 #include "src/core/config/config.h"
-#include "xseg/trim.h"
+#include "xseg/reclaim.h"
 
 struct xseg_device;
 

@@ -26,7 +26,7 @@ void xseg_pool_set_label(struct xseg_pool *pool, const char *name)
 void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
                     const struct xseg_pool_options *options)
 {
-    const struct xseg_pool_options plain = XSEG_POOL_OPTIONS_INIT;
+    const struct xseg_pool_options plain = {sizeof(plain)};
 
     XSEG_ASSERT(device != NULL);
     pool->device = device;

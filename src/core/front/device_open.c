@@ -204,7 +204,7 @@ static xseg_status end_stream(struct xseg_device *device, xseg_stream *stream)
 static xseg_status give_everything_back(struct xseg_device *device)
 {
     const struct xseg_trim_plan everything = {.wait = true, .held_pools = true};
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     bool all = true;
     xseg_status status = XSEG_OK;
 

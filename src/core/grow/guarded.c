@@ -14,7 +14,7 @@ _Static_assert(XSEG_GUARDED_QUARANTINE >= 2, "half of a quarantine has a segment
 /* Get the device's pool of guarded blocks, which is made when first needed. */
 static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
 {
-    struct xseg_pool_options plain = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options plain = {sizeof(plain)};
     xseg_status status = XSEG_OK;
 
     /* A guarded block stands for one of the default pool, so its pages are as those. */

@@ -173,7 +173,7 @@ static xseg_status shrink_pool(struct xseg_arena *arena, const struct xseg_need 
 {
     const struct xseg_trim_plan own = {
         .stream = xseg_arena_stream(arena), .pool = arena->pool, .wait = true};
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     const xseg_status status = xseg_trim_device(arena->device, &own, &done);
 
     XSEG_ASSERT(need->is_single);

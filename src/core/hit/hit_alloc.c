@@ -16,7 +16,7 @@
 XSEG_HIT_STEP generally(struct xseg_allocator *allocator, int ordinal, size_t bytes,
                         xseg_stream stream, void **out, bool has_asked)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     XSEG_OPERATION("xseg_alloc");
 
     request.device = ordinal;

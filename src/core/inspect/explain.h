@@ -13,7 +13,7 @@
 #define XSEG_CORE_EXPLAIN_H
 
 #include "src/core/device/device.h"
-#include "xseg/explain.h"
+#include "xseg/stats.h"
 
 struct xseg_reasons {
     struct xseg_reason *list;

@@ -71,7 +71,7 @@ static uint64_t count_changes(struct xseg_allocator *allocator)
     return changes;
 }
 
-void xseg_publisher_fill(struct xseg_allocator *allocator, struct xseg_published_frame *frame)
+void xseg_publisher_fill(struct xseg_allocator *allocator, struct xseg_published_sample *frame)
 {
     struct xseg_device *open[XSEG_PUBLISHED_DEVICES];
     uint32_t count = 0;
@@ -92,7 +92,7 @@ void xseg_publisher_fill(struct xseg_allocator *allocator, struct xseg_published
 static void put(struct xseg_allocator *allocator, struct xseg_published *published)
 {
     const uint64_t next = published->sequence + 1;
-    struct xseg_published_frame *frame = &published->frames[next % 2];
+    struct xseg_published_sample *frame = &published->samples[next % 2];
 
     /* A reader that sees a part of this frame also sees that `sequence` has left the frame that was there. */
     atomic_thread_fence(memory_order_release);

@@ -14,7 +14,7 @@
 
 #include "src/base/board.h"
 #include "src/core/device/allocator.h"
-#include "xseg/published.h"
+#include "src/base/published.h"
 
 struct xseg_publisher {
     atomic_bool is_busy, is_open;
@@ -29,7 +29,7 @@ void xseg_publisher_init(struct xseg_publisher *publisher);
 void xseg_publisher_follow(struct xseg_allocator *allocator);
 
 /* Fill all of a frame but its time.  Cost: O(pools + arenas). */
-void xseg_publisher_fill(struct xseg_allocator *allocator, struct xseg_published_frame *frame);
+void xseg_publisher_fill(struct xseg_allocator *allocator, struct xseg_published_sample *frame);
 
 /* End to publish, because the allocator ends. */
 void xseg_publisher_end(struct xseg_publisher *publisher);

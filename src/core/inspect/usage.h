@@ -14,7 +14,7 @@
 #define XSEG_CORE_USAGE_H
 
 #include "src/core/device/allocator.h"
-#include "xseg/published.h"
+#include "src/base/published.h"
 
 /* Rows of a device that are not the row of one private pool. */
 #define XSEG_USAGE_COMMON 4u

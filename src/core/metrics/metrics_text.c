@@ -84,7 +84,7 @@ static const struct family of_devices[] = {
      "Limit on what may be taken of the device; absent without a limit."},
     {"xseg_page_cache_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.page_cache),
      "Pages that are mapped nowhere, kept for reuse."},
-    {"xseg_unreleased_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.stuck),
+    {"xseg_unreleased_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.unreleased),
      "Memory that the driver would not take back."},
     {"xseg_paused_bytes", GAUGE, NUMBER, offsetof(struct device_row, usage.paused),
      "Memory of paused pools: addresses only."},

@@ -17,7 +17,7 @@
 #include <sys/un.h>
 
 #include "vmm/driver.h"
-#include "xseg/export.h"
+#include "xseg/share.h"
 
 #define XSEG_EXPORT_MAGIC "xseg"
 

@@ -8,7 +8,7 @@
 #define XSEG_CORE_MAPPING_H
 
 #include "src/core/device/device.h"
-#include "xseg/mapping.h"
+#include "xseg/allocator.h"
 
 /*
  * The next run of mapped granules in [*at, end) with pages of one size and one generation; of a classic

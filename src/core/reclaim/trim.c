@@ -299,7 +299,7 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
 xseg_status xseg_trim_everything(struct xseg_device *device, bool wait)
 {
     const struct xseg_trim_plan everything = {.wait = wait};
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
 
     return xseg_trim_device(device, &everything, &done) == XSEG_ERR_DEVICE_LOST
                ? XSEG_ERR_DEVICE_LOST
@@ -311,7 +311,7 @@ xseg_status xseg_trim_everything(struct xseg_device *device, bool wait)
 void xseg_trim_bounds(struct xseg_device *device)
 {
     const uint64_t limit = xseg_device_limit(device);
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_result done = {sizeof(done)};
     const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
 
     xseg_lock_take(&device->growth_lock);

@@ -7,7 +7,7 @@
 #define XSEG_CORE_TRIM_H
 
 #include "src/core/device/device.h"
-#include "xseg/trim.h"
+#include "xseg/reclaim.h"
 
 /* The scope and the options of a trim. */
 struct xseg_trim_plan {

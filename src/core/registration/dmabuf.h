@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Dma-buf descriptors of mapped memory, as xseg/registration.h says, and the pins that some of them have.
+ * Dma-buf descriptors of mapped memory, as xseg/register.h says, and the pins that some of them have.
  *
  * Locking: GROWTH of the device while descriptors are made; REGISTRATIONS guards the list of those that pin.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A registration: a range of addresses that a user registers elsewhere, as xseg/registration.h describes.
+ * A registration: a range of addresses that a user registers elsewhere, as xseg/register.h describes.
  *
  *     range        |<------------------------------------------->|
  *     memory   [ pages ............ ][ hole ][ pages ][ pages ..............
@@ -27,7 +27,7 @@
 
 #include "src/base/intervals.h"
 #include "src/core/device/device.h"
-#include "xseg/registration.h"
+#include "xseg/register.h"
 
 /* The lock of all registrations of an allocator. */
 struct xseg_registration_desk {

@@ -17,7 +17,7 @@
 
 #include "src/base/list.h"
 #include "src/base/lock.h"
-#include "xseg/observe.h"
+#include "xseg/observer.h"
 
 /* A callback that a thread runs, on the thread's stack. */
 struct xseg_callback {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "xseg/key.h"
+#include "xseg/allocator.h"
 
 #define FALSE 0
 #define TRUE  1

@@ -142,7 +142,7 @@ static void print_rest(FILE *out, const struct blame *blame, stranded_sum amount
 static void print_reasons(FILE *out, const struct blame *blame)
 {
     if (blame->reason_count > 0)
-        (void)fputs("\nidle at the end, by reason (xseg/explain.h)\n", out);
+        (void)fputs("\nidle at the end, by reason (xseg/stats.h)\n", out);
     for (size_t i = 0; i < blame->reason_count; i++) {
         const struct blame_reason *reason = &blame->reasons[i];
 

@@ -11,7 +11,7 @@
 #include "src/tools/text/printable.h"
 #include "src/tools/text/style.h"
 #include "xseg/history.h"
-#include "xseg/key.h"
+#include "xseg/allocator.h"
 
 #define INDENT 4
 

@@ -231,7 +231,7 @@ static bool write_event(void *self, const struct xseg_history_entry *entry)
 
 bool journal_write(struct journal *journal, uint32_t line)
 {
-    struct xseg_history_summary summary = XSEG_HISTORY_SUMMARY_INIT;
+    struct xseg_history_summary summary = {sizeof(summary)};
 
     if (!journal->allocator || journal->error)
         return true;

@@ -46,7 +46,7 @@ static xseg_status get_pool(struct player *player, uint16_t number)
 
 static xseg_status alloc_block(struct player *player, const struct xtrace_op *op)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
 
     if (op->pool == 0 && player->journal.file == NULL)
         return xseg_alloc(player->allocator, 0, op->value, player->streams[op->stream],
@@ -199,7 +199,7 @@ static bool finish(struct player *player, const struct xtrace_op *op)
 
 static bool empty_cache(struct player *player, const struct xtrace_op *op)
 {
-    struct xseg_trim_options trim = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options trim = {sizeof(trim)};
 
     trim.wait = true;
     return xseg_trim(player->allocator, NULL, &trim, NULL) == XSEG_OK ||

@@ -138,7 +138,7 @@ static struct xseg_driver_call *read_calls(struct player *player, size_t *count)
 
 static bool set_scene(struct player *player)
 {
-    struct xseg_sim_settings scene = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings scene = {sizeof(scene)};
     char why[512];
 
     if (!simulator_open())
@@ -203,7 +203,7 @@ static bool make_streams(struct player *player)
 
 static bool open_allocator(struct player *player)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_statistics stats;
     size_t count;
 

@@ -107,7 +107,7 @@ static uint64_t count_objects(struct xseg_allocator *allocator)
 static void note_bookkeeping(struct timeline *timeline, struct xseg_allocator *allocator)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
 
     where.device = 0;
     if (xseg_stats_get(allocator, &where, &stats) == XSEG_OK)

@@ -192,7 +192,7 @@ void watch_call(struct watch *watch, uint64_t nanoseconds)
 static bool note_memory(struct watch *watch, uint64_t time)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
 
     where.device = 0;
     if (time <= watch->noted)

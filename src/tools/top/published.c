@@ -12,7 +12,7 @@
 /* A frame that changes while it is read is read again so often. */
 #define TRIES 20
 
-#define HEAD_BYTES offsetof(struct xseg_published, frames)
+#define HEAD_BYTES offsetof(struct xseg_published, samples)
 
 static bool refuse(const char **why, const char *sentence)
 {
@@ -20,7 +20,7 @@ static bool refuse(const char **why, const char *sentence)
     return false;
 }
 
-static bool has_device(const struct xseg_published_frame *frame, int32_t ordinal)
+static bool has_device(const struct xseg_published_sample *frame, int32_t ordinal)
 {
     for (uint32_t i = 0; i < frame->device_count; i++)
         if (frame->devices[i].ordinal == ordinal)
@@ -38,7 +38,7 @@ static void clean_label(char label[XSEG_PUBLISHED_LABEL])
     (void)printable_copy(raw, label, XSEG_PUBLISHED_LABEL);
 }
 
-static bool check_frame(struct xseg_published_frame *frame, const char **why)
+static bool check_frame(struct xseg_published_sample *frame, const char **why)
 {
     if (frame->device_count > XSEG_PUBLISHED_DEVICES || frame->pool_count > XSEG_PUBLISHED_POOLS)
         return refuse(why, "it says to have more devices or pools than it has room for");
@@ -58,7 +58,7 @@ static bool check_frame(struct xseg_published_frame *frame, const char **why)
 }
 
 bool published_take(const void *bytes, size_t count, struct xseg_published *head,
-                    struct xseg_published_frame *frame, const char **why)
+                    struct xseg_published_sample *frame, const char **why)
 {
     const char *from = bytes;
 
@@ -102,7 +102,7 @@ static ssize_t read_still(int file, void *bytes, size_t room)
     return -1;
 }
 
-bool published_read(int file, struct xseg_published *head, struct xseg_published_frame *frame,
+bool published_read(int file, struct xseg_published *head, struct xseg_published_sample *frame,
                     const char **why)
 {
     struct xseg_published *bytes = malloc(sizeof(*bytes));

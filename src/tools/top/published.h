@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "xseg/published.h"
+#include "src/base/published.h"
 
 /*
  * Take the current frame out of the bytes of a file.
@@ -25,10 +25,10 @@
  * why:  gets a sentence, where nothing is taken
  */
 bool published_take(const void *bytes, size_t count, struct xseg_published *head,
-                    struct xseg_published_frame *frame, const char **why);
+                    struct xseg_published_sample *frame, const char **why);
 
 /* Read the current frame of an open file, of any kind; waits for nobody.  The rest as published_take(). */
-bool published_read(int file, struct xseg_published *head, struct xseg_published_frame *frame,
+bool published_read(int file, struct xseg_published *head, struct xseg_published_sample *frame,
                     const char **why);
 
 #endif

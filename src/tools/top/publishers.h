@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "xseg/published.h"
+#include "src/base/published.h"
 
 /* An allocator of a process. */
 struct publisher {
@@ -22,7 +22,7 @@ struct publisher {
     char command[64];                  /* of the process, printable */
     const char *problem;               /* why its file cannot be read; NULL: it was */
     double age;                        /* seconds since the frame was filled */
-    struct xseg_published_frame frame; /* where there is no problem */
+    struct xseg_published_sample frame; /* where there is no problem */
 };
 
 struct publishers {

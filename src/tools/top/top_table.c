@@ -85,7 +85,7 @@ static size_t add_devices(struct top_row *rows, const struct publisher *publishe
 
 static size_t add_pools(struct top_row *rows, const struct top_row *of)
 {
-    const struct xseg_published_frame *frame = &of->publisher->frame;
+    const struct xseg_published_sample *frame = &of->publisher->frame;
     size_t count = 0;
 
     for (uint32_t i = 0; of->device && i < frame->pool_count; i++)
@@ -255,7 +255,7 @@ static json_t *pool_json(const struct xseg_published_pool *pool)
 static json_t *device_json(const struct publisher *publisher,
                            const struct xseg_published_device *device)
 {
-    const struct xseg_published_frame *frame = &publisher->frame;
+    const struct xseg_published_sample *frame = &publisher->frame;
     json_t *pools = json_array();
 
     for (uint32_t i = 0; i < frame->pool_count; i++)
@@ -267,7 +267,7 @@ static json_t *device_json(const struct publisher *publisher,
         number(device->pending), "cached", number(device->cached), "reserved",
         number(device->reserved), "live_peak", number(device->live_peak), "reserved_peak",
         number(device->reserved_peak), "registered", number(device->registered), "page_cache",
-        number(device->page_cache), "stuck", number(device->stuck), "paused",
+        number(device->page_cache), "stuck", number(device->unreleased), "paused",
         number(device->paused), "limit", number(device->limit), "total", number(device->total),
         "ooms", number(device->ooms), "rejections", number(device->rejections), "retries",
         number(device->retries), "pools", pools);

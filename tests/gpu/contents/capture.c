@@ -37,7 +37,7 @@ struct capture {
 static struct piece new_block(struct capture *capture, struct xseg_pool *pool, unsigned stream,
                               size_t bytes)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     struct piece piece = {.bytes = bytes, .block = ++capture->numbers};
     void *address = NULL;
 

@@ -122,7 +122,7 @@ static void log_line(void *context, enum xseg_log_level level, const char *line)
 
 struct xseg_allocator *stage_open(const char *config)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
     options.clock = read_clock;

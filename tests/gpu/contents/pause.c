@@ -39,7 +39,7 @@ struct pause {
 static struct piece new_block(struct pause *pause, struct xseg_pool *pool, unsigned stream,
                               size_t bytes)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     struct piece piece = {.bytes = bytes, .block = ++pause->numbers};
     void *address = NULL;
 
@@ -114,7 +114,7 @@ static void use_memory(struct pause *pause)
 
 static void give_back(struct pause *pause)
 {
-    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options options = {sizeof(options)};
 
     options.wait = true;
     journal_operation("trim, waiting");
@@ -123,7 +123,7 @@ static void give_back(struct pause *pause)
 
 static uint64_t reserved_by(const struct pause *pause)
 {
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
@@ -169,7 +169,7 @@ static bool pause_pool(struct pause *pause, enum xseg_keep keep, const char *nam
 static void check_addresses(const struct pause *pause)
 {
     for (unsigned i = 0; i < BLOCKS; i++) {
-        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        struct xseg_block_info info = {sizeof(info)};
         void *address = (void *)(uintptr_t)pause->piece[i].address;
 
         if (pause->piece[i].bytes == 0)

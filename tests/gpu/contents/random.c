@@ -172,7 +172,7 @@ static void add(struct player *player)
 {
     struct game *game = player->game;
     struct block *block = &player->block[player->count];
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     const unsigned stream = (unsigned)choose(player, STREAMS);
     void *address = NULL;
 
@@ -334,7 +334,7 @@ static void copy_back(struct player *player)
 
 static void trim(struct player *player)
 {
-    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options options = {sizeof(options)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     const struct game *game = player->game;
     const unsigned stream = (unsigned)choose(player, STREAMS);
@@ -453,7 +453,7 @@ static void free_left(struct game *game)
 
 static void tell_figures(const struct game *game, const char *config)
 {
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
@@ -471,7 +471,7 @@ static void play_game(struct stage *stage, const char *config, uint64_t draws, u
                         .ends = ends,
                         .thread_moves = thread_moves,
                         .lock = PTHREAD_MUTEX_INITIALIZER};
-    struct xseg_pool_options lends = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options lends = {sizeof(lends)};
     struct player *player[PLAYERS];
     pthread_t thread[PLAYERS];
 

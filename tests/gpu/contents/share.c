@@ -125,7 +125,7 @@ static void export_block(struct xseg_allocator *allocator, const struct piece *p
 static void make_block(struct stage *stage, struct xseg_allocator *allocator,
                        struct xseg_pool *pool, struct piece *piece, uint64_t *draws)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     const size_t most = stage->memory / 16 < MOST ? stage->memory / 16 : MOST;
     void *address = NULL;
 
@@ -144,7 +144,7 @@ static void make_block(struct stage *stage, struct xseg_allocator *allocator,
 /* Afterwards the exporter has nothing of the blocks any more. */
 static void let_go(struct stage *stage, struct xseg_allocator *allocator, const struct piece *piece)
 {
-    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options options = {sizeof(options)};
 
     for (unsigned i = 0; i < BLOCKS; i++) {
         kernel_check(stage->checks[0], stage->stream[0], &piece[i]);
@@ -207,7 +207,7 @@ static void need_second_context(void)
 
 void play_share(struct stage *stage)
 {
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
     uint64_t draws = stage->seed, rounds = 0;
     char text[300];

@@ -15,7 +15,6 @@
 #include "src/core/front/device_audit.h"
 #include "tests/support/check.h"
 #include "tests/support/draw.h"
-#include "xseg/capture.h"
 #include "xseg/pool.h"
 #include "xseg/range.h"
 
@@ -127,7 +126,7 @@ static void change_range(struct thread *thread)
 /* Pools that come back ask as requests do. */
 static void change_pool(struct thread *thread)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
 
     request.pool = thread->pool;
     request.bytes = 1 + below(thread, own.board->block_most);
@@ -149,7 +148,7 @@ static void change_pool(struct thread *thread)
 
 static void trim(struct thread *thread)
 {
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = below(thread, 2) == 0;
     CHECK(xseg_trim(own.allocator, NULL, &how, NULL) == XSEG_OK);
@@ -325,7 +324,7 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
 /* Open on the card that all share; classic segments in one of three members. */
 static void sit_down(uint64_t seed)
 {
-    struct xseg_options options = XSEG_OPTIONS_INIT;
+    struct xseg_options options = {sizeof(options)};
     char config[256];
 
     own.board->machine.shared = own.board->machine_name;

@@ -46,7 +46,7 @@ static void expect_apart(const struct worker *worker, const struct block *made)
 /* What the library says of a new block; its pool is where a route or a capture sent it. */
 static void expect_described(struct worker *worker, struct block *block, const struct tag *named)
 {
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info info = {sizeof(info)};
 
     CHECK(CALL(xseg_block_query, worker->world->allocator, block->ptr + below(worker, block->bytes),
                &info) == XSEG_OK);
@@ -80,7 +80,7 @@ static void work_on_new(struct worker *worker, struct block *block, bool is_zero
 static xseg_status request_block(struct worker *worker, struct block *block, struct tag *tag,
                                  uint64_t *features, void **ptr)
 {
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     xseg_stream handle = block->home->handle;
 
     if (handle == NULL && chance(worker, 3))
@@ -179,7 +179,7 @@ void free_block_of(struct worker *worker, struct block *block)
         if (world->options.threads == 1 && chance(worker, 16))
             CHECK(CALL(xseg_free, world->allocator, ptr) == XSEG_ERR_NOT_ALLOCATED);
     } else {
-        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        struct xseg_block_info info = {sizeof(info)};
 
         CHECK(CALL(xseg_block_query, world->allocator, ptr, &info) == XSEG_OK);
         CHECK(info.base == ptr && info.state == XSEG_BLOCK_ALLOCATED);
@@ -287,7 +287,7 @@ void step_refused(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
     struct block *block = any_block(worker);
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     request.bytes = 1;

@@ -117,7 +117,7 @@ static bool gather(struct view *view)
     view->paused = view->explained_bytes = view->mapped = 0;
     view->blocks = view->mappings = 0;
     view->is_moving = false;
-    view->explained = (struct xseg_explain_result)XSEG_EXPLAIN_RESULT_INIT;
+    view->explained = (struct xseg_explain_result){.struct_size = sizeof(struct xseg_explain_result)};
     read_stats(view, &view->stats);
     CHECK(CALL(xseg_for_each_block, allocator, &where, take_block, view) == XSEG_OK);
     CHECK(CALL(xseg_explain, allocator, &where, take_reason, view, &view->explained) == XSEG_OK);
@@ -262,7 +262,7 @@ static void check_held(const struct view *view)
 static void check_pool(const struct view *view, const struct tag *tag)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct sums sums = {0};
     uint64_t paused = 0;
 

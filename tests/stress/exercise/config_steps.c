@@ -130,7 +130,7 @@ static uint64_t physical(struct world *world)
 
     for (int device = 0; device < (int)world->options.devices; device++) {
         struct xseg_scope where = XSEG_SCOPE_ALL;
-        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+        struct xseg_statistics stats = {sizeof(stats)};
 
         where.device = device;
         if (CALL(xseg_stats_get, world->allocator, &where, &stats) == XSEG_OK)
@@ -143,8 +143,8 @@ void step_trim(struct worker *worker)
 {
     struct world *world = worker->world;
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
-    struct xseg_trim_result done = XSEG_TRIM_RESULT_INIT;
+    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_result done = {sizeof(done)};
     struct tag *tag = chance(worker, 4) ? any_own_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch(), before = physical(world);
 

@@ -62,7 +62,7 @@ static void forget_frames(void *context, const uint32_t *kept, size_t count)
 
 static void set_hook(struct worker *worker)
 {
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook hook = {sizeof(hook)};
 
     hook.gather = number_frames;
     hook.name = chance(worker, 2) ? name_frames : NULL;
@@ -73,7 +73,7 @@ static void set_hook(struct worker *worker)
 /* Of what is there, whatever the other threads do meanwhile. */
 static void write_snapshot(struct worker *worker, uint64_t epoch)
 {
-    struct xseg_snapshot_options options = XSEG_SNAPSHOT_OPTIONS_INIT;
+    struct xseg_snapshot_options options = {sizeof(options)};
     const char *path = chance(worker, 4) ? "/dev/null/none" : NULL;
     char name[64];
 

@@ -31,7 +31,7 @@ void step_stats(struct worker *worker)
 {
     struct world *world = worker->world;
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+    struct xseg_statistics stats = {sizeof(stats)};
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
     const uint64_t epoch = fault_epoch();
 
@@ -80,7 +80,7 @@ static bool see_mapping(void *context, const struct xseg_mapping *mapping)
 void step_explain(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_explain_result sums = XSEG_EXPLAIN_RESULT_INIT;
+    struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct tag *tag = chance(worker, 3) ? any_own_tag(worker) : NULL;
     uint64_t left = 1 + below(worker, 200);
@@ -105,7 +105,7 @@ void step_explain(struct worker *worker)
 void step_block(struct worker *worker)
 {
     struct block *block = any_block(worker);
-    struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info info = {sizeof(info)};
 
     if (block == NULL)
         return;
@@ -189,7 +189,7 @@ static void name_ledger(const struct worker *worker, char *config, size_t bytes,
 void step_second(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_options how = XSEG_OPTIONS_INIT;
+    struct xseg_options how = {sizeof(how)};
     struct xseg_allocator *second = NULL;
     const uint64_t epoch = fault_epoch();
     void *ptr = NULL;

@@ -40,7 +40,7 @@ static void see_shortage(void *context, const struct xseg_oom_info *shortage)
 void step_observe(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
     uint64_t *id = &worker->observer[below(worker, WORLD_OBSERVERS)];
     const uint64_t epoch = fault_epoch();
 
@@ -81,7 +81,7 @@ static void account(void *context, const struct xseg_trace_entry *entry)
 
 void world_trace(struct world *world)
 {
-    struct xseg_observer observer = XSEG_OBSERVER_INIT;
+    struct xseg_observer observer = {sizeof(observer)};
 
     observer.context = world;
     observer.on_trace = account;

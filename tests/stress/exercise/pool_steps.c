@@ -67,7 +67,7 @@ static uint64_t draw_options(struct worker *worker, struct xseg_pool_options *op
 void step_tag(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_pool_options options = XSEG_POOL_OPTIONS_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
     unsigned at = 0;
 
     while (at < WORLD_TAGS && worker->tag[at] != NULL)
@@ -188,7 +188,7 @@ void step_release(struct worker *worker)
 void step_place(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
-    struct xseg_request request = XSEG_REQUEST_INIT;
+    struct xseg_request request = {sizeof(request)};
     struct tag *tag = any_own_tag(worker);
     void *ptr = NULL, *again = NULL;
 
@@ -442,7 +442,7 @@ static void give_block_back(struct restoring *restoring, char *ptr)
             CHECK(CALL(xseg_free, restoring->worker->world->allocator, ptr) == XSEG_OK);
             return;
         }
-        struct xseg_block_info info = XSEG_BLOCK_INFO_INIT;
+        struct xseg_block_info info = {sizeof(info)};
 
         CHECK(CALL(xseg_block_query, restoring->worker->world->allocator, ptr, &info) == XSEG_OK);
         *block = (struct block){.ptr = ptr,

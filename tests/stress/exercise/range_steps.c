@@ -25,7 +25,7 @@ static bool is_any_capturing(const struct world *world)
 
 static bool reserve(struct worker *worker, struct ranged *ranged)
 {
-    struct xseg_range_options options = XSEG_RANGE_OPTIONS_INIT;
+    struct xseg_range_options options = {sizeof(options)};
     const int device = any_device(worker);
     const uint64_t epoch = fault_epoch();
 
@@ -78,7 +78,7 @@ static void use(struct worker *worker, struct ranged *ranged)
 static void end(struct worker *worker, struct ranged *ranged)
 {
     const xseg_stream stream = ranged->stream->handle;
-    struct xseg_range_info info = XSEG_RANGE_INFO_INIT;
+    struct xseg_range_info info = {sizeof(info)};
 
     fault_lift();
     for (unsigned at = 0; at < GRANULES; at++) {

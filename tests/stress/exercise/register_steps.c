@@ -30,7 +30,7 @@ static void leave(void *context, const struct xseg_registered *run)
 void step_register(struct worker *worker)
 {
     struct registered *mine = &worker->registered[below(worker, WORLD_REGISTERED)];
-    struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+    struct xseg_registrar registrar = {sizeof(registrar)};
     struct block *block = any_block(worker);
 
     if (block == NULL || mine->id != 0)

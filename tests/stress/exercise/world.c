@@ -54,7 +54,7 @@ static void take_first_stack(void)
 
 static void open_machine(struct world *world)
 {
-    struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
+    struct xseg_sim_settings settings = {sizeof(settings)};
 
     /* A machine has files of its own once it has memory with contents. */
     CHECK(xseg_sim_reset(&settings) == XSEG_OK);
@@ -78,7 +78,7 @@ static void open_machine(struct world *world)
 
 void world_open(struct world *world, const struct world_options *options)
 {
-    struct xseg_options how = XSEG_OPTIONS_INIT;
+    struct xseg_options how = {sizeof(how)};
     char config[1024];
 
     memset(world, 0, sizeof(*world));
@@ -156,8 +156,8 @@ void worker_close(struct worker *worker)
 
 static void close_allocator(struct world *world)
 {
-    const struct xseg_sim_settings settings = XSEG_SIM_SETTINGS_INIT;
-    struct xseg_trim_options how = XSEG_TRIM_OPTIONS_INIT;
+    const struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_trim_options how = {sizeof(how)};
     char left[1024];
 
     how.wait = true;
@@ -167,7 +167,7 @@ static void close_allocator(struct world *world)
     CHECK(CALL(xseg_trim, world->allocator, NULL, &how, NULL) == XSEG_OK);
     for (int device = 0; device < (int)world->options.devices; device++) {
         struct xseg_scope where = XSEG_SCOPE_ALL;
-        struct xseg_statistics stats = XSEG_STATISTICS_INIT;
+        struct xseg_statistics stats = {sizeof(stats)};
 
         where.device = device;
         CHECK(CALL(xseg_stats_get, world->allocator, &where, &stats) == XSEG_OK);

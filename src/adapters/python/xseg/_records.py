@@ -15,7 +15,7 @@ NONE = 2**64 - 1
 
 
 class TrimResult(NamedTuple):
-    """What a trim did, in bytes, see xseg/trim.h."""
+    """What a trim did, in bytes, see xseg/reclaim.h."""
 
     released: int
     kept_fragmented: int
@@ -31,7 +31,7 @@ class TrimResult(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How much may be taken, in bytes, see xseg/trim.h."""
+    """How much may be taken, in bytes, see xseg/reclaim.h."""
 
     hard_bytes: Optional[int]
     soft_bytes: Optional[int]
@@ -80,7 +80,7 @@ class BlockInfo(NamedTuple):
 
 
 class ReasonKind(enum.IntEnum):
-    """Why memory is reserved, see xseg/explain.h."""
+    """Why memory is reserved, see xseg/stats.h."""
 
     ALLOCATED = _structs.XSEG_REASON_ALLOCATED
     PENDING = _structs.XSEG_REASON_PENDING
@@ -98,7 +98,7 @@ class ReasonKind(enum.IntEnum):
 
 
 class Reason(NamedTuple):
-    """A run of pages, or a classic segment, and why it is not free, see xseg/explain.h."""
+    """A run of pages, or a classic segment, and why it is not free, see xseg/stats.h."""
 
     kind: ReasonKind
     device: int
@@ -126,7 +126,7 @@ class Reason(NamedTuple):
 
 
 class ExplainResult(NamedTuple):
-    """Reserved bytes by reason, see xseg/explain.h; `reasons` has the pieces."""
+    """Reserved bytes by reason, see xseg/stats.h; `reasons` has the pieces."""
 
     reserved: int
     allocated: int
@@ -166,7 +166,7 @@ class BudgetEntry(NamedTuple):
 
 
 class ConfigKey(NamedTuple):
-    """A key of the configuration string, see xseg/key.h."""
+    """A key of the configuration string, see xseg/allocator.h."""
 
     name: str
     values: str

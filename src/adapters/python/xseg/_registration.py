@@ -71,7 +71,7 @@ class _Calls:
 
 
 class Registration(_library.Owner):
-    """A range whose memory is registered elsewhere, see xseg/registration.h.  Made by Allocator.register().
+    """A range whose memory is registered elsewhere, see xseg/register.h.  Made by Allocator.register().
 
     Ended by end(), at the end of a with statement, or when nobody refers to it.
     """

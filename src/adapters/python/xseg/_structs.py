@@ -106,6 +106,20 @@ class xseg_options(Structure):
     ]
 
 
+class xseg_config_key(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("values", c_char_p),
+        ("description", c_char_p),
+        ("value", c_char_p),
+        ("default_value", c_char_p),
+        ("is_set", c_bool),
+        ("is_default", c_bool),
+        ("has_effect", c_bool),
+    ]
+
+
 class xseg_request(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -149,17 +163,20 @@ class xseg_block_info(Structure):
     ]
 
 
-class xseg_config_key(Structure):
+class xseg_mapping(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
-        ("name", c_char_p),
-        ("values", c_char_p),
-        ("description", c_char_p),
-        ("value", c_char_p),
-        ("default_value", c_char_p),
-        ("is_set", c_bool),
-        ("is_default", c_bool),
-        ("has_effect", c_bool),
+        ("device", c_int),
+        ("base", c_void_p),
+        ("bytes", c_size_t),
+        ("page_bytes", c_size_t),
+        ("generation", c_uint64),
+        ("stream", c_void_p),
+        ("pool", c_void_p),
+        ("is_expandable", c_bool),
+        ("is_pinned", c_bool),
+        ("is_exported", c_bool),
+        ("is_single_page", c_bool),
     ]
 
 
@@ -392,23 +409,6 @@ class xseg_range_info(Structure):
         ("physical_bytes", c_uint64),
         ("prepared_bytes", c_uint64),
         ("recommits", c_uint64),
-    ]
-
-
-class xseg_mapping(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("device", c_int),
-        ("base", c_void_p),
-        ("bytes", c_size_t),
-        ("page_bytes", c_size_t),
-        ("generation", c_uint64),
-        ("stream", c_void_p),
-        ("pool", c_void_p),
-        ("is_expandable", c_bool),
-        ("is_pinned", c_bool),
-        ("is_exported", c_bool),
-        ("is_single_page", c_bool),
     ]
 
 

@@ -82,7 +82,7 @@ XSEG_API void xseg_torch_init(int device_count)
 
 XSEG_API void xseg_torch_reset(void)
 {
-    struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
+    struct xseg_trim_options options = {sizeof(options)};
 
     options.wait = true;
     if (allocator != NULL && xseg_trim(allocator, NULL, &options, NULL) != XSEG_OK)
@@ -109,7 +109,7 @@ XSEG_API void xseg_torch_memory_fraction(double fraction, int device)
 
 XSEG_API void *xseg_torch_base_alloc(void *ptr, size_t *bytes)
 {
-    struct xseg_block_info block = XSEG_BLOCK_INFO_INIT;
+    struct xseg_block_info block = {sizeof(block)};
 
     if (allocator == NULL || xseg_block_query(allocator, ptr, &block) != XSEG_OK)
         return ptr;

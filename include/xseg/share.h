@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Export and import: device memory of one process that other processes access.
+ * Sharing: device memory of one process that other processes access, and memory of one device that other devices access.
  *
  *     // The exporter sends the token and the offset to the importer.
  *     if (xseg_export(allocator, block, &token, &offset) != XSEG_OK)
@@ -22,15 +22,16 @@
  * belongs in another pool.  The pages of a pool can be exported if the pool was created for that: `exportable` of
  * struct xseg_pool_options, or of the configuration, which includes the default pool.
  *
- * Threads: any.  Errors: as in allocator.h.
- * Fork:    as in allocator.h.  A child keeps copies of the descriptors that are open during the fork: those of raw
- * handles,
- *          and those of an importer that is being answered.  An open descriptor keeps the memory of its page allocated.
+ * Fork: as in allocator.h.  A child keeps copies of the descriptors that are open during the fork: those of raw handles,
+ * and those of an importer that is being answered.  An open descriptor keeps the memory of its page allocated.
+ *
+ * Peer access: the driver grants access to mapped pages for each mapping; cuCtxEnablePeerAccess() does not apply to them.
+ * A program or library that works on several devices, such as NCCL, calls xseg_peer_allow() once for each pair.
  */
-#ifndef XSEG_EXPORT_H
-#define XSEG_EXPORT_H
+#ifndef XSEG_SHARE_H
+#define XSEG_SHARE_H
 
-#include "xseg/pool.h"
+#include "xseg/allocator.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -43,7 +44,7 @@ extern "C" {
 #define XSEG_EXPORT_TOKEN_VERSION 1u
 
 /**
- * Names a run of exported pages: the exporter, the run, and the generation of its pages (mapping.h).
+ * Names a run of exported pages: the exporter, the run, and the generation of its pages (struct xseg_mapping).
  *
  * Tokens of the same pages are equal byte by byte as long as the pages stay mapped, so an importer can use the bytes as
  * the key of a cache.  A token is a capability: every process of the user that has the token can import the run.
@@ -196,6 +197,32 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_import_handles(struct xseg_allocator *a
  * Cost: one unmap (one per page where the driver requires that), one address-free.
  */
 XSEG_API xseg_status xseg_import_close(struct xseg_allocator *allocator, void *base);
+
+/* --- Peer access. --- */
+
+/**
+ * Allow one device to read and write all memory of the allocator on another device.
+ *
+ * Access covers all pools and imports, memory that is mapped later, and paused pools when they resume, until
+ * xseg_close().  It is one-way: call the function again with the devices exchanged for the other direction.  For
+ * classic segments peer access is enabled from the peer's primary context to the owner's; it stays enabled after
+ * xseg_close(), since other code of the process can rely on it.  Pools with memory functions are not covered.
+ *
+ * Both devices are opened if necessary.  A repeated call for a pair has no effect.
+ *
+ * @param owner  CUDA ordinal of the device that has the memory.
+ * @param peer   CUDA ordinal of the device that accesses it.
+ *
+ * @return XSEG_ERR_UNSUPPORTED  the devices have no peer connection, or the maximum number of peers is reached.
+ *         XSEG_ERR_BUSY         another thread pauses or resumes a pool of the owner.
+ *         XSEG_ERR_ARGUMENT     also: both devices are the same.
+ *         On an error the access is rolled back.  If the driver rejects the rollback, the message says so, and the peer
+ *         keeps access to some memory until that memory is unmapped.
+ * Threads: any; waits for a growth or trim of the owner.
+ * Cost: two driver calls, and one set-access per run of adjacent pages (per page, where the driver requires that).
+ *       Later growths make no additional call, but each set-access names one device more.
+ */
+XSEG_API xseg_status xseg_peer_allow(struct xseg_allocator *allocator, int owner, int peer);
 
 #ifdef __cplusplus
 }

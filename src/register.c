@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "xseg/registration.h"
+#include "xseg/register.h"
 
 #include "src/core/registration/dmabuf.h"
 #include "src/core/registration/registrations.h"
@@ -36,7 +36,7 @@ xseg_status xseg_dmabuf_close(struct xseg_allocator *allocator, int fd)
 xseg_status xseg_register(struct xseg_allocator *allocator, const void *address, size_t bytes,
                           const struct xseg_registrar *registrar, uint64_t *id)
 {
-    struct xseg_registrar chosen = XSEG_REGISTRAR_INIT;
+    struct xseg_registrar chosen = {sizeof(chosen)};
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(registrar != NULL && id != NULL, "%s is NULL",

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "xseg/export.h"
+#include "xseg/share.h"
 
 #include "src/core/front/allocator_open.h"
 #include "src/core/pools/export_client.h"
 #include "src/core/pools/import.h"
+#include "src/core/pools/peers.h"
 #include "src/entry.h"
 
 /* Return an address to the caller. */
@@ -104,4 +105,19 @@ xseg_status xseg_import_close(struct xseg_allocator *allocator, void *base)
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(base != NULL, "base is NULL");
     return xseg_share_unimport(allocator, (uintptr_t)base);
+}
+
+xseg_status xseg_peer_allow(struct xseg_allocator *allocator, int owner, int peer)
+{
+    struct xseg_device *has = NULL, *uses = NULL;
+
+    XSEG_ENTRY(allocator);
+    xseg_status status = xseg_allocator_device(allocator, owner, &has);
+    if (status == XSEG_OK)
+        status = xseg_allocator_device(allocator, peer, &uses);
+    if (status != XSEG_OK)
+        return status;
+    XSEG_ENTRY_REQUIRE(has != uses, "owner and peer are the same device, %d; pass two devices",
+                       owner);
+    return xseg_peers_allow(has, uses);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "xseg/observe.h"
+#include "xseg/observer.h"
 
 #include <inttypes.h>
 
@@ -9,7 +9,7 @@
 xseg_status xseg_observer_add(struct xseg_allocator *allocator,
                               const struct xseg_observer *observer, uint64_t *id)
 {
-    struct xseg_observer chosen = XSEG_OBSERVER_INIT;
+    struct xseg_observer chosen = {sizeof(chosen)};
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(observer != NULL && id != NULL, "%s is NULL",

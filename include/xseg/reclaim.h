@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reclaim: release cached memory to the driver, limit memory, and map memory in advance.
+ * Reclaim: release cached memory to the driver, limit memory, map memory in advance, and pin memory.
  *
  *     struct xseg_scope scope = XSEG_SCOPE_ALL;
- *     struct xseg_trim_options options = XSEG_TRIM_OPTIONS_INIT;
- *     struct xseg_trim_result result = XSEG_TRIM_RESULT_INIT;
+ *     struct xseg_trim_options options = {sizeof(options)};
+ *     struct xseg_trim_result result = {sizeof(result)};
  *     scope.device = 0;
  *     options.target_bytes = 1 << 30; // Keep 1 GiB reserved on device 0.
  *     if (xseg_trim(allocator, &scope, &options, &result) == XSEG_OK)
  *         printf("%llu bytes released\n", (unsigned long long)result.released); // The driver has them.
+ *
+ * The memory under an address changes when pages are released and others are mapped: by a trim, by decay, under memory
+ * pressure, and when a pool is paused.  A library that registers addresses (NCCL, RDMA) has three choices.
+ *   - Pin the memory (xseg_pin()).
+ *   - Be notified before pages are unmapped and after pages are mapped (observer.h, register.h).
+ *   - Compare generations (struct xseg_mapping): a registration is stale if the generation has changed since.
  */
-#ifndef XSEG_TRIM_H
-#define XSEG_TRIM_H
+#ifndef XSEG_RECLAIM_H
+#define XSEG_RECLAIM_H
 
 #include "xseg/allocator.h"
 
@@ -19,32 +25,15 @@
 extern "C" {
 #endif
 
-/** The memory that a call applies to.  XSEG_SCOPE_ALL selects all devices, pools and streams. */
-struct xseg_scope {
-    size_t struct_size;     /* sizeof(struct xseg_scope) */
-    int device;             /* CUDA ordinal; -1: all open devices */
-    bool one_stream;        /* select only memory of `stream` */
-    xseg_stream stream;     /* ignored unless one_stream */
-    struct xseg_pool *pool; /* select only this private pool; NULL: all pools */
-};
-/* clang-format off */
-#define XSEG_SCOPE_ALL {sizeof(struct xseg_scope), -1, false, NULL, NULL}
-/* clang-format on */
-
-/** Options of xseg_trim().  Initialize with XSEG_TRIM_OPTIONS_INIT. */
+/** Options of xseg_trim(). */
 struct xseg_trim_options {
     size_t struct_size; /* sizeof(struct xseg_trim_options) */
     bool wait; /* synchronize the streams of pending and cached blocks; false: keep busy memory */
-    uint64_t
-        target_bytes; /* stop once at most this many bytes remain reserved, per device; 0: no minimum */
-    uint64_t idle_ms; /* release only memory that is idle for this time; 0: any age */
-    bool due_only;    /* release only memory that is due; excludes the members above */
-    uint64_t
-        max_us; /* with due_only: maximum driver time per device in microseconds; 0: unlimited */
+    uint64_t target_bytes; /* stop once at most this much is reserved, per device; 0: no minimum */
+    uint64_t idle_ms;      /* release only memory that is idle for this time; 0: any age */
+    bool due_only;         /* release only memory that is due; excludes the members above */
+    uint64_t max_us; /* due_only: maximum driver time per device in microseconds; 0: unlimited */
 };
-/* clang-format off */
-#define XSEG_TRIM_OPTIONS_INIT {sizeof(struct xseg_trim_options), false, 0, 0, false, 0}
-/* clang-format on */
 
 /** Result of xseg_trim(), in bytes.  Set struct_size before the call. */
 struct xseg_trim_result {
@@ -57,14 +46,10 @@ struct xseg_trim_result {
     uint64_t kept_failed;     /* the driver call failed; retried by the next trim */
     uint64_t kept_capture;    /* cached, but a capture is active on the device */
     uint64_t kept_by_options; /* idle, but excluded by target_bytes or idle_ms */
-    uint64_t
-        remaining; /* remaining in the scope: reserved memory; of devices also idle pages and failed releases */
+    uint64_t remaining;     /* reserved in the scope; of devices also idle pages, failed releases */
     uint64_t kept_pinned;   /* cached, but pinned with xseg_pin() */
     uint64_t kept_exported; /* cached, but exported with xseg_export() and not pinned */
 };
-/* clang-format off */
-#define XSEG_TRIM_RESULT_INIT {sizeof(struct xseg_trim_result), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-/* clang-format on */
 
 /**
  * Release idle cached memory to the driver: whole classic segments, and whole pages of expandable segments.
@@ -101,14 +86,11 @@ XSEG_API xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xs
 struct xseg_limits {
     size_t struct_size;  /* sizeof(struct xseg_limits) */
     uint64_t hard_bytes; /* maximum of physical memory; UINT64_MAX: unlimited */
-    uint64_t
-        soft_bytes; /* physical memory above which idle memory is released at any age; UINT64_MAX: unlimited */
+    uint64_t soft_bytes; /* above it idle memory of any age is released; UINT64_MAX: unlimited */
     uint64_t keep_bytes; /* reserved memory up to which idle memory does not decay */
-    double
-        fraction; /* maximum as a part of the device memory, 0 to 1 (per_process_memory_fraction) */
-    bool has_fraction; /* false: keep the current fraction */
-    double
-        rejection_fraction; /* fraction above which throw_on_cudamalloc_oom rejects requests, 0 to 1 */
+    double fraction;     /* maximum, 0 to 1 of the device memory (per_process_memory_fraction) */
+    bool has_fraction;   /* false: keep the current fraction */
+    double rejection_fraction;   /* throw_on_cudamalloc_oom rejects requests above it; 0 to 1 */
     bool has_rejection_fraction; /* false: keep the current rejection_fraction */
 };
 /* clang-format off */
@@ -169,6 +151,36 @@ XSEG_API xseg_status xseg_limits_set(struct xseg_allocator *allocator,
  */
 XSEG_API xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_scope *scope,
                                   size_t bytes);
+
+/* --- Pins. --- */
+
+/**
+ * Pin the memory under a part of a live block: its pages are not unmapped, moved or paused until they are unpinned.
+ *
+ * Pins are counted for each page, and stay when the block is freed.  A classic segment is pinned as a whole.
+ *
+ * @param ptr    any address in a live block.
+ * @param bytes  size of the part, not 0; it ends in the block.
+ *
+ * @return XSEG_ERR_NOT_ALLOCATED  ptr is not in a live block.
+ *         XSEG_ERR_PAUSED    the pool of the block is paused.
+ *         XSEG_ERR_BUSY      another call has claimed the memory, or a page has 2^32 - 1 pins.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: no driver call.
+ */
+XSEG_API xseg_status xseg_pin(struct xseg_allocator *allocator, const void *ptr, size_t bytes);
+
+/**
+ * Unpin memory, once for each xseg_pin() with the same arguments.  The block may have been freed.
+ *
+ * Pins of descriptors and registrations are counted separately and are not released by this function.
+ *
+ * @return XSEG_ERR_ARGUMENT  a page of the part is not pinned; no pin is released.
+ *         XSEG_ERR_NOT_ALLOCATED  the part is in no segment.
+ * Threads: any; waits for a growth or trim of the device.
+ * Cost: no driver call.
+ */
+XSEG_API xseg_status xseg_unpin(struct xseg_allocator *allocator, const void *ptr, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -2,11 +2,11 @@
 /*
  * Observers: callbacks on memory pressure, events, and changes of mappings.
  *
- *     static bool shrink_cache(void *context, const struct xseg_oom_info *shortage)
+ *     static bool shrink_cache(void *context, const struct xseg_oom_info *info)
  *     {
- *         return cache_shrink(context, shortage->bytes); // True retries the request.
+ *         return cache_shrink(context, info->bytes); // True retries the request.
  *     }
- *     struct xseg_observer observer = XSEG_OBSERVER_INIT;
+ *     struct xseg_observer observer = {sizeof(observer)};
  *     observer.context = cache;
  *     observer.on_low_memory = shrink_cache; // Runs before a request fails.
  *     xseg_observer_add(allocator, &observer, &id);
@@ -15,10 +15,10 @@
  * threads can be in one callback.  A callback may call the library unless its comment says otherwise.  Requests from a
  * callback are served as usual, but do not cause `on_low_memory`, `on_out_of_memory` and `on_rejected`.
  */
-#ifndef XSEG_OBSERVE_H
-#define XSEG_OBSERVE_H
+#ifndef XSEG_OBSERVER_H
+#define XSEG_OBSERVER_H
 
-#include "xseg/mapping.h"
+#include "xseg/allocator.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -58,14 +58,13 @@ struct xseg_trace_entry {
     size_t struct_size; /* sizeof(struct xseg_trace_entry) of the library */
     enum xseg_trace_action action;
     int device;
-    xseg_stream stream; /* stream of the block or segment */
-    struct xseg_pool
-        *pool;  /* private pool of the block or segment; NULL: default pool, also in lent memory */
-    void *base; /* start address; NULL for OOM */
-    uint64_t bytes; /* ALLOC, FREE_*: requested size; otherwise size */
+    xseg_stream stream;     /* stream of the block or segment */
+    struct xseg_pool *pool; /* private pool of the block or segment; NULL: default pool */
+    void *base;             /* start address; NULL for OOM */
+    uint64_t bytes;         /* ALLOC, FREE_*: requested size; otherwise size */
 };
 
-/** Callbacks of an observer; any may be NULL.  Initialize with XSEG_OBSERVER_INIT. */
+/** Callbacks of an observer; any may be NULL. */
 struct xseg_observer {
     size_t struct_size; /* sizeof(struct xseg_observer) */
     void *context;      /* first argument of each callback */
@@ -87,9 +86,6 @@ struct xseg_observer {
     /* Memory was mapped and serves no request yet, or a pool was resumed. */
     void (*on_map)(void *context, const struct xseg_mapping *mapping);
 };
-/* clang-format off */
-#define XSEG_OBSERVER_INIT {sizeof(struct xseg_observer), NULL, NULL, NULL, NULL, NULL, NULL, NULL}
-/* clang-format on */
 
 /** Maximum number of calls of on_low_memory for one request. */
 #define XSEG_LOW_MEMORY_CALLS_MAX 8

@@ -2,7 +2,7 @@
 /*
  * Registration: memory that network adapters, communication libraries and other devices access.
  *
- *     struct xseg_registrar registrar = XSEG_REGISTRAR_INIT;
+ *     struct xseg_registrar registrar = {sizeof(registrar)};
  *     registrar.enter = register_run;   // Calls ibv_reg_mr() for the run and stores the memory region in run->handle.
  *     registrar.leave = deregister_run; // Calls ibv_dereg_mr() for run->handle.
  *     if (xseg_register(allocator, block, bytes, &registrar, &id) != XSEG_OK)
@@ -20,10 +20,10 @@
  * xseg_pool_options.  Classic segments are always accessible.  Libraries that need one physical page per block need
  * `single_page`.
  */
-#ifndef XSEG_REGISTRATION_H
-#define XSEG_REGISTRATION_H
+#ifndef XSEG_REGISTER_H
+#define XSEG_REGISTER_H
 
-#include "xseg/mapping.h"
+#include "xseg/allocator.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,7 +41,7 @@ enum xseg_dmabuf_flags {
  * Get a dma-buf descriptor of a range of memory, for ibv_reg_dmabuf_mr() and similar functions.
  *
  * The descriptor covers whole host pages, so it also exposes memory next to the range.  It refers to the memory that is
- * mapped now: without XSEG_DMABUF_PIN a new descriptor is needed after the mapping has changed (mapping.h).
+ * mapped now: without XSEG_DMABUF_PIN a new descriptor is needed after the mapping has changed (struct xseg_mapping).
  *
  * @param address  start of the range: mapped bytes of one segment, live or not.
  * @param bytes    size of the range, not 0.
@@ -89,7 +89,7 @@ struct xseg_registered {
     void *handle; /* set by `enter` for `leave`; initially NULL */
 };
 
-/** Callbacks of a registration, both required.  Initialize with XSEG_REGISTRAR_INIT. */
+/** Callbacks of a registration, both required. */
 struct xseg_registrar {
     size_t struct_size; /* sizeof(struct xseg_registrar) */
     void *context;      /* first argument of each callback */
@@ -100,9 +100,6 @@ struct xseg_registrar {
     void (*leave)(void *context, const struct xseg_registered *run);
     bool pin; /* pin registered memory until xseg_unregister() */
 };
-/* clang-format off */
-#define XSEG_REGISTRAR_INIT {sizeof(struct xseg_registrar), NULL, NULL, NULL, false}
-/* clang-format on */
 
 /**
  * Register a range of addresses.  The callbacks follow its memory.
