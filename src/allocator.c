@@ -125,7 +125,7 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
     XSEG_ENTRY_IN(request, struct xseg_request, alignment);
     const struct xseg_request chosen = request_of(request);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
-    xseg_history_gather_for(&allocator->history, chosen.user);
+    xseg_allocator_gather(allocator, chosen.user);
     return xseg_hit_stream_request(allocator, &chosen, out);
 }
 
@@ -153,7 +153,7 @@ xseg_status xseg_block_query(struct xseg_allocator *allocator, const void *anywh
 xseg_status xseg_record_stream(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
 {
     XSEG_ENTRY_CHECK(allocator);
-    xseg_history_gather(&allocator->history);
+    xseg_allocator_gather(allocator, NULL);
     return ptr == NULL ? XSEG_OK : xseg_allocator_use(allocator, ptr, stream);
 }
 

@@ -14,6 +14,7 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
+#include "src/core/front/history_sweep.h"
 #include "src/core/front/housekeeping.h"
 #include "xseg/reclaim.h"
 
@@ -28,23 +29,23 @@
     } while (0)
 
 /* XSEG_ENTRY_CHECK(), runs housekeeping, and gathers the context of a call without a word. */
-#define XSEG_ENTRY(allocator)                       \
-    XSEG_ENTRY_CHECK(allocator);                    \
-    do {                                            \
-        xseg_housekeeping_run(allocator);           \
-        xseg_history_gather(&(allocator)->history); \
+#define XSEG_ENTRY(allocator)                   \
+    XSEG_ENTRY_CHECK(allocator);                \
+    do {                                        \
+        xseg_housekeeping_run(allocator);       \
+        xseg_allocator_gather(allocator, NULL); \
     } while (0)
 
 /* Returns from the entry point unless the pool's allocator can be used by this process. */
-#define XSEG_ENTRY_POOL(pool)                                     \
-    XSEG_OPERATION(__func__);                                     \
-    do {                                                          \
-        if (__builtin_expect((pool) == NULL, 0))                  \
-            return xseg_fail(XSEG_ERR_ARGUMENT, "pool is NULL");  \
-        if (xseg_fork_is_child((pool)->device->fork))             \
-            return xseg_allocator_fail_forked();                  \
-        xseg_housekeeping_run((pool)->device->allocator);         \
-        xseg_history_gather(&(pool)->device->allocator->history); \
+#define XSEG_ENTRY_POOL(pool)                                    \
+    XSEG_OPERATION(__func__);                                    \
+    do {                                                         \
+        if (__builtin_expect((pool) == NULL, 0))                 \
+            return xseg_fail(XSEG_ERR_ARGUMENT, "pool is NULL"); \
+        if (xseg_fork_is_child((pool)->device->fork))            \
+            return xseg_allocator_fail_forked();                 \
+        xseg_housekeeping_run((pool)->device->allocator);        \
+        xseg_allocator_gather((pool)->device->allocator, NULL);  \
     } while (0)
 
 /* Returns from the entry point if an argument is not as it must be. */

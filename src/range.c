@@ -15,15 +15,15 @@
 #include "src/entry.h"
 
 /* Returns from the entry point unless the range's allocator can be used by this process. */
-#define ENTRY_RANGE(range)                                         \
-    XSEG_OPERATION(__func__);                                      \
-    do {                                                           \
-        if ((range) == NULL)                                       \
-            return xseg_fail(XSEG_ERR_ARGUMENT, "range is NULL");  \
-        if (xseg_fork_is_child((range)->device->fork))             \
-            return xseg_allocator_fail_forked();                   \
-        xseg_housekeeping_run((range)->device->allocator);         \
-        xseg_history_gather(&(range)->device->allocator->history); \
+#define ENTRY_RANGE(range)                                        \
+    XSEG_OPERATION(__func__);                                     \
+    do {                                                          \
+        if ((range) == NULL)                                      \
+            return xseg_fail(XSEG_ERR_ARGUMENT, "range is NULL"); \
+        if (xseg_fork_is_child((range)->device->fork))            \
+            return xseg_allocator_fail_forked();                  \
+        xseg_housekeeping_run((range)->device->allocator);        \
+        xseg_allocator_gather((range)->device->allocator, NULL);  \
     } while (0)
 
 /* End a call: notify observers and run the housekeeping. */

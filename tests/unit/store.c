@@ -114,7 +114,7 @@ static void settings_are_told_apart(void **state)
     config.history_stacks = XSEG_HISTORY_STACKS_ALL;
     xseg_history_store_follow(&store, &config);
     xseg_history_store_follow(&other, &config);
-    xseg_history_gather(&store);
+    assert_false(xseg_history_gather(&store, NULL));
     assert_true(
         xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
     assert_false(
@@ -128,7 +128,7 @@ static void settings_are_told_apart(void **state)
     xseg_history_store_follow(&store, &config);
     assert_false(
         xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
-    xseg_history_gather(&store);
+    assert_false(xseg_history_gather(&store, NULL));
     assert_true(
         xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
     xseg_history_store_fini(&store);
@@ -149,13 +149,13 @@ static void each_call_has_its_own_word(void **state)
     config.block_user = true;
     xseg_history_store_follow(&store, &config);
     const uint64_t settings = xseg_history_store_settings(&store);
-    xseg_history_gather_for(&store, &word);
+    assert_false(xseg_history_gather(&store, &word));
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
     /* Words alone take no stacks. */
     assert_null(xseg_history_store_depot(&store));
     assert_int_equal(context->gathered.stack, 0);
     const struct xseg_history_gathered gathered = xseg_history_put_aside();
-    xseg_history_gather(&store);
+    assert_false(xseg_history_gather(&store, NULL));
     assert_int_equal(xseg_history_user_of(context, settings), 0);
     xseg_history_take_up(&gathered);
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
@@ -168,7 +168,7 @@ static void each_call_has_its_own_word(void **state)
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
     config.block_user = false;
     xseg_history_store_follow(&store, &config);
-    xseg_history_gather_for(&store, &word);
+    assert_false(xseg_history_gather(&store, &word));
     assert_int_equal(xseg_history_user_of(context, xseg_history_store_settings(&store)), 0);
     xseg_history_store_fini(&store);
 }
@@ -395,12 +395,52 @@ static void frames_of_each_depth_are_shown(void **state)
     hook.gather = gather_next;
     hook.context = &drawn;
     assert_true(xseg_history_store_set_hook(&store, &hook));
-    xseg_history_gather(&store);
+    assert_false(xseg_history_gather(&store, NULL));
     const struct xseg_history_gathered outer = xseg_history_put_aside();
-    xseg_history_gather(&store);
+    assert_false(xseg_history_gather(&store, NULL));
     xseg_history_contexts_visit(&store, note_frames, &shown);
     assert_int_equal(shown & (1u << 10 | 1u << 11), 1u << 10 | 1u << 11);
     xseg_history_take_up(&outer);
+    xseg_history_store_fini(&store);
+}
+
+static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
+{
+    (void)context;
+    (void)kept;
+    (void)count;
+}
+
+/* Every call that gathers reports a due sweep, because the first may find another thread in one. */
+static void a_sweep_stays_due_until_one_has_ended(void **state)
+{
+    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_store store;
+    struct xseg_config config;
+    uint32_t drawn = 0;
+
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    xseg_config_init(&config);
+    config.history = XSEG_HISTORY_ALL;
+    config.history_stacks = XSEG_HISTORY_STACKS_ALL;
+    xseg_history_store_follow(&store, &config);
+    hook.gather = gather_next;
+    hook.context = &drawn;
+    assert_true(xseg_history_store_set_hook(&store, &hook));
+    atomic_store(&store.gathers, UINT32_MAX);
+    /* The hook has no `discard`. */
+    assert_false(xseg_history_gather(&store, NULL));
+    hook.discard = ignore_numbers;
+    assert_true(xseg_history_store_set_hook(&store, &hook));
+    atomic_store(&store.sweep_after, 3);
+    for (unsigned i = 0; i < 6; i++)
+        assert_int_equal(xseg_history_gather(&store, NULL), i >= 3);
+    atomic_store(&store.gathers, 0);
+    assert_false(xseg_history_gather(&store, NULL));
+    assert_true(xseg_history_store_set_hook(&store, NULL));
+    atomic_store(&store.gathers, UINT32_MAX);
+    assert_false(xseg_history_gather(&store, NULL));
     xseg_history_store_fini(&store);
 }
 
@@ -442,6 +482,7 @@ int main(void)
         cmocka_unit_test(a_pool_is_found_in_whatever_order_it_came),
         cmocka_unit_test(a_hook_that_is_replaced_stays),
         cmocka_unit_test(frames_of_each_depth_are_shown),
+        cmocka_unit_test(a_sweep_stays_due_until_one_has_ended),
         cmocka_unit_test(threads_make_one_depot),
     };
 

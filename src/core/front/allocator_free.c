@@ -11,6 +11,7 @@
 #include "src/core/cache/walk.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/front/device_route.h"
+#include "src/core/front/history_sweep.h"
 #include "src/core/grow/guarded.h"
 #include "src/core/history/free_event.h"
 #include "src/core/pending/pending.h"
@@ -206,7 +207,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *po
     struct live live = {0};
     xseg_status status = XSEG_OK;
 
-    xseg_history_gather(&allocator->history);
+    xseg_allocator_gather(allocator, NULL);
     if (__builtin_expect(!lock_live(allocator, pointer, &live, &status), 0))
         return status;
     struct xseg_arena *arena = live.arena;

@@ -14,7 +14,6 @@
 #include "src/core/front/allocator_config.h"
 #include "src/core/front/background.h"
 #include "src/core/front/device_open.h"
-#include "src/core/front/history_sweep.h"
 #include "src/core/front/opened.h"
 #include "src/core/grow/guarded.h"
 #include "src/core/inspect/publisher.h"
@@ -112,7 +111,6 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     xseg_lock_init(&allocator->open_lock, XSEG_RANK_FIRST);
     xseg_observers_init(&allocator->observers);
     xseg_history_store_init(&allocator->history, clock);
-    allocator->history.sweep = xseg_history_sweep_store;
     allocator->frees_plainly =
         xseg_fork_wiped(sizeof(*allocator->frees_plainly), &allocator->frees_are_wiped);
     if (allocator->frees_plainly == NULL || !xseg_fork_init(&allocator->fork) ||

@@ -180,10 +180,10 @@ void xseg_history_sweep(struct xseg_allocator *allocator)
     sweep_with(allocator, hook, claim_forget(&allocator->history, hook));
 }
 
-void xseg_history_sweep_store(struct xseg_history_store *store)
+void xseg_history_sweep_numbers(struct xseg_allocator *allocator)
 {
-    const struct xseg_history_hook *hook = xseg_history_store_hook(store);
+    const struct xseg_history_hook *hook = xseg_history_store_hook(&allocator->history);
 
-    if (claim_forget(store, hook))
-        sweep_with(XSEG_CONTAINER(store, struct xseg_allocator, history), hook, true);
+    if (claim_forget(&allocator->history, hook))
+        sweep_with(allocator, hook, true);
 }

@@ -8,7 +8,8 @@
  * thread is given during the sweep are marked already (labels.h).  For numbers of the hook, `forget` has the same rule:
  * numbers that were gathered after the previous sweep began are never forgotten.
  *
- * A sweep runs when a table is full: labels.h counts new labels, store.h counts numbers of the hook.  Its cost is
+ * A sweep runs when a table is full: labels.h counts new labels, store.h counts numbers of the hook.  A call that gathers its
+ * context runs the sweep that its number makes due, before it does anything else.  The cost of a sweep is
  * O(events + places of blocks + labels), and both counts grow with what the last sweep kept, so the cost of each new label
  * is constant on average.
  *
@@ -19,12 +20,20 @@
 #define XSEG_CORE_HISTORY_SWEEP_H
 
 #include "src/core/device/allocator.h"
+#include "src/core/history/context.h"
 
 /* Sweep.  The hook's `forget` is not called while another thread is in it, nor on host allocation failure; labels are not
  * dropped while there are readers (labels.h). */
 void xseg_history_sweep(struct xseg_allocator *allocator);
 
-/* Sweep because the hook has given many numbers.  Does nothing while another thread sweeps. */
-void xseg_history_sweep_store(struct xseg_history_store *store);
+/* Sweep because the hook has returned many numbers.  Does nothing while another thread sweeps. */
+void xseg_history_sweep_numbers(struct xseg_allocator *allocator);
+
+/* xseg_history_gather() for a call of an allocator, and the sweep that it makes due. */
+static inline void xseg_allocator_gather(struct xseg_allocator *allocator, const void *user)
+{
+    if (__builtin_expect(xseg_history_gather(&allocator->history, user), 0))
+        xseg_history_sweep_numbers(allocator);
+}
 
 #endif

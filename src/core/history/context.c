@@ -192,15 +192,14 @@ static inline __attribute__((always_inline)) uint32_t take_stack(struct xseg_his
 
 /* Let others see the frames that this thread has gathered.  Who sees them instead of those before also sees the events
  * and blocks that name those before. */
-static void show(struct xseg_history_store *store, uint32_t frames)
+static void show(uint32_t frames)
 {
     (void)xseg_history_join_contexts();
     atomic_store_explicit(&here.shown[xseg_min(here.depth, XSEG_HISTORY_DEPTH - 1)], frames,
                           memory_order_release);
-    xseg_history_store_count_gather(store);
 }
 
-__attribute__((noinline)) void xseg_history_gather_all(struct xseg_history_store *store,
+__attribute__((noinline)) bool xseg_history_gather_all(struct xseg_history_store *store,
                                                        uint64_t settings, uint64_t user)
 {
     const bool takes = xseg_history_settings_take(settings);
@@ -216,6 +215,8 @@ __attribute__((noinline)) void xseg_history_gather_all(struct xseg_history_store
         .frames = frames,
         .user = user,
     };
-    if (hook != NULL)
-        show(store, frames);
+    if (hook == NULL)
+        return false;
+    show(frames);
+    return xseg_history_store_count_gather(store);
 }

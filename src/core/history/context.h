@@ -114,22 +114,23 @@ static inline uint64_t xseg_history_user_of(const struct xseg_history_context *c
     return xseg_history_context_is_of(context, settings) ? context->gathered.user : 0;
 }
 
-/* xseg_history_gather_for() where something is to be gathered. */
-void xseg_history_gather_all(struct xseg_history_store *store, uint64_t settings, uint64_t user);
+/* xseg_history_gather() where the settings require a context. */
+bool xseg_history_gather_all(struct xseg_history_store *store, uint64_t settings, uint64_t user);
 
-/* Gather the context of a call whose request has a word, if the settings want stacks or words.  No lock is held. */
-static inline void xseg_history_gather_for(struct xseg_history_store *store, const void *user)
+/*
+ * Gather the context of a call, if the settings require stacks or words.  No lock is held.
+ *
+ * user: the word of the request; NULL: none
+ *
+ * Returns: whether the numbers that the hook has returned make a sweep due, which the caller runs
+ */
+static inline __attribute__((warn_unused_result)) bool
+xseg_history_gather(struct xseg_history_store *store, const void *user)
 {
     const uint64_t settings = xseg_history_store_settings(store);
 
-    if (__builtin_expect((settings & XSEG_HISTORY_GATHERS) != 0, 0))
-        xseg_history_gather_all(store, settings, (uint64_t)(uintptr_t)user);
-}
-
-/* xseg_history_gather_for() of a call without a word. */
-static inline void xseg_history_gather(struct xseg_history_store *store)
-{
-    xseg_history_gather_for(store, NULL);
+    return __builtin_expect((settings & XSEG_HISTORY_GATHERS) != 0, 0) &&
+           xseg_history_gather_all(store, settings, (uint64_t)(uintptr_t)user);
 }
 
 #endif

@@ -62,8 +62,6 @@ struct xseg_history_store {
     _Atomic(struct xseg_stack_depot *) depot;   /* NULL until stacks are switched on */
     _Atomic(struct xseg_history_hooked *) hook; /* the one in force, or NULL */
     struct xseg_history_hooked *hooks;          /* all so far, newest first; guarded by HISTORY */
-    /* history_sweep.h, of a module above. */
-    void (*sweep)(struct xseg_history_store *store);
     atomic_bool is_forgetting; /* a thread collects numbers for the hook's `forget`, or is in it */
     atomic_uint_fast64_t gathers,
         sweep_after; /* numbers since the last sweep; so many make the next one due */
@@ -100,15 +98,12 @@ xseg_history_store_hook(const struct xseg_history_store *store)
     return hook == NULL ? NULL : &hook->calls;
 }
 
-/* Count a number that the hook has given; sweep from time to time.  No lock is held. */
-static inline void xseg_history_store_count_gather(struct xseg_history_store *store)
+/* Count a number that the hook has returned.  Returns whether a sweep is due, which stays due until one has ended: while
+ * another thread sweeps, the call that reached the limit runs none. */
+static inline bool xseg_history_store_count_gather(struct xseg_history_store *store)
 {
-    const uint64_t gathers = atomic_fetch_add_explicit(&store->gathers, 1, memory_order_relaxed);
-
-    /* Not only at that number: during a sweep the thread that draws it does nothing. */
-    if (__builtin_expect(gathers >= atomic_load_explicit(&store->sweep_after, memory_order_relaxed),
-                         0))
-        store->sweep(store);
+    return atomic_fetch_add_explicit(&store->gathers, 1, memory_order_relaxed) >=
+           atomic_load_explicit(&store->sweep_after, memory_order_relaxed);
 }
 
 /* Put a hook in force; NULL: none.  Returns false without host memory. */

@@ -3,6 +3,7 @@
 
 #include "src/base/error.h"
 #include "src/core/front/device_alloc.h"
+#include "src/core/front/history_sweep.h"
 #include "src/core/front/request.h"
 #include "src/core/hit/hit_step.h"
 #include "src/core/hit/hit_stream.h"
@@ -34,7 +35,7 @@ XSEG_HIT_STEP leave(struct xseg_allocator *allocator, int ordinal, size_t bytes,
 
     if (status != XSEG_OK)
         return status;
-    xseg_history_gather(&allocator->history);
+    xseg_allocator_gather(allocator, NULL);
     if (xseg_hit_stream_alloc(allocator, ordinal, bytes, stream, out, &has_asked))
         return XSEG_OK;
     return generally(allocator, ordinal, bytes, stream, out, has_asked);
@@ -147,7 +148,7 @@ XSEG_HIT_STEP after_look(struct xseg_arena *arena, void **out, size_t bytes)
     struct xseg_device *device = arena->device;
     uint64_t base = 0;
 
-    xseg_history_gather(arena->history->store);
+    xseg_allocator_gather(device->allocator, NULL);
     xseg_device_look_at_pending(arena, xseg_allocator_config(device->allocator));
     xseg_arena_lock(arena);
     if (__builtin_expect(!xseg_context_is_lost(&device->context), 1))
@@ -163,7 +164,7 @@ XSEG_HIT_STEP after_look(struct xseg_arena *arena, void **out, size_t bytes)
 /* Serve a request from an arena that several threads use, or with a configuration that has more rules. */
 XSEG_HIT_STEP from_shared(struct xseg_arena *arena, void **out, size_t bytes)
 {
-    xseg_history_gather(arena->history->store);
+    xseg_allocator_gather(arena->device->allocator, NULL);
     xseg_arena_lock(arena);
     const uint64_t base = serve(arena, bytes);
     xseg_arena_unlock(arena);
