@@ -173,15 +173,11 @@ struct xseg_pool *xseg_pools_next(struct xseg_device *device, struct xseg_pool *
 
 /* --- Destruction. --- */
 
-/* Return the event of an arena, and make the arena ready for another pool. */
+/* Make an arena ready for another pool. */
 static void reset(void *self, struct xseg_arena *arena)
 {
-    struct xseg_device *device = self;
-
-    XSEG_ASSERT(xseg_list_is_empty(&arena->extents));
-    if (arena->fence != NULL)
-        device->pools.put_event(device->pending, arena->fence);
-    arena->fence = NULL;
+    (void)self;
+    XSEG_ASSERT(xseg_list_is_empty(&arena->extents) && arena->fence == NULL);
     arena->fenced = arena->passed = 0;
     xseg_arena_lock(arena);
     arena->is_paused = false;
@@ -189,13 +185,13 @@ static void reset(void *self, struct xseg_arena *arena)
 }
 
 /* Without segments, no other thread works in the arenas of the pool. */
-static void destroy(struct xseg_pool *pool)
+void xseg_pools_destroy(struct xseg_pool *pool)
 {
-    struct xseg_device *device = pool->device;
-    _Atomic(struct xseg_pool *) *newest = &device->pools.destroyed;
+    _Atomic(struct xseg_pool *) *newest = &pool->device->pools.destroyed;
 
-    XSEG_ASSERT(xseg_pool_is_retired(pool) && atomic_load(&pool->reserved) == 0);
-    xseg_pool_visit_arenas(pool, reset, device);
+    XSEG_ASSERT(atomic_load(&pool->references) == 0 && xseg_pool_is_retired(pool));
+    XSEG_ASSERT(atomic_load(&pool->reserved) == 0);
+    xseg_pool_visit_arenas(pool, reset, NULL);
     if (pool->options.on_destroy == NULL) {
         xseg_pool_end_visit(pool);
         return;
@@ -213,13 +209,12 @@ void xseg_pool_add_reference(struct xseg_pool *pool)
     (void)before;
 }
 
-void xseg_pool_drop_reference(struct xseg_pool *pool)
+bool xseg_pool_drop_reference(struct xseg_pool *pool)
 {
     const unsigned before = atomic_fetch_sub(&pool->references, 1);
 
     XSEG_ASSERT(before != 0 && !xseg_lock_is_held(XSEG_RANK_ARENA));
-    if (before == 1)
-        destroy(pool);
+    return before == 1;
 }
 
 bool xseg_pool_let_go(struct xseg_pool *pool, bool *is_last)

@@ -2,11 +2,11 @@
 /*
  * The private pools of a device: creation, visits, destruction.
  *
- * A pool is in the device's list from its creation until it is freed.  When its last reference is dropped the pool is
- * destroyed: visits skip it.  If it has a callback (`on_destroy`), the callback is called as soon as the thread holds no lock;
- * until it has returned, the pool can be queried and trimmed.  Then the pool is freed, and its arenas go to a free list:
- * threads that find an arena through the page map take its lock before they check that it has the address, so arenas are
- * never freed before the device closes.
+ * A pool is in the device's list from its creation until it is freed.  The thread that drops the last reference destroys the
+ * pool (release.h): visits skip it.  If it has a callback (`on_destroy`), the callback is called as soon as the thread holds
+ * no lock; until it has returned, the pool can be queried and trimmed.  Then the pool is freed, and its arenas go to a free
+ * list: threads that find an arena through the page map take its lock before they check that it has the address, so arenas
+ * are never freed before the device closes.
  *
  * A *visitor* of a pool defers its freeing, so that a thread that reads the list can go on to the next pool.  The pool
  * itself counts as one visitor until it is destroyed and its callback has returned.
@@ -18,13 +18,9 @@
 
 #include "src/core/device/pool.h"
 
-struct xseg_pending;
-
 struct xseg_pools {
-    struct xseg_list list;            /* the newest first; guarded by TABLE */
-    struct xseg_arena *free_arena[2]; /* small, large; linked by `next`; guarded by TABLE */
-    /* Returns the event of an arena that has none of its pool's segments any more: xseg_pending_put_event(). */
-    void (*put_event)(struct xseg_pending *pending, xseg_event event);
+    struct xseg_list list;                 /* the newest first; guarded by TABLE */
+    struct xseg_arena *free_arena[2];      /* small, large; linked by `next`; guarded by TABLE */
     _Atomic(struct xseg_pool *) destroyed; /* pools whose callback is due, the newest first */
     atomic_uint_fast64_t serials;          /* number of pools that were ever initialized */
     atomic_size_t host_bytes;              /* of pools */
@@ -43,10 +39,15 @@ void xseg_pools_fini(struct xseg_device *device);
 xseg_status xseg_pools_create(struct xseg_device *device, const struct xseg_pool_options *options,
                               bool is_guarded, struct xseg_pool **out);
 
-/* Count a segment of a pool that has references, and drop a reference.  No ARENA lock is held by who drops one, and the
- * pool must not be read afterwards, unless the thread visits it. */
+/* Count a segment of a pool that has references. */
 void xseg_pool_add_reference(struct xseg_pool *pool);
-void xseg_pool_drop_reference(struct xseg_pool *pool);
+
+/* Drop a reference; the caller holds no ARENA lock.  Returns whether it was the last one: then the caller destroys the pool,
+ * else it must not read the pool any more, unless it visits the pool. */
+bool xseg_pool_drop_reference(struct xseg_pool *pool) __attribute__((warn_unused_result));
+
+/* Destroy a pool without references, whose arenas have no fences. */
+void xseg_pools_destroy(struct xseg_pool *pool);
 
 /* Remove a holder; `is_last` is set to whether none is left, and the caller then drops the holders' reference.  False if
  * the pool has no holder. */

@@ -112,7 +112,6 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_totals_init(&device->totals);
     xseg_bounds_init(&device->bounds, xseg_allocator_config(allocator));
     xseg_pools_init(device);
-    device->pools.put_event = xseg_pending_put_event;
     xseg_pool_init(&device->pool, device, NULL);
     xseg_poison_init(device->poison, allocator);
     xseg_history_init(&device->history, &allocator->history, &allocator->observers,

@@ -215,14 +215,18 @@ static void end_fence(void *self, struct xseg_arena *arena)
 {
     (void)self;
     if (arena->fence != NULL)
-        xseg_fences_put(&arena->device->pending->fences, arena->fence);
+        xseg_pending_put_event(arena->device->pending, arena->fence);
     arena->fence = NULL;
 }
 
 void xseg_idle_end(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    xseg_pending_lock(device->pending);
     xseg_device_visit_arenas(device, end_fence, NULL);
-    xseg_pending_unlock(device->pending);
+}
+
+void xseg_idle_end_pool(struct xseg_pool *pool)
+{
+    XSEG_ASSERT(atomic_load(&pool->references) == 0);
+    xseg_pool_visit_arenas(pool, end_fence, NULL);
 }

@@ -128,7 +128,10 @@ bool xseg_idle_take(struct xseg_idle_limit *limit, uint64_t since, uint64_t byte
  * cached whose work has ended. */
 uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now);
 
-/* Free the fences of all arenas: the device closes. */
+/* Return the fences of all arenas: the device closes. */
 void xseg_idle_end(struct xseg_device *device);
+
+/* Return the fences of a pool's arenas: the pool is about to be destroyed. */
+void xseg_idle_end_pool(struct xseg_pool *pool);
 
 #endif

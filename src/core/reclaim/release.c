@@ -4,6 +4,7 @@
 #include "src/base/error.h"
 #include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
+#include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/trim_steps.h"
 
 /* Free the addresses of a retired pool that has no memory mapped.  A trim does that later if a capture is active. */
@@ -34,7 +35,15 @@ bool xseg_release_pool(struct xseg_pool *pool)
     /* The holders' reference keeps the pool until here. */
     if (atomic_load(&pool->references) > 1 && atomic_load(&pool->reserved) == 0)
         free_addresses(pool);
-    xseg_pool_drop_reference(pool);
+    xseg_release_reference(pool);
     xseg_pools_notify(device);
     return true;
+}
+
+void xseg_release_reference(struct xseg_pool *pool)
+{
+    if (!xseg_pool_drop_reference(pool))
+        return;
+    xseg_idle_end_pool(pool);
+    xseg_pools_destroy(pool);
 }

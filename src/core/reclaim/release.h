@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Release of a pool by one of its holders.
+ * Release of a pool, by a holder or by a segment that ends.  The last release destroys the pool.
  */
 #ifndef XSEG_CORE_RELEASE_H
 #define XSEG_CORE_RELEASE_H
@@ -15,5 +15,9 @@
  * Cost:    if the pool has no memory but addresses, one cuMemAddressFree per segment
  */
 bool xseg_release_pool(struct xseg_pool *pool);
+
+/* Drop a reference of a pool; the last one destroys it.  Takes PENDING.  The caller holds no ARENA lock, and must not read
+ * the pool afterwards unless it visits the pool. */
+void xseg_release_reference(struct xseg_pool *pool);
 
 #endif

@@ -7,6 +7,7 @@
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/release.h"
 
 _Static_assert(XSEG_ARENA_RECORDS >= 4, "a claim takes two records, and each of two cuts one");
 
@@ -115,7 +116,7 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block,
     (void)xseg_segment_end(&extent->segment); /* a leftover if the driver fails */
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_pool_note_shrink(arena, bytes);
-    xseg_pool_drop_reference(arena->pool);
+    xseg_release_reference(arena->pool);
     return bytes;
 }
 
@@ -223,7 +224,7 @@ static void end_addresses(struct xseg_extent *extent)
                               memory_order_relaxed);
     (void)xseg_segment_end(&extent->segment); /* a leftover if the driver fails */
     xseg_list_insert(&device->spare_extents, &extent->link);
-    xseg_pool_drop_reference(pool);
+    xseg_release_reference(pool);
 }
 
 void xseg_trim_end_elastic(struct xseg_extent *extent)
