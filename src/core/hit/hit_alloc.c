@@ -7,7 +7,7 @@
 #include "src/core/front/request.h"
 #include "src/core/hit/hit_step.h"
 #include "src/core/hit/hit_stream.h"
-#include "src/core/large/arena_hit.h"
+#include "src/core/large/large.h"
 #include "src/core/small/plain.h"
 
 /* --- Where the hit path is left. --- */
@@ -131,7 +131,7 @@ XSEG_HIT_STEP large(struct xseg_arena *arena, void **out, size_t bytes, bool exp
     XSEG_RELEASES(arena->lock)
 {
     XSEG_ASSERT(!arena->is_small && bytes > XSEG_SIZE_SMALL_MAX);
-    return finish(arena, out, bytes, xseg_arena_hit_plain(arena, bytes, expandable));
+    return finish(arena, out, bytes, xseg_large_hit_plain(arena, bytes, expandable));
 }
 
 /* --- Ways around. --- */

@@ -5,7 +5,7 @@
 #include "src/core/config/size.h"
 #include "src/core/front/device_alloc.h"
 #include "src/core/front/request.h"
-#include "src/core/large/arena_hit.h"
+#include "src/core/large/large.h"
 #include "src/core/pending/pending.h"
 #include "src/core/small/small.h"
 
@@ -39,7 +39,7 @@ static uint64_t serve(const struct xseg_config *config, struct xseg_arena *arena
     need.is_small = false;
     need.expandable = expandable;
     need.no_split = false;
-    return xseg_arena_hit(arena, &need);
+    return xseg_large_hit(arena, &need);
 }
 
 /* Note a block that serve() has handed out. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The plain free of a large block, in three parts.  The block is taken back from its user.  Then it merges with its
+ * The shortest paths of an allocation and a free in an arena whose blocks have records.
+ *
+ * The plain free of a large block has three parts.  The block is taken back from its user.  Then it merges with its
  * neighbours, or, if it is all of its segment, it is put back whole.  The parts are inline, and do not call each other,
  * for the reason that plain.h gives: hit_free.c makes a step of each, and a step saves only the registers that it
  * needs itself.
@@ -13,6 +15,17 @@
 #include "src/base/either.h"
 #include "src/core/block/slot.h"
 #include "src/core/large/cached.h"
+
+/* --- Allocation. --- */
+
+/* xseg_arena_alloc() for a plain request of a large arena: the address, or 0 for a miss and where the general path has to
+ * be taken. */
+uint64_t xseg_large_hit(struct xseg_arena *arena, const struct xseg_need *need);
+
+/* xseg_large_hit() for a configuration without max_split_size_mb, with expandable segments or without. */
+uint64_t xseg_large_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable);
+
+/* --- Free. --- */
 
 /* Whether a block begins at an address, is live, and is used by its own stream only. */
 static inline bool xseg_large_is_plain(const struct xseg_block *block, uint64_t address)
