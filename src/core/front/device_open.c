@@ -7,11 +7,11 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/core/arena/origins.h"
 #include "src/core/budget/budget.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/device/allocator.h"
-#include "src/core/history/stack_text.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/poison.h"
@@ -177,8 +177,9 @@ static void note_live(void *self, const struct xseg_part *part)
     xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
                   live->count > 1 ? "," : "", part->base, part->requested,
                   (void *)xseg_arena_stream(arena)->handle);
-    xseg_stack_text_add(arena->history->store, xseg_origins_of(part->extent, part->base).stack,
-                        FRAMES_SHOWN, " from ", &live->text);
+    xseg_history_store_print_stack(arena->history->store,
+                                   xseg_origins_of(part->extent, part->base).stack, FRAMES_SHOWN,
+                                   " from ", &live->text);
 }
 
 static void end_extents(void *self, struct xseg_arena *arena)

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 
 #include "src/base/align.h"
-#include "src/core/history/stack_text.h"
 
 /* Frames that a text names. */
 #define FRAMES_SHOWN 6u
@@ -72,7 +71,7 @@ bool xseg_free_event_describe(struct xseg_history *history, uint64_t address, co
                   ", with the %" PRIu64 " bytes at %#" PRIx64,
                   lead, ago / 1000000, ago / 1000 % 1000, event.thread,
                   xseg_history_event_bytes(&event), (uint64_t)event.base);
-    xseg_stack_text_add(history->store, event.stack, FRAMES_SHOWN, ", from ", text);
+    xseg_history_store_print_stack(history->store, event.stack, FRAMES_SHOWN, ", from ", text);
     add_frames(history->store, event.frames, text);
     return true;
 }

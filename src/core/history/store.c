@@ -8,6 +8,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/stack.h"
+#include "src/base/text.h"
 #include "src/core/config/config.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -170,6 +171,32 @@ struct xseg_stack_depot *xseg_history_store_make_depot(struct xseg_history_store
     xseg_stack_depot_fini(depot);
     free(depot);
     return other;
+}
+
+/* The number of innermost frames in the library, which is the module of the first frame.  0 if all frames are in it, as in a
+ * program that is linked with the static library. */
+static uint32_t own_frames(const struct xseg_stack_depot *depot, uint32_t stack, uint32_t count)
+{
+    struct xseg_stack_frame first, frame;
+
+    if (!xseg_stack_depot_frame(depot, stack, 0, &first) || first.path == NULL)
+        return 0;
+    for (uint32_t i = 1; i < count && xseg_stack_depot_frame(depot, stack, i, &frame); i++)
+        if (frame.path == NULL || strcmp(frame.path, first.path) != 0)
+            return i;
+    return 0;
+}
+
+void xseg_history_store_print_stack(struct xseg_history_store *store, uint32_t stack, unsigned max,
+                                    const char *lead, struct xseg_text *text)
+{
+    const struct xseg_stack_depot *depot = xseg_history_store_depot(store);
+    struct xseg_stack_view view;
+
+    if (depot == NULL || !xseg_stack_depot_get(depot, stack, &view))
+        return;
+    xseg_text_add(text, "%s", lead);
+    xseg_stack_depot_describe(depot, stack, own_frames(depot, stack, view.count), max, text);
 }
 
 bool xseg_history_store_set_hook(struct xseg_history_store *store,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The store: what the histories of an allocator's devices share, namely its settings, its clock, and its labels.
+ * The store: what the histories of an allocator's devices share, namely the settings, the clock, the labels, and
+ * the depot of stacks.
  *
  * Terms:
  *   settings  one word that says what is noted; 0 while nothing is
@@ -38,6 +39,7 @@
 _Static_assert(XSEG_HISTORY_ACTIONS <= XSEG_HISTORY_STACKS_SHIFT, "each action has a bit");
 
 struct xseg_config;
+struct xseg_text;
 
 /* The user's hook.  One that is replaced stays, since a thread may still be in it. */
 struct xseg_history_hooked {
@@ -87,6 +89,14 @@ static inline struct xseg_stack_depot *xseg_history_store_depot(struct xseg_hist
 /* Make the depot, unless another thread has, and ready the unwinder.  No lock is held: that opens a library.
  * Returns NULL without host memory. */
 struct xseg_stack_depot *xseg_history_store_make_depot(struct xseg_history_store *store);
+
+/*
+ * Print up to `max` frames of a stack, the innermost first, from the caller of the library on; nothing of an unknown stack.
+ *
+ * lead: printed before the frames
+ */
+void xseg_history_store_print_stack(struct xseg_history_store *store, uint32_t stack, unsigned max,
+                                    const char *lead, struct xseg_text *text);
 
 /* The user's hook in force, or NULL. */
 static inline const struct xseg_history_hook *
