@@ -5,13 +5,13 @@
 
 #include "src/core/front/allocator_open.h"
 #include "src/core/front/device_open.h"
-#include "src/core/front/oom_report.h"
 #include "src/core/ranges/aliases.h"
 #include "src/core/ranges/commit.h"
 #include "src/core/ranges/decommit.h"
 #include "src/core/ranges/prepare.h"
 #include "src/core/ranges/range.h"
 #include "src/core/reclaim/release.h"
+#include "src/core/snapshot/oom.h"
 #include "src/entry.h"
 
 /* Returns from the entry point unless the range's allocator can be used by this process. */

@@ -11,7 +11,6 @@
 #include "src/core/device/allocator.h"
 #include "src/core/front/allocator_free.h"
 #include "src/core/front/housekeeping.h"
-#include "src/core/front/oom_report.h"
 #include "src/core/grow/guarded.h"
 #include "src/core/grow/ladder.h"
 #include "src/core/grow/refusal.h"
@@ -22,6 +21,7 @@
 #include "src/core/pools/page_trial.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/release.h"
+#include "src/core/snapshot/oom.h"
 
 /* The pool of a request on a stream; *routed is set to it if a route selects it, and is then retained for the request. */
 static xseg_status find_pool(struct xseg_device *device, const struct xseg_device_request *request,

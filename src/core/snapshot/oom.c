@@ -8,6 +8,7 @@
 
 #include "src/base/error.h"
 #include "src/base/text.h"
+#include "src/core/grow/shortage.h"
 #include "src/core/snapshot/snapshot.h"
 
 void xseg_oom_snapshots_init(struct xseg_oom_snapshots *snapshots)
@@ -82,7 +83,9 @@ static void write_into(struct xseg_allocator *allocator, const char *folder, uns
     xseg_fail_restore(&kept);
 }
 
-void xseg_oom_snapshots_report(struct xseg_allocator *allocator)
+/* Write a snapshot if a folder is configured and fewer than XSEG_OOM_SNAPSHOTS have been written, and log its path or why there
+ * is none.  The error text of the calling thread and errno are preserved. */
+static void write_snapshot(struct xseg_allocator *allocator)
 {
     struct xseg_oom_snapshots *snapshots = allocator->oom_snapshots;
     const struct xseg_config *config = xseg_allocator_config(allocator);
@@ -98,4 +101,13 @@ void xseg_oom_snapshots_report(struct xseg_allocator *allocator)
         write_into(allocator, folder, atomic_fetch_add(&snapshots->written, 1) + 1);
     atomic_store(&snapshots->is_writing, false);
     errno = error;
+}
+
+void xseg_oom_report(struct xseg_arena *arena, const struct xseg_need *need, xseg_status status,
+                     bool rejected)
+{
+    if (!rejected)
+        write_snapshot(arena->device->allocator);
+    (void)xseg_shortage_tell(arena, need, status,
+                             rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);
 }

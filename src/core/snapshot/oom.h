@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The memory snapshot of an out-of-memory failure.
+ * The report of an out-of-memory failure, after the failure has returned from the fallback chain or from a commit: a memory
+ * snapshot, and the notification of observers.
  *
- * The folder is that of the key oom_snapshot or, without it, of the variable XSEG_OOM_SNAPSHOT.  The keys oom_snapshot_ms and
- * oom_snapshot_mb limit the time and the size; an allocator writes at most XSEG_OOM_SNAPSHOTS files.  The snapshot is written
- * before the failed call returns and does not change its result.  It makes no driver call.  While a thread writes a snapshot,
- * failures of other threads write none and do not wait.
+ * The folder of the snapshot is that of the key oom_snapshot or, without it, of the variable XSEG_OOM_SNAPSHOT.  The keys
+ * oom_snapshot_ms and oom_snapshot_mb limit the time and the size; an allocator writes at most XSEG_OOM_SNAPSHOTS files.  The
+ * snapshot is written before the failed call returns and does not change its result.  It makes no driver call.  While a thread
+ * writes a snapshot, failures of other threads write none and do not wait.
  *
  * Locking: the caller holds no lock.
  */
@@ -14,6 +15,7 @@
 
 #include <stddef.h>
 
+#include "src/core/arena/arena.h"
 #include "src/core/device/allocator.h"
 
 #define XSEG_OOM_SNAPSHOTS 3u
@@ -26,10 +28,12 @@ struct xseg_oom_snapshots {
 void xseg_oom_snapshots_init(struct xseg_oom_snapshots *snapshots);
 
 /*
- * Write a snapshot if a folder is configured and fewer than XSEG_OOM_SNAPSHOTS have been written, and log its path or why there
- * is none.  The error text of the calling thread and errno are preserved.
+ * Write a snapshot, then notify observers.  The caller holds no lock.
+ *
+ * rejected: the request was rejected immediately (throw_on_cudamalloc_oom): no snapshot, and `on_rejected` is called
  */
-void xseg_oom_snapshots_report(struct xseg_allocator *allocator);
+void xseg_oom_report(struct xseg_arena *arena, const struct xseg_need *need, xseg_status status,
+                     bool rejected);
 
 /*
  * Write the path `FOLDER/oom-rankR-pidP-N.pickle`.  The rank is that of RANK, SLURM_PROCID or LOCAL_RANK; it is omitted if none
