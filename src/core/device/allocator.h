@@ -20,7 +20,7 @@
 #include "src/base/log.h"
 #include "src/core/device/device.h"
 #include "src/core/stats/observers.h"
-#include "src/core/stream/shortcuts.h"
+#include "src/core/stream/streams.h"
 
 struct xseg_background;
 struct xseg_oom_snapshots;

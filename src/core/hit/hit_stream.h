@@ -7,7 +7,7 @@
  * This path tests a few words to see that a call is plain; all other calls take the general path (request.h).  That
  * path gives the same result for plain calls, in some 500 instructions more.
  *
- * A stream whose request is plain is given its shortcut (shortcuts.h), so that its next request takes the hit path
+ * A stream whose request is plain is given its shortcut (streams.h), so that its next request takes the hit path
  * (hit_alloc.h).
  */
 #ifndef XSEG_CORE_HIT_STREAM_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Streams: the table of all streams that a device has met.
+ * Streams: the table of all streams that a device has met, and shortcuts of an allocator into these tables.
  *
  * A stream is known by its handle, which leads to its entry through a table that is read without a
  * lock, so that a hit asks the driver nothing.  The legacy default stream has two handles, NULL and 1.
@@ -17,8 +17,23 @@
  * that are reading them; together they are no larger than the last table.  While entries move, a reader
  * may miss an entry; a caller that has to be sure looks again under TABLE.
  *
- * Locking: TABLE guards the table, the lists, and changes of handles and numbers; finding needs no lock.
- * PENDING guards the list of leaving streams.  Entries stay until the device closes.
+ * A *shortcut* leads from the handle of a stream to its entry, for plain requests.  A request is plain if its
+ * configuration has plain hits, its device is open, its stream is known, and no route or capture could send it
+ * elsewhere.  These facts change rarely, so they are checked in advance: a stream has a shortcut only while all of
+ * them hold.  A call that makes one of them false drops the shortcut before it returns.  A plain request that took the
+ * longer way (hit_stream.c) makes the shortcut again.
+ *
+ * The kernel wipes the shortcuts in a forked child, so a hit need not check for a fork.  Where the kernel cannot do
+ * that, there are no shortcuts.
+ *
+ * Invariants, but for changes by a call that has not returned:
+ *   SHORT-1  a stream with a shortcut is there, and its device is open and has no route; the
+ *            configuration in force has plain hits, and the stream's `way`
+ *            is the way that this configuration asks for.
+ *
+ * Locking: TABLE of the device guards the table, the lists, and changes of handles and numbers, TABLE of the allocator
+ * guards changes of the shortcuts; finding needs no lock.  PENDING guards the list of leaving streams.  Entries stay
+ * until the device closes.
  */
 #ifndef XSEG_CORE_STREAMS_H
 #define XSEG_CORE_STREAMS_H
@@ -184,5 +199,59 @@ bool xseg_streams_is_open(struct xseg_context *context, const struct xseg_known_
 /* Whether the calling thread can name this stream; it cannot name per-thread streams of others. */
 xseg_status xseg_streams_can_name(struct xseg_context *context,
                                   const struct xseg_known_stream *stream, bool *can);
+
+/* --- Shortcuts. --- */
+
+/* Places in the table, one page.  Of streams that share a place, the first one keeps it. */
+#define XSEG_SHORTCUTS 512u
+_Static_assert(XSEG_SHORTCUTS == 1u << (64 - 55),
+               "xseg_shortcuts_place() keeps the upper nine bits");
+
+struct xseg_shortcuts {
+    struct xseg_lock *lock;                      /* TABLE */
+    _Atomic(struct xseg_known_stream *) *stream; /* [XSEG_SHORTCUTS] */
+    bool are_wiped;                              /* whether a forked child gets the table wiped */
+};
+
+/* Returns false without host memory. */
+bool xseg_shortcuts_init(struct xseg_shortcuts *shortcuts, struct xseg_lock *lock);
+/* End the table.  The structure may also be all zeros, or one whose init found no host memory. */
+void xseg_shortcuts_fini(struct xseg_shortcuts *shortcuts);
+
+static inline unsigned xseg_shortcuts_place(int ordinal, xseg_stream handle)
+{
+    return (unsigned)(((uintptr_t)handle + (unsigned)ordinal) * UINT64_C(0x9E3779B97F4A7C15) >> 55);
+}
+
+/* The stream of a device and a handle, if it has a shortcut; else NULL. */
+static inline struct xseg_known_stream *xseg_shortcuts_find(const struct xseg_shortcuts *shortcuts,
+                                                            int ordinal, xseg_stream handle)
+{
+    struct xseg_known_stream *stream = atomic_load_explicit(
+        &shortcuts->stream[xseg_shortcuts_place(ordinal, handle)], memory_order_acquire);
+
+    return stream != NULL &&
+                   atomic_load_explicit(&stream->handle, memory_order_relaxed) == handle &&
+                   stream->ordinal == ordinal
+               ? stream
+               : NULL;
+}
+
+/* Whether a handle's place is empty. */
+static inline bool xseg_shortcuts_want(const struct xseg_shortcuts *shortcuts, int ordinal,
+                                       xseg_stream handle)
+{
+    return shortcuts->are_wiped &&
+           atomic_load_explicit(&shortcuts->stream[xseg_shortcuts_place(ordinal, handle)],
+                                memory_order_relaxed) == NULL;
+}
+
+/* Add a shortcut to a stream, if its place is empty.  TABLE of the allocator is held. */
+void xseg_shortcuts_add(struct xseg_shortcuts *shortcuts, struct xseg_known_stream *stream);
+
+/* Drop the shortcut of a stream; of all streams of a device, or of all devices if `ordinal` is
+ * negative.  Takes TABLE of the allocator. */
+void xseg_shortcuts_drop(struct xseg_shortcuts *shortcuts, const struct xseg_known_stream *stream);
+void xseg_shortcuts_drop_all(struct xseg_shortcuts *shortcuts, int ordinal);
 
 #endif
