@@ -80,7 +80,7 @@ def print_smallest(tool, reference):
 
 
 def print_obstacles(tool, missed):
-    """What is in the way on a device of the size that is aimed at, by the error's own sentence."""
+    """What is in the way on a device of the target size, from the error message."""
     print("\non the device that is aimed at, where it is missed")
     for name, peak in missed:
         device = aimed_device(name, peak)
@@ -88,11 +88,11 @@ def print_obstacles(tool, missed):
                                f"{device}MiB", TRACES / f"{name}.xtrace.zst"], check=False,
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         said = done.stderr.decode()
-        found = [re.search(words + " ([0-9.]+ [KMG]iB)", said) for words in
-                 ("no room for", "it has", "cached on pages that blocks in use share")]
-        asked, free, shared = (part.group(1) if part else "nothing" for part in found)
-        print(f"{name:18}{device:>7} MiB: {asked} asked for, {free} free, {shared} cached on pages "
-              "that blocks in use share", flush=True)
+        found = [re.search("([0-9.]+ MiB)" + words, said) for words in
+                 (" requested", " of [0-9.]+ MiB free", " fragmented")]
+        requested, free, fragmented = (part.group(1) if part else "nothing" for part in found)
+        print(f"{name:18}{device:>7} MiB: {requested} requested, {free} free, {fragmented} fragmented",
+              flush=True)
 
 
 def time_of(calls):

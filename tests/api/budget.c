@@ -47,7 +47,7 @@ static void live_memory_stays(void **state)
 
     (void)state;
     assert_true(answer.ns < BOUND);
-    assert_non_null(strstr(answer.text, "others have"));
+    assert_non_null(strstr(answer.text, "used by others"));
     assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
     assert_int_equal(answer.lines, 0);
 }

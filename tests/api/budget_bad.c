@@ -244,7 +244,7 @@ static void a_want_of_the_future_ends(void **state)
             EXPECT_OK(member_ask(one, 'f', 1, 0));
     } while (answer.status == XSEG_OK && ++tries < 300);
     assert_int_not_equal(answer.status, XSEG_OK);
-    assert_non_null(strstr(answer.text, "wait for theirs"));
+    assert_non_null(strstr(answer.text, "other processes request their shares"));
     assert_true(answer.ns < BOUND);
     for (tries = 0; answer.status != XSEG_OK && tries < 100; tries++)
         answer = member_ask(one, 'a', 1, 300 * MIB);

@@ -583,7 +583,7 @@ static void a_shortage_leaves_exported_pages(void **state)
     scene_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &big), XSEG_ERR_NO_MEMORY,
-                       "cached but exported 120.00 MiB");
+                       "120.00 MiB cached and exported");
     assert_int_equal(reserved(allocator), 120 * MIB);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 150 * MIB, NULL));

@@ -104,7 +104,7 @@ static void too_little_is_not_taken(void **state)
     scene_free(allocator, idle);
     const uint64_t unmapped = xseg_sim_calls("cuMemUnmap");
     scene_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "no room");
+                       "out of memory on device 0");
     /* Only the last rung, which gives everything back, has unmapped. */
     assert_true(xseg_sim_calls("cuMemUnmap") - unmapped <= 1);
     assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
@@ -183,7 +183,8 @@ static void held_pools_are_left_alone(void **state)
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
     inside = scene_alloc_in(allocator, pool, 80 * MIB, NULL);
     scene_free(allocator, inside);
-    scene_expect_error(xseg_alloc(allocator, 0, 40 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "room");
+    scene_expect_error(xseg_alloc(allocator, 0, 40 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                       "out of memory on device 0");
     assert_int_equal(scene_block(allocator, inside).state, XSEG_BLOCK_CACHED);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     ptr = scene_alloc(allocator, 40 * MIB, NULL);
@@ -463,7 +464,7 @@ static void without_addresses_segments_are_classic(void **state)
     xseg_sim_set_external_addresses(GIB - 100 * MIB);
     small = scene_alloc(allocator, 1000, NULL);
     assert_false(scene_block(allocator, small).is_expandable);
-    assert_non_null(strstr(lines, "no addresses are left for an expandable segment"));
+    assert_non_null(strstr(lines, "out of virtual addresses for expandable segments"));
     const size_t said = strlen(lines);
     ptr = scene_alloc(allocator, 1 * MIB, NULL);
     other = scene_alloc(allocator, 2 * MIB, NULL);
@@ -531,7 +532,7 @@ static void a_growth_past_the_device_is_rejected(void **state)
     scene_free(allocator, idle);
     const uint64_t calls = xseg_sim_calls("cuMemUnmap");
     scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "no room");
+                       "out of memory on device 0");
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls);
     assert_int_equal(scene_stats(allocator).num_oom_rejections, 1);
     assert_int_equal(scene_stats(allocator).num_ooms, 0);
@@ -568,7 +569,8 @@ static void a_growth_past_the_fraction_of_rejections_is_rejected(void **state)
         limits.fraction = 1;
         assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
         scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                           "throw_on_cudamalloc_oom (0.5 of device 0)");
+                           "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                           "requested, limit 0.5 of the device");
         assert_int_equal(scene_stats(allocator).num_ooms, 1);
         assert_int_equal(scene_stats(allocator).num_oom_rejections, 1);
         assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
@@ -581,7 +583,8 @@ static void a_growth_past_the_fraction_of_rejections_is_rejected(void **state)
         scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
         scene_empty_cache(allocator);
         scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                           "throw_on_cudamalloc_oom (0 of device 0)");
+                           "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                           "requested, limit 0 of the device");
         assert_int_equal(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"), XSEG_OK);
         scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
         limits.rejection_fraction = 1.5;
@@ -597,9 +600,9 @@ static void the_error_says_where_the_memory_is(void **state)
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
     struct xseg_pool *pool = NULL;
     void *live = scene_alloc(allocator, 50 * MIB, NULL), *inside = NULL, *ptr = NULL;
-    const char *const word[] = {"no room for 100.00 MiB", "live 50.00 MiB",
-                                "cached in pools that are held, such as graphs' 120.00 MiB",
-                                "share 10.00 MiB", "release pools"};
+    const char *const word[] = {"100.00 MiB requested", "50.00 MiB allocated",
+                                "120.00 MiB cached by private pools", "10.00 MiB fragmented",
+                                "release unused private pools"};
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);

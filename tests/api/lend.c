@@ -464,7 +464,7 @@ static void a_captured_pool_lends_nothing(void **state)
         scene_free(lender.allocator, lent);
         request.bytes = lender.bytes;
         scene_expect_error(xseg_alloc_with(lender.allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
-                           "no room");
+                           "out of memory on device 0");
         scene_free(lender.allocator, lender.kept);
         scene_stream_destroy(stream);
     }
@@ -585,7 +585,7 @@ static void a_released_pool_lends_nothing(void **state)
             assert_null(scene_block(lender.allocator, ptr).fallback_pool);
             scene_free(lender.allocator, ptr);
         } else {
-            scene_expect_error(status, XSEG_ERR_NO_MEMORY, "no room");
+            scene_expect_error(status, XSEG_ERR_NO_MEMORY, "out of memory on device 0");
         }
         scene_free(lender.allocator, lender.kept);
         scene_close(lender.allocator);

@@ -132,8 +132,9 @@ static void a_hard_limit_may_fall(void **state)
     scene_free(allocator, live);
     assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:0"), XSEG_OK);
     assert_int_equal(reserved(allocator), 0);
-    scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT,
-                       "hard_limit_mb (device 0, 0.00 MiB)");
+    scene_expect_error(
+        xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT,
+        "hard_limit_mb rejects the request on device 0, 1 byte requested, limit 0.00 MiB");
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     scene_stream_destroy(stream);
 }
@@ -233,7 +234,8 @@ static void a_device_has_a_fraction_of_its_own(void **state)
     scene_free(allocator, ptr);
     ptr = NULL;
     scene_expect_error(xseg_alloc(allocator, 0, 3 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                       "per_process_memory_fraction (0.5 of device 0, 2048.00 MiB)");
+                       "per_process_memory_fraction rejects the request on device 0, 3072.00 MiB "
+                       "requested, limit 2048.00 MiB (0.5 of the device)");
     /* Below what is taken: idle memory goes at once. */
     assert_int_equal(set_fraction(allocator, 1, 0.25), XSEG_OK);
     assert_true(xseg_sim_used(1) <= GIB);

@@ -170,7 +170,7 @@ static void asking_is_bounded(void **state)
     (void)state;
     (void)observe(&witness, false);
     scene_expect_error(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "no room for 120.00 MiB");
+                       "out of memory on device 0, 120.00 MiB requested");
     assert_int_equal(witness.asked, XSEG_LOW_MEMORY_CALLS_MAX);
     assert_int_equal(witness.told, 1);
     assert_int_equal(scene_stats(witness.allocator).num_ooms, 1);
@@ -191,7 +191,7 @@ static void a_refusal_is_told_with_its_text(void **state)
     assert_int_equal(witness.asked, 1);
     assert_int_equal(witness.told, 1);
     assert_string_equal(witness.text, text);
-    assert_non_null(strstr(text, "live 150.00 MiB"));
+    assert_non_null(strstr(text, "150.00 MiB allocated"));
     scene_free(witness.allocator, live);
     scene_close(witness.allocator);
 }

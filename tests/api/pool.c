@@ -159,7 +159,8 @@ static void a_pool_lends_when_memory_is_short(void **state)
     /* Not to private pools, and not once nobody holds it: then its memory goes. */
     request.pool = other = make_pool(allocator, NULL);
     request.bytes = 30 * MIB;
-    scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_NO_MEMORY, "no room");
+    scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
+                       "out of memory on device 0");
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     ptr = scene_alloc(allocator, 30 * MIB, NULL);
     assert_null(scene_block(allocator, ptr).pool);
@@ -291,7 +292,7 @@ static void a_pool_stands_on_its_owners_functions(void **state)
     request.pool = pool;
     request.bytes = 1 * MIB;
     scene_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_NO_MEMORY,
-                       "own function");
+                       "memory functions of pool 1 returned no memory");
     own.refuses = false;
     own.skew = 64;
     scene_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "aligned");

@@ -205,7 +205,7 @@ static void limits_and_shortage(void **state)
     commit(range, 10, 26, NULL);
     assert_int_equal(xseg_sim_used(0), 36 * PAGE);
     scene_expect_error(xseg_alloc(allocator, 0, 20 * MIB, NULL, &block), XSEG_ERR_LIMIT,
-                       "live 72.00 MiB");
+                       "72.00 MiB allocated");
     decommit(range, 0, 36, NULL);
     block = scene_alloc(allocator, 20 * MIB, NULL);
     scene_free(allocator, block);

@@ -194,7 +194,7 @@ static void expect_clean_shortage(const char *config)
     capture_begin(pool, stream);
     before = capture_disturbances();
     scene_expect_error(xseg_alloc(allocator, 0, 140 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY,
-                       "100.00 MiB of 200.00 MiB are free");
+                       "100.00 MiB of 200.00 MiB free");
     assert_null(ptr);
     ptr = scene_alloc(allocator, 60 * MIB, stream);
     assert_int_equal(capture_disturbances(), before);

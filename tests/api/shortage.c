@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The sentence of an out-of-memory: who refused, figures that agree, and advice that helps. */
+/* The out-of-memory message: the limit or device that is exhausted, figures that add up, and advice that helps. */
 #include "tests/support/scene.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ static void expect_start(const char *text, const char *start)
 
 static void expect_no_advice(const char *text)
 {
-    static const char *const word[] = {"raise", "end the", "release", "would"};
+    static const char *const word[] = {"raise", "end the", "release unused", "set "};
 
     for (unsigned i = 0; i < COUNT_OF(word); i++)
         if (strstr(text, word[i]) != NULL)
@@ -43,29 +43,45 @@ static void expect_no_advice(const char *text)
 
 /* --- Figures. --- */
 
-/* The figure behind some words, in MiB; 0 if the words are not there. */
-static double figure(const char *text, const char *words)
+/* The figure before a term, in MiB; 0 if the term does not occur. */
+static double figure(const char *text, const char *term)
+{
+    const size_t length = strlen(term);
+    const char *at = text;
+
+    while ((at = strstr(at, term)) != NULL && strchr(",;:", at[length]) == NULL)
+        at += length;
+    if (at == NULL)
+        return 0;
+    if (at - text < 6 || strncmp(at - 5, " MiB ", 5) != 0)
+        fail_msg("\"%s\" has no figure in MiB before \"%s\"", text, term);
+    for (at -= 5; at > text && strchr("0123456789.", at[-1]) != NULL;)
+        at--;
+    return strtod(at, NULL);
+}
+
+/* The value of an advice, after the words that begin it; 0 if there is no such advice. */
+static double advised_value(const char *text, const char *words)
 {
     const char *at = strstr(text, words);
 
     return at != NULL ? strtod(at + strlen(words), NULL) : 0;
 }
 
-/* All is in MiB, what is taken is the sum of its parts, and the device that of what has it. */
+/* All figures are in MiB: the parts add up to the memory of this allocator, and with free and other memory to the device. */
 static void expect_figures_agree(const char *text, double total)
 {
     static const char *const part[] = {
-        " live ",
-        "waiting for other streams ",
-        ", cached ",
-        ": cached ",
-        "blocks in use share ",
-        "such as graphs' ",
-        "cached but pinned ",
-        "cached but exported ",
-        "freed or moved ",
-        "kept for reuse ",
-        "by the driver ",
+        "allocated",
+        "pending free",
+        "cached",
+        "fragmented",
+        "cached by private pools",
+        "cached and pinned",
+        "cached and exported",
+        "claimed by other threads",
+        "in the page cache",
+        "unreleased",
     };
     char words[64];
     double sum = 0;
@@ -73,15 +89,15 @@ static void expect_figures_agree(const char *text, double total)
     for (unsigned i = 0; i < COUNT_OF(part); i++)
         sum += figure(text, part[i]);
     assert_null(strstr(text, "GiB"));
-    assert_null(strstr(text, "bytes more"));
-    if (fabs(sum - figure(text, "taken here are ")) > 0.05)
+    assert_null(strstr(text, "bytes needed"));
+    if (fabs(sum - figure(text, "used by this allocator")) > 0.05)
         fail_msg("the parts are %.2f: \"%s\"", sum, text);
-    (void)snprintf(words, sizeof(words), " of %.2f MiB are free", total);
+    (void)snprintf(words, sizeof(words), " of %.2f MiB free", total);
     const char *free = strstr(text, words);
     assert_non_null(free);
-    while (free > text && free[-1] != ';')
+    while (free > text && free[-1] != ',')
         free--;
-    sum += strtod(free, NULL) + figure(text, "others have ");
+    sum += strtod(free, NULL) + figure(text, "used by others");
     if (fabs(sum - total) > 0.05)
         fail_msg("all together are %.2f: \"%s\"", sum, text);
 }
@@ -94,9 +110,10 @@ static void an_empty_device_is_free(void **state)
 
     (void)state;
     const char *text = refusal(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    assert_string_equal(text,
-                        "device 0 has no room for 82944.00 MiB: 82944.00 MiB more are needed; "
-                        "81920.00 MiB of 81920.00 MiB are free, taken here are 0.00 MiB");
+    assert_string_equal(
+        text, "out of memory on device 0, 82944.00 MiB requested; 82944.00 MiB needed from "
+              "the driver, 81920.00 MiB of 81920.00 MiB free, 0.00 MiB used by this "
+              "allocator");
     scene_close(allocator);
 }
 
@@ -108,14 +125,16 @@ static void the_size_is_the_one_that_was_asked_for(void **state)
 
     (void)state;
     expect_start(refusal(xseg_alloc(allocator, 0, 700, NULL, &ptr), XSEG_ERR_NO_MEMORY),
-                 "device 0 has no room for 700 bytes: 2.00 MiB more are needed; 0.00 MiB of 20.00");
+                 "out of memory on device 0, 700 bytes requested; 2.00 MiB needed from the driver, "
+                 "0.00 MiB of 20.00");
     expect_start(refusal(xseg_alloc(allocator, 0, 3 * MIB / 2, NULL, &ptr), XSEG_ERR_NO_MEMORY),
-                 "device 0 has no room for 1.50 MiB: 2.00 MiB more are needed; 0.00 MiB of 20.00");
+                 "out of memory on device 0, 1.50 MiB requested; 2.00 MiB needed from the driver, "
+                 "0.00 MiB of 20.00");
     scene_free(allocator, all);
     scene_close(allocator);
 }
 
-/* Memory in every state that the sentence knows. */
+/* Memory in every state that the message names. */
 static void figures_add_up(void **state)
 {
     struct xseg_allocator *allocator = open_on(400, "page_cache_mb:1000");
@@ -136,9 +155,10 @@ static void figures_add_up(void **state)
     scene_free(allocator, pending);
     const char *text = refusal(xseg_alloc(allocator, 0, 300 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     expect_figures_agree(text, 400);
-    assert_true(figure(text, "others have ") == 60);
-    assert_true(figure(text, "such as graphs' ") == 80 || figure(text, "such as graphs' ") == 70);
-    assert_true(figure(text, "cached but pinned ") >= 20);
+    assert_true(figure(text, "used by others") == 60);
+    const double held = figure(text, "cached by private pools");
+    assert_true(held == 80 || held == 70);
+    assert_true(figure(text, "cached and pinned") >= 20);
     assert_int_equal(xseg_unpin(allocator, pinned, 40 * MIB), XSEG_OK);
     /* In a capture nothing is waited for: what is pending stays. */
     struct xseg_pool *graph = scene_pool(allocator);
@@ -149,7 +169,7 @@ static void figures_add_up(void **state)
     scene_free(allocator, pending);
     text = refusal(xseg_alloc(allocator, 0, 300 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
     expect_figures_agree(text, 400);
-    assert_true(figure(text, "waiting for other streams ") >= 30);
+    assert_true(figure(text, "pending free") >= 30);
     scene_graph_destroy(scene_capture_end(graph, stream));
     scene_free(allocator, small);
     scene_free(allocator, live);
@@ -179,11 +199,12 @@ static void the_drivers_word_is_there(void **state)
         }
         const char *text =
             refusal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
-        (void)snprintf(words, sizeof(words), "; %s failed with CUDA_ERROR_OUT_OF_MEMORY", call[i]);
-        if (strstr(text, call[i]) == NULL)
+        (void)snprintf(words, sizeof(words), "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call[i]);
+        if (strstr(text, words) == NULL)
             fail_msg("\"%s\" does not name %s", text, call[i]);
         expect_start(text,
-                     "device 0 has no room for 100.00 MiB: 100.00 MiB more are needed; 998.00");
+                     "out of memory on device 0, 100.00 MiB requested; 100.00 MiB needed from the "
+                     "driver, 998.00");
         expect_no_advice(text);
         for (unsigned k = 0; k < COUNT_OF(call); k++)
             assert_int_equal(xseg_sim_fault_set(k, NULL), XSEG_OK);
@@ -192,7 +213,7 @@ static void the_drivers_word_is_there(void **state)
     }
 }
 
-/* --- Who refuses. --- */
+/* --- What is exhausted. --- */
 
 static void *give_nothing(void *context, size_t bytes, int device, xseg_stream stream)
 {
@@ -214,21 +235,24 @@ static void the_first_words_name_what_refuses(void **state)
         xseg_status status;
         const char *start;
     } row[] = {
-        {NULL, 0, 0, false, XSEG_ERR_NO_MEMORY, "device 0 has no room for 100.00 MiB: "},
+        {NULL, 0, 0, false, XSEG_ERR_NO_MEMORY,
+         "out of memory on device 0, 100.00 MiB requested; "},
         {"hard_limit_mb:90", 0, 0, false, XSEG_ERR_LIMIT,
-         "hard_limit_mb (device 0, 90.00 MiB) leaves no room for 100.00 MiB: "},
+         "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 90.00 MiB; "},
         {NULL, 0, 80, false, XSEG_ERR_LIMIT,
-         "the limit that xseg_limits_set() has set (device 0, 80.00 MiB) leaves no room for 100.00 "
-         "MiB: "},
+         "hard_bytes of xseg_limits_set() rejects the request on device 0, 100.00 MiB requested, limit "
+         "80.00 MiB; "},
         {"per_process_memory_fraction:0.25", 0, 0, false, XSEG_ERR_LIMIT,
-         "per_process_memory_fraction (0.25 of device 0, 50.00 MiB) leaves no room for 100.00 "
-         "MiB: "},
+         "per_process_memory_fraction rejects the request on device 0, 100.00 MiB requested, limit "
+         "50.00 MiB (0.25 of the device); "},
         {"per_process_memory_fraction:0.25,hard_limit_mb:40", 0, 0, false, XSEG_ERR_LIMIT,
-         "hard_limit_mb (device 0, 40.00 MiB) leaves no room for 100.00 MiB: "},
+         "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 40.00 MiB; "},
         {NULL, 64, 0, false, XSEG_ERR_LIMIT,
-         "limit_bytes of pool 1 (on device 0, 64.00 MiB) leaves no room for 100.00 MiB: "},
+         "limit_bytes of pool 1 rejects the request on device 0, 100.00 MiB requested, limit 64.00 "
+         "MiB; "},
         {NULL, 0, 0, true, XSEG_ERR_NO_MEMORY,
-         "the own function of pool 1 (on device 0) has no room for 100.00 MiB: "},
+         "memory functions of pool 1 returned no memory on device 0, 100.00 MiB requested; 100.00 "
+         "MiB needed from the memory functions, "},
     };
 
     (void)state;
@@ -272,16 +296,17 @@ static void a_resume_names_what_refuses(void **state)
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     ptr = scene_alloc(allocator, 120 * MIB, NULL);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
-                       "pool 1 is still paused: device 0 has no room for 100.00 MiB more: "
-                       "120.00 MiB of 200.00 MiB are taken: free memory, and resume it again");
+                       "out of memory on device 0, 100.00 MiB requested; 120.00 MiB of 200.00 MiB "
+                       "used by this allocator; pool 1 is still paused, free memory and resume it "
+                       "again");
     assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:180"), XSEG_OK);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "device 0 has no room");
+    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "out of memory on device 0");
     assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:199"), XSEG_OK);
     scene_free(allocator, ptr);
     ptr = scene_alloc(allocator, 100 * MIB, NULL);
     scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT,
-                       "hard_limit_mb (device 0, 199.00 MiB) leaves no room for 100.00 MiB more: "
-                       "100.00 MiB of 200.00 MiB are taken");
+                       "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit "
+                       "199.00 MiB; 100.00 MiB of 200.00 MiB used by this allocator");
     scene_free(allocator, ptr);
     scene_free(allocator, inside);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
@@ -430,7 +455,8 @@ static void raising_what_xseg_limits_has_set_helps(void **state)
     limits.hard_bytes = 120 * MIB;
     assert_int_equal(xseg_limits_set(play.allocator, &where, &limits), XSEG_OK);
     const char *text = refusal(ask(&play, NULL, 30 * MIB), XSEG_ERR_LIMIT);
-    limits.hard_bytes = (uint64_t)figure(text, "raise hard_bytes of xseg_limits_set() to ") * MIB;
+    limits.hard_bytes =
+        (uint64_t)advised_value(text, "raise hard_bytes of xseg_limits_set() to ") * MIB;
     assert_int_equal(xseg_limits_set(play.allocator, &where, &limits), XSEG_OK);
     assert_int_equal(ask(&play, NULL, 30 * MIB), XSEG_OK);
     end_play(&play);
@@ -455,7 +481,7 @@ static void raising_the_limit_of_a_pool_helps(void **state)
         scene_free(play.allocator, scene_alloc(play.allocator, 20 * MIB, NULL));
         keep(&play, scene_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
         const char *text = refusal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
-        limits.hard_bytes = (uint64_t)figure(text, "raise limit_bytes of pool 1 to ") * MIB;
+        limits.hard_bytes = (uint64_t)advised_value(text, "raise limit_bytes of pool 1 to ") * MIB;
         assert_int_equal(strstr(text, "hard_limit_mb") != NULL, i == 1);
         if (i == 1)
             apply(text, "and hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
@@ -526,7 +552,7 @@ static void releasing_pools_helps(void **state)
         if (!helps) {
             expect_no_advice(text);
         } else if (config[i] == NULL || i == 1) {
-            assert_non_null(strstr(text, "release pools"));
+            assert_non_null(strstr(text, "; release unused private pools"));
             assert_int_equal(xseg_pool_release(play.pool), XSEG_OK);
             assert_int_equal(ask(&play, NULL, 120 * MIB), XSEG_OK);
         }
@@ -592,8 +618,8 @@ static void a_limit_does_not_hide_expandable_segments(void **state)
         const char *text =
             refusal(half_free_segments(&classic, 1000, config, 100 * MIB), XSEG_ERR_LIMIT);
         expect_figures_agree(text, 1000);
-        assert_non_null(strstr(
-            text, "; expandable_segments:True would make one of the cached pieces, or raise "));
+        assert_non_null(
+            strstr(text, "; set expandable_segments:True to avoid fragmentation, or raise "));
         (void)snprintf(form, sizeof(form), "or raise %s to ", raised[i]);
         apply(text, form, raised[i], advised, sizeof(advised));
         assert_int_equal(xseg_config_set(classic.allocator, advised), XSEG_OK);
@@ -614,8 +640,8 @@ static void a_limit_does_not_hide_pools_that_are_held(void **state)
     play.pool = scene_pool(play.allocator);
     scene_free(play.allocator, scene_alloc_in(play.allocator, play.pool, 120 * MIB, NULL));
     const char *text = refusal(ask(&play, NULL, 100 * MIB), XSEG_ERR_LIMIT);
-    assert_non_null(strstr(
-        text, "; release pools whose graphs are gone, or raise hard_limit_mb to 220 or more"));
+    assert_non_null(
+        strstr(text, "; release unused private pools, or raise hard_limit_mb to 220 or more"));
     assert_int_equal(xseg_pool_release(play.pool), XSEG_OK);
     assert_int_equal(ask(&play, NULL, 100 * MIB), XSEG_OK);
     end_play(&play);
@@ -648,7 +674,7 @@ static void expandable_segments_of_small_pages_help_where_it_says_so(void **stat
         const char *text = refusal(small_pieces(&classic, "expandable_segments:False", wanted[i]),
                                    XSEG_ERR_NO_MEMORY);
         const bool helps =
-            strstr(text, "; expandable_segments:True,page_size:small would make one") != NULL;
+            strstr(text, "; set expandable_segments:True,page_size:small to avoid") != NULL;
 
         assert_int_equal(helps, i < 2);
         if (!helps)

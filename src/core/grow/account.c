@@ -123,45 +123,44 @@ void xseg_account_take(struct xseg_account *account, struct xseg_arena *asked,
     account->others = account->total - xseg_min(account->total, account->free + account->taken);
 }
 
-/* Write one part of the account, unless it is 0. */
-static void add_part(struct xseg_text *text, const char **before, const char *what, uint64_t bytes)
+/* Add one part of the account, unless it is 0. */
+static void add_part(struct xseg_text *text, const char **before, uint64_t bytes, const char *what)
 {
     if (bytes == 0)
         return;
-    xseg_text_add(text, "%s%s ", *before, what);
+    xseg_text_add(text, "%s", *before);
     xseg_text_add_mib(text, bytes);
+    xseg_text_add(text, " %s", what);
     *before = ", ";
 }
 
 void xseg_account_add(struct xseg_text *text, const struct xseg_account *account)
 {
-    const char *before = ": ";
+    const struct xseg_device *device = account->asked->device;
+    const char *before = ", ", *part = ": ", *more = "; ";
 
-    xseg_text_add(text, ": ");
+    xseg_text_add(text, "; ");
     xseg_text_add_mib(text, account->missing);
-    xseg_text_add(text, " more are needed; ");
+    xseg_text_add(text, " needed from the %s, ",
+                  xseg_pool_has_own_memory(account->asked->pool) ? "memory functions" : "driver");
     xseg_text_add_mib(text, account->free);
     xseg_text_add(text, " of ");
     xseg_text_add_mib(text, account->total);
-    xseg_text_add(text, " are free");
-    if (account->others != 0) {
-        xseg_text_add(text, ", others have ");
-        xseg_text_add_mib(text, account->others);
-    }
-    xseg_text_add(text, ", taken here are ");
+    xseg_text_add(text, " free");
+    add_part(text, &before, account->others, "used by others");
+    xseg_text_add(text, ", ");
     xseg_text_add_mib(text, account->taken);
-    add_part(text, &before, "live", account->live);
-    add_part(text, &before, "freed but waiting for other streams", account->pending);
-    add_part(text, &before, "cached", account->cached);
-    add_part(text, &before, "cached on pages that blocks in use share", account->partial);
-    add_part(text, &before, "cached in pools that are held, such as graphs'", account->held);
-    add_part(text, &before, "cached but pinned", account->pinned);
-    add_part(text, &before, "cached but exported", account->exported);
-    add_part(text, &before, "being freed or moved", account->moving);
-    add_part(text, &before, "kept for reuse", account->reusable);
-    add_part(text, &before, "not taken back by the driver", account->stuck);
-    if (account->longest != 0) {
-        xseg_text_add(text, "; the longest piece cached on this stream is ");
-        xseg_text_add_mib(text, account->longest);
-    }
+    xseg_text_add(text, " used by this allocator");
+    add_part(text, &part, account->live, "allocated");
+    add_part(text, &part, account->pending, "pending free");
+    add_part(text, &part, account->cached, "cached");
+    add_part(text, &part, account->partial, "fragmented");
+    add_part(text, &part, account->held, "cached by private pools");
+    add_part(text, &part, account->pinned, "cached and pinned");
+    add_part(text, &part, account->exported, "cached and exported");
+    add_part(text, &part, account->moving, "claimed by other threads");
+    add_part(text, &part, account->reusable, "in the page cache");
+    add_part(text, &part, account->stuck, "unreleased");
+    add_part(text, &more, account->longest, "in the largest cached block on this stream");
+    add_part(text, &more, device->promised, "reserved by quotas of ranges");
 }

@@ -51,7 +51,7 @@ struct xseg_account {
 void xseg_account_take(struct xseg_account *account, struct xseg_arena *asked,
                        const struct xseg_need *need);
 
-/* Write an account as text: ": 100.00 MiB more are needed, ..." */
+/* Add an account to a message: "; 100.00 MiB needed from the driver, ..." */
 void xseg_account_add(struct xseg_text *text, const struct xseg_account *account);
 
 #endif

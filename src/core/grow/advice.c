@@ -109,13 +109,13 @@ static const char *about_pages(const struct matter *matter)
         return NULL;
     if (!config->expandable_segments && xseg_device_makes_pages(matter->pool->device)) {
         if (would_do(matter, matter->idle + account->split_whole))
-            return "expandable_segments:True would make one of the cached pieces";
+            return "set expandable_segments:True to avoid fragmentation";
         if (has_full_pages && would_do(matter, matter->idle + account->split_small))
-            return "expandable_segments:True,page_size:small would make one of the cached pieces";
+            return "set expandable_segments:True,page_size:small to avoid fragmentation";
     }
     if (matter->need->expandable && has_full_pages &&
         would_do(matter, matter->idle + account->small_whole))
-        return "page_size:small would leave less on pages that blocks in use share";
+        return "set page_size:small to avoid fragmentation";
     return NULL;
 }
 
@@ -128,7 +128,7 @@ static void add_changes(struct xseg_text *text, const struct matter *matter, boo
 
     if (!captures && account->held_whole != 0 &&
         would_do(matter, matter->idle + account->held_whole)) {
-        xseg_text_add(text, "; release pools whose graphs are gone");
+        xseg_text_add(text, "; release unused private pools");
         is_first = false;
     }
     if (pages != NULL) {
@@ -150,7 +150,7 @@ void xseg_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && account->asked == arena);
     if (rejected) {
         if (would_do(&matter, account->cached + account->reusable))
-            xseg_text_add(text, "; throw_on_cudamalloc_oom:False would give back what is cached");
+            xseg_text_add(text, "; set throw_on_cudamalloc_oom:False to disable the rejection");
         return;
     }
     /* No limit is in the way, and the device has room: no setting of the user refused the request. */
@@ -158,7 +158,7 @@ void xseg_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
                                               : would_do(&matter, matter.idle))
         return;
     if (captures && would_do(&matter, account->cached + account->pending_whole)) {
-        xseg_text_add(text, "; end the capture first: nothing is given back while it is under way");
+        xseg_text_add(text, "; end the capture first, no memory is released during a capture");
         return;
     }
     add_changes(text, &matter, captures);

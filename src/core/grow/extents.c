@@ -18,7 +18,7 @@ struct xseg_extent *xseg_extents_take(struct xseg_arena *arena)
     if (xseg_list_is_empty(spare)) {
         extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
         if (extent == NULL) {
-            (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's record");
+            (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment record");
             return NULL;
         }
         memset(extent, 0, sizeof(*extent));
@@ -100,7 +100,7 @@ end_tables:
 end_segment:
     (void)xseg_segment_end(&extent->segment);
     xseg_extents_put(extent);
-    return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's tables");
+    return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment tables");
 }
 
 xseg_status xseg_extents_announce_reserved(struct xseg_extent *extent, xseg_status status)

@@ -96,13 +96,14 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
     status = xseg_segment_borrow(segment, &device->context, &device->pages, bytes,
                                  &arena->pool->options.memory, xseg_arena_stream(arena)->handle);
     if (status != XSEG_OK)
-        xseg_fail_add(" (pool %s)", xseg_pool_label(arena->pool));
+        xseg_fail_add(", pool %s", xseg_pool_label(arena->pool));
     if (status != XSEG_OK || are_nobodys(device, segment->base, bytes))
         return status;
-    status = xseg_fail(XSEG_ERR_ARGUMENT,
-                       "the own function of pool %s gave %#" PRIx64 " for %" PRIu64
-                       " bytes, which is in use already or no device address",
-                       xseg_pool_label(arena->pool), segment->base, bytes);
+    status = xseg_fail(
+        XSEG_ERR_ARGUMENT,
+        "memory function of pool %s returned an address that is in use or is not a device "
+        "address, %#" PRIx64 " for %" PRIu64 " bytes",
+        xseg_pool_label(arena->pool), segment->base, bytes);
     (void)xseg_segment_end(segment);
     return status;
 }
@@ -146,8 +147,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     if (stocked)
         *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
-    return stocked ? XSEG_OK
-                   : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+    return stocked ? XSEG_OK : xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
 }
 
 /* --- Expandable segments. --- */
@@ -157,8 +157,9 @@ static xseg_status check_page(const struct xseg_device *device, uint64_t page)
     if (page % device->context.granularity == 0)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                     "pages of %" PRIu64 " bytes: device %d maps multiples of %" PRIu64 " bytes",
-                     page, device->context.ordinal, device->context.granularity);
+                     "page size is not a multiple of the granularity of device %d, %" PRIu64
+                     " bytes; use multiples of %" PRIu64 " bytes",
+                     device->context.ordinal, page, device->context.granularity);
 }
 
 /* Bytes of addresses that a segment should have, and the fewest that it must have; both in whole pages. */
@@ -259,7 +260,7 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *
             xseg_stretch_claim(arena, &place, need->span, small, stretch);
         xseg_arena_unlock(arena);
         if (!stocked)
-            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
         if (found)
             return XSEG_OK;
         status = add_segment(arena, need);
@@ -290,7 +291,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
         *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
     if (status == XSEG_OK && !stocked)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
     return status;
 }
 
@@ -472,7 +473,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
     if (status != XSEG_OK)
         (void)xseg_trim_end_hole(extent);
     else if (!stocked)
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
     return status;
 }
 

@@ -451,8 +451,8 @@ static xseg_status overcome_without_pages(struct xseg_arena *arena, const struct
 static void say_addresses_are_short(struct xseg_device *device)
 {
     xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
-                  "device %d: no addresses are left for an expandable segment (%" PRIu64
-                  " bytes are reserved), so what finds no room in the others gets classic segments",
+                  "device %d: out of virtual addresses for expandable segments, %" PRIu64
+                  " bytes reserved; further memory is allocated in classic segments",
                   device->context.ordinal,
                   atomic_load_explicit(&device->addresses, memory_order_relaxed));
 }

@@ -13,65 +13,78 @@ enum xseg_refuser xseg_refusal_of_limit(const struct xseg_device *device, uint64
                                                                          : XSEG_REFUSER_HARD_LIMIT;
 }
 
-/* Write the limit that refused: "hard_limit_mb (device 0, 120.00 MiB) leaves no room for " */
-static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool)
+static const char *limit_name(const struct xseg_device *device)
+{
+    const struct xseg_config *config = xseg_allocator_config(device->allocator);
+
+    switch (device->refuser) {
+    case XSEG_REFUSER_BUDGET:
+        return "budget_file";
+    case XSEG_REFUSER_FRACTION:
+        return "per_process_memory_fraction";
+    case XSEG_REFUSER_REJECTION:
+        return "throw_on_cudamalloc_oom";
+    default:
+        return xseg_bounds_hard(&device->bounds) == config->hard_limit_bytes
+                   ? "hard_limit_mb"
+                   : "hard_bytes of xseg_limits_set()";
+    }
+}
+
+/* Add the value of the limit: ", limit 120.00 MiB" */
+static void add_limit(struct xseg_text *text, const struct xseg_pool *pool)
 {
     const struct xseg_device *device = pool->device;
-    const struct xseg_config *config = xseg_allocator_config(device->allocator);
-    const uint64_t hard = xseg_bounds_hard(&device->bounds);
 
-    XSEG_ASSERT(device->refuser <= XSEG_REFUSER_REJECTION);
-    switch (device->refuser) {
-    case XSEG_REFUSER_POOL:
-        xseg_text_add(text, "limit_bytes of pool %s (on device %d, ", xseg_pool_label(pool),
-                      device->context.ordinal);
-        xseg_text_add_mib(text, xseg_pool_limit(pool));
-        break;
-    case XSEG_REFUSER_BUDGET:
-        xseg_text_add(text, "budget_file (the share of device %d, ", device->context.ordinal);
-        xseg_text_add_mib(text, atomic_load_explicit(&device->budget->share, memory_order_relaxed));
-        xseg_text_add(text, "; other processes wait for theirs");
-        break;
-    case XSEG_REFUSER_FRACTION:
-        xseg_text_add(text, "per_process_memory_fraction (%g of device %d, ",
-                      xseg_bounds_fraction(&device->bounds), device->context.ordinal);
-        xseg_text_add_mib(text, xseg_device_limit(device));
-        break;
-    case XSEG_REFUSER_REJECTION:
-        xseg_text_add(text, "throw_on_cudamalloc_oom (%g of device %d",
-                      xseg_bounds_rejection(&device->bounds), device->context.ordinal);
-        break;
-    case XSEG_REFUSER_HARD_LIMIT:
-        xseg_text_add(text,
-                      hard == config->hard_limit_bytes
-                          ? "hard_limit_mb (device %d, "
-                          : "the limit that xseg_limits_set() has set (device %d, ",
-                      device->context.ordinal);
-        xseg_text_add_mib(text, hard);
-        break;
-    default:
+    if (device->refuser == XSEG_REFUSER_REJECTION) {
+        xseg_text_add(text, ", limit %g of the device", xseg_bounds_rejection(&device->bounds));
         return;
     }
-    xseg_text_add(text, ") leaves no room for ");
+    xseg_text_add(text, ", limit ");
+    if (device->refuser == XSEG_REFUSER_POOL)
+        xseg_text_add_mib(text, xseg_pool_limit(pool));
+    else if (device->refuser == XSEG_REFUSER_BUDGET)
+        xseg_text_add_mib(text, atomic_load_explicit(&device->budget->share, memory_order_relaxed));
+    else if (device->refuser == XSEG_REFUSER_FRACTION)
+        xseg_text_add_mib(text, xseg_device_limit(device));
+    else
+        xseg_text_add_mib(text, xseg_bounds_hard(&device->bounds));
+    if (device->refuser == XSEG_REFUSER_BUDGET)
+        xseg_text_add(text, " while other processes request their shares");
+    if (device->refuser == XSEG_REFUSER_FRACTION)
+        xseg_text_add(text, " (%g of the device)", xseg_bounds_fraction(&device->bounds));
+}
+
+/* Add the limit that rejects the request, or what is exhausted: "hard_limit_mb rejects the request" */
+static void add_refuser(struct xseg_text *text, const struct xseg_pool *pool, xseg_status status)
+{
+    const struct xseg_device *device = pool->device;
+
+    if (status == XSEG_ERR_LIMIT && device->refuser == XSEG_REFUSER_POOL)
+        xseg_text_add(text, "limit_bytes of pool %s rejects the request", xseg_pool_label(pool));
+    else if (status == XSEG_ERR_LIMIT)
+        xseg_text_add(text, "%s rejects the request", limit_name(device));
+    else if (status == XSEG_ERR_NO_ADDRESSES)
+        xseg_text_add(text, "out of virtual addresses");
+    else if (device->refuser == XSEG_REFUSER_DRIVER && xseg_pool_has_own_memory(pool))
+        xseg_text_add(text, "memory functions of pool %s returned no memory",
+                      xseg_pool_label(pool));
+    else
+        xseg_text_add(text, "out of memory");
 }
 
 void xseg_refusal_add(struct xseg_text *text, const struct xseg_pool *pool, xseg_status status,
                       uint64_t bytes)
 {
     const struct xseg_device *device = pool->device;
-    const int ordinal = device->context.ordinal;
 
-    XSEG_ASSERT(xseg_refusal_is_shortage(status));
-    if (status == XSEG_ERR_NO_ADDRESSES)
-        xseg_text_add(text, "device %d has no addresses left for ", ordinal);
-    else if (status == XSEG_ERR_LIMIT)
-        add_refuser(text, pool);
-    else if (device->refuser == XSEG_REFUSER_DRIVER && xseg_pool_has_own_memory(pool))
-        xseg_text_add(text, "the own function of pool %s (on device %d) has no room for ",
-                      xseg_pool_label(pool), ordinal);
-    else
-        xseg_text_add(text, "device %d has no room for ", ordinal);
+    XSEG_ASSERT(xseg_refusal_is_shortage(status) && device->refuser <= XSEG_REFUSER_REJECTION);
+    add_refuser(text, pool, status);
+    xseg_text_add(text, " on device %d, ", device->context.ordinal);
     xseg_text_add_mib(text, bytes);
+    xseg_text_add(text, " requested");
+    if (status == XSEG_ERR_LIMIT)
+        add_limit(text, pool);
 }
 
 xseg_status xseg_refusal_fail(struct xseg_pool *pool, enum xseg_refuser refuser, uint64_t more)
@@ -85,15 +98,20 @@ xseg_status xseg_refusal_fail(struct xseg_pool *pool, enum xseg_refuser refuser,
     device->refuser = refuser;
     xseg_text_init(&text, buffer, sizeof(buffer));
     xseg_refusal_add(&text, pool, status, more);
-    xseg_text_add(&text, " more: ");
+    xseg_text_add(&text, "; ");
     if (refuser == XSEG_REFUSER_POOL) {
         xseg_text_add_mib(&text, atomic_load_explicit(&pool->reserved, memory_order_relaxed));
-        xseg_text_add(&text, " are the pool's");
+        xseg_text_add(&text, " used by the pool");
     } else {
         xseg_text_add_mib(&text, xseg_device_physical(device));
         xseg_text_add(&text, " of ");
         xseg_text_add_mib(&text, device->context.total_bytes);
-        xseg_text_add(&text, " are taken");
+        xseg_text_add(&text, " used by this allocator");
+    }
+    if (refuser != XSEG_REFUSER_POOL && device->promised != 0) {
+        xseg_text_add(&text, ", ");
+        xseg_text_add_mib(&text, device->promised);
+        xseg_text_add(&text, " reserved by quotas of ranges");
     }
     return xseg_fail(status, "%s", buffer);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A refusal: which limit or part refused a growth, and the first words of a sentence about that.
+ * A refusal: which limit or part refused a growth, and the start of the error message.
  *
  * Locking: GROWTH is held by the caller.
  */
@@ -37,13 +37,13 @@ static inline bool xseg_refusal_is_shortage(xseg_status status)
 enum xseg_refuser xseg_refusal_of_limit(const struct xseg_device *device, uint64_t limit);
 
 /*
- * Note the refuser of a growth of a pool by `more` bytes, and write the error text.
+ * Record the refuser of a growth of a pool by `more` bytes, and set the error message.
  *
  * Returns: XSEG_ERR_NO_MEMORY for the device, XSEG_ERR_LIMIT for a limit
  */
 xseg_status xseg_refusal_fail(struct xseg_pool *pool, enum xseg_refuser refuser, uint64_t more);
 
-/* Name the refuser and the bytes, by device->refuser and the status: "device 0 has no room for 2.00 MiB". */
+/* Add the start of an error message, by device->refuser and the status: "out of memory on device 0, 2.00 MiB requested". */
 void xseg_refusal_add(struct xseg_text *text, const struct xseg_pool *pool, xseg_status status,
                       uint64_t bytes);
 

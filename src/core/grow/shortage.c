@@ -15,13 +15,14 @@ static void add_drivers_word(struct xseg_text *text, const struct xseg_arena *ar
         atomic_load_explicit(&arena->device->context.refused_by, memory_order_relaxed);
 
     if (status == XSEG_ERR_NO_ADDRESSES) {
-        xseg_text_add(text, "; cuMemAddressReserve failed, with addresses reserved here for ");
+        xseg_text_add(text, "; cuMemAddressReserve failed, ");
         xseg_text_add_mib(text,
                           atomic_load_explicit(&arena->device->addresses, memory_order_relaxed));
+        xseg_text_add(text, " of virtual addresses reserved by this allocator");
     }
     if (status == XSEG_ERR_NO_MEMORY && arena->device->refuser == XSEG_REFUSER_DRIVER &&
         call != NULL && !xseg_pool_has_own_memory(arena->pool))
-        xseg_text_add(text, "; %s failed with CUDA_ERROR_OUT_OF_MEMORY", call);
+        xseg_text_add(text, "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call);
 }
 
 xseg_status xseg_shortage_fail(struct xseg_arena *arena, const struct xseg_need *need,

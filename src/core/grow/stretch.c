@@ -216,7 +216,7 @@ static xseg_status map_hole(struct xseg_block *hole, const struct xseg_supply *s
     XSEG_ASSERT(hole->state == XSEG_BLOCK_CLAIMED && !hole->mapped);
     XSEG_ASSERT(begin % segment->granule_bytes == 0 && hole->bytes % segment->granule_bytes == 0);
     if (!xseg_extent_cover(extent, begin, begin + hole->bytes))
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a segment's table");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment tables");
     return xseg_segment_map(segment, (uint32_t)(begin / segment->granule_bytes),
                             (uint32_t)(hole->bytes / segment->granule_bytes), supply);
 }

@@ -103,7 +103,7 @@ xseg_status xseg_unpaged_serve(struct xseg_arena *arena, const struct xseg_need 
     if (!lasts)
         return status;
     if (is_doubted)
-        xseg_fail_add(" while %" PRIu64 " MiB are free", free >> 20);
+        xseg_fail_add(" with %" PRIu64 " MiB free", free >> 20);
     xseg_fail_keep(&kept);
     const xseg_status classic = grow_classic(arena, need, out);
     xseg_fail_restore(&kept);
@@ -121,10 +121,11 @@ void xseg_unpaged_say(struct xseg_device *device, const struct xseg_unpaged *req
     if (request->text[0] == '\0')
         return;
     xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                  "device %d: %s, so new segments are classic from here on%s, and what is mapped "
-                  "stays; expandable_segments:False makes them classic from the start",
+                  "device %d: expandable segments have been disabled, %s; new segments are classic "
+                  "segments%s, set expandable_segments:False to disable expandable segments from "
+                  "the start",
                   device->context.ordinal, request->text,
                   xseg_guarded_is_asked(xseg_allocator_config(allocator))
-                      ? ", unmap_on_free and guard_page have no more effect"
+                      ? " without unmap_on_free and guard_page"
                       : "");
 }

@@ -20,7 +20,7 @@
 /* A request on its way through the ladder. */
 struct xseg_unpaged {
     unsigned failures; /* of page calls of the device, when they were last looked at */
-    char text[512];    /* what is to be said once GROWTH is free; "": nothing */
+    char text[512];    /* reason for the log line, written without GROWTH; "": no line */
 };
 
 /* Begin a request. */

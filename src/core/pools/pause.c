@@ -485,8 +485,8 @@ static xseg_status resume(struct move *move)
     if (move->contents != NULL)
         xseg_contents_rest(move->contents);
     settle(move, XSEG_POOL_PAUSED);
-    return xseg_fail(status, "pool %s is still paused: %s%s", xseg_pool_label(move->pool), reason,
-                     xseg_refusal_is_shortage(status) ? ": free memory, and resume it again" : "");
+    return xseg_fail(status, "%s; pool %s is still paused%s", reason, xseg_pool_label(move->pool),
+                     xseg_refusal_is_shortage(status) ? ", free memory and resume it again" : "");
 }
 
 static xseg_status resume_pool(struct xseg_pool *pool)
