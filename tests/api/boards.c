@@ -360,7 +360,7 @@ static void memory_to_export_is_refused(void **state)
     expect_line(&heard, "device 0", "cuMemCreate");
     scene_expect_error(exported_hold(allocator, ptr), XSEG_ERR_UNSUPPORTED, "classic");
     scene_expect_error(xseg_pool_create(allocator, 0, &options, &none), XSEG_ERR_UNSUPPORTED,
-                       "no virtual memory management");
+                       "virtual memory management is not available");
     scene_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     scene_close(allocator);

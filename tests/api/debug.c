@@ -100,8 +100,8 @@ static void a_write_after_the_free_is_reported(void **state)
         memcpy(ptr + 2 * MIB + 104, late, sizeof(late));
         assert_ptr_equal(scene_alloc(allocator, 3 * MIB, NULL), ptr);
         assert_int_equal(heard.errors, 1);
-        expect_heard(&heard, "freed memory was written to: 4 of the 3145728 bytes");
-        (void)snprintf(want, sizeof(want), "the first at %p, offset %zu: found 6c 61 74 65 fd",
+        expect_heard(&heard, "freed memory was overwritten, 4 of 3145728 bytes");
+        (void)snprintf(want, sizeof(want), "first at %p, offset %zu, found 6c 61 74 65 fd",
                        (void *)(ptr + 2 * MIB + 104), 2 * MIB + 104);
         expect_heard(&heard, want);
         if (mode == 0)
@@ -132,7 +132,7 @@ static void every_byte_of_a_block_is_looked_at(void **state)
         ptr[offset[i]] ^= 1;
         assert_ptr_equal(scene_alloc(allocator, 2 * MIB + 512, NULL), ptr);
         assert_int_equal(scene_stats(allocator).overwrites, i + 1);
-        expect_heard(&heard, "1 of the 2097664 bytes");
+        expect_heard(&heard, "1 of 2097664 bytes");
     }
     scene_free(allocator, ptr);
     scene_close(allocator);

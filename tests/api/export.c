@@ -456,9 +456,11 @@ static void a_pool_is_not_paused_while_it_is_exported(void **state)
     fill(block, 30 * MIB, 3);
     hold(allocator, block);
     hold(allocator, block);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY, "are exported");
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                       "memory is exported");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY, "are exported");
+    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                       "memory is exported");
     assert_true(holds(block, 30 * MIB, 3));
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
@@ -831,18 +833,19 @@ static void only_live_exportable_blocks_are_exported(void **state)
         XSEG_ERR_ARGUMENT, "xseg_handle_type, 7");
     scene_expect_error(
         xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 1, &count, NULL),
-        XSEG_ERR_ARGUMENT, "1 handles of 2");
+        XSEG_ERR_ARGUMENT, "1 handles; the block has 2 pages");
     assert_int_equal(count, 2);
     scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
     scene_expect_error(query(allocator, &token), XSEG_ERR_NOT_ALLOCATED,
-                       "not memory of this allocator");
+                       "not in memory of this allocator");
     scene_expect_error(query(allocator, block + 512), XSEG_ERR_NOT_ALLOCATED,
-                       "no live block starts");
+                       "not the start of an allocated block");
     scene_expect_error(xseg_export(allocator, block + 512, &token, NULL), XSEG_ERR_NOT_ALLOCATED,
-                       "no live block starts");
+                       "not the start of an allocated block");
     scene_expect_error(query(allocator, plain), XSEG_ERR_UNSUPPORTED, "exportable pool");
     scene_free(allocator, block);
-    scene_expect_error(query(allocator, block), XSEG_ERR_NOT_ALLOCATED, "no live block starts");
+    scene_expect_error(query(allocator, block), XSEG_ERR_NOT_ALLOCATED,
+                       "not the start of an allocated block");
     scene_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
     scene_expect_error(xseg_export_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
@@ -890,10 +893,11 @@ static void bad_handles_are_refused(void **state)
 
     (void)state;
     assert_int_equal(pipe(pipes), 0);
-    REFUSED(0, offset, 20 * MIB, XSEG_ERR_ARGUMENT, "page 0, 20971520 bytes at offset 20971520");
+    REFUSED(0, offset, 20 * MIB, XSEG_ERR_ARGUMENT,
+            "page 0 is invalid, 20971520 bytes at offset 20971520");
     REFUSED(2, offset, 20 * MIB, XSEG_ERR_ARGUMENT, "page 2");
     REFUSED(2, offset, UINT64_MAX, XSEG_ERR_ARGUMENT, "page 2");
-    REFUSED(1, size, 0, XSEG_ERR_ARGUMENT, "page 1, 0 bytes");
+    REFUSED(1, size, 0, XSEG_ERR_ARGUMENT, "page 1 is invalid, 0 bytes");
     REFUSED(2, size, 11 * MIB, XSEG_ERR_ARGUMENT, "multiples of 2097152 bytes");
     REFUSED(2, size, UINT64_MAX, XSEG_ERR_ARGUMENT, "page 2");
     REFUSED(2, size, (uint64_t)1 << 48, XSEG_ERR_ARGUMENT, "page 2");
@@ -902,7 +906,7 @@ static void bad_handles_are_refused(void **state)
     REFUSED(2, size, 22 * MIB, XSEG_ERR_DRIVER, "cuMemMap");
     REFUSED(2, fd, pipes[0], XSEG_ERR_DRIVER, "cuMemImportFromShareableHandle");
     scene_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 0, &base),
-                       XSEG_ERR_ARGUMENT, "number of pages, 0");
+                       XSEG_ERR_ARGUMENT, "number of pages is out of range, 0");
     scene_expect_error(
         xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, SIZE_MAX, &base),
         XSEG_ERR_ARGUMENT, "number of pages");
@@ -1022,7 +1026,7 @@ static void a_lost_device_lets_go(void **state)
     scene_expect_error(exported_import(allocator, &exported, NULL, &base), XSEG_ERR_DEVICE_LOST,
                        "lost");
     scene_expect_error(xseg_import(allocator, 0, &token, &base), XSEG_ERR_DRIVER,
-                       "exporter reports");
+                       "exporter failed");
     exported_drop(&exported);
     assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
     scene_free(allocator, block);

@@ -358,8 +358,9 @@ static void a_dead_exporter_is_named(void **state)
         assert_int_equal(read(ends[0], &grandchild, sizeof(grandchild)), sizeof(grandchild));
         struct xseg_allocator *allocator = open_exporter(NULL);
         scene_free(allocator, scene_alloc(allocator, 1000, NULL)); /* the machine opens its files */
-        assert_true(import_fails(allocator, &token, XSEG_ERR_FILE,
-                                 has_child != 0 ? "exporter has ended" : "no connection"));
+        assert_true(
+            import_fails(allocator, &token, XSEG_ERR_FILE,
+                         has_child != 0 ? "exporter has ended" : "exporter cannot be reached"));
         scene_close(allocator);
         if (has_child != 0)
             (void)kill(grandchild, SIGKILL);
@@ -599,7 +600,7 @@ static void an_export_without_a_socket_exports_nothing(void **state)
         const xseg_status status = xseg_export(allocator, block, &token, NULL);
 
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-        scene_expect_error(status, XSEG_ERR_FILE, "no socket");
+        scene_expect_error(status, XSEG_ERR_FILE, "socket for importers failed");
     }
     scene_free(allocator, block);
     scene_empty_cache(allocator);
@@ -620,7 +621,8 @@ static void memory_of_another_device_is_refused(void **state)
     struct xseg_allocator *allocator = scene_open_on(&settings, "exportable:True");
     void *block = scene_alloc(allocator, 3 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, block, NULL);
-    scene_expect_error(xseg_import(allocator, 1, &token, &base), XSEG_ERR_ARGUMENT, "device 1 is");
+    scene_expect_error(xseg_import(allocator, 1, &token, &base), XSEG_ERR_ARGUMENT,
+                       "memory is on another device, UUID");
     scene_expect_error(xseg_import(allocator, 2, &token, &base), XSEG_ERR_ARGUMENT, "device 2");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
@@ -643,8 +645,9 @@ static void a_changed_token_is_refused(void **state)
     const struct xseg_export_token token = export_block(allocator, block, NULL);
 
     (void)state;
-    expect_refused(allocator, token, 0, 0, "not an export token, first byte 0x00");
-    expect_refused(allocator, token, VERSION_AT, 2, "version of the export token, 2 instead of 1");
+    expect_refused(allocator, token, 0, 0, "token is not an export token, first byte 0x00");
+    expect_refused(allocator, token, VERSION_AT, 2,
+                   "version of the export token is not supported, 2 instead of 1");
     expect_refused(allocator, token, SIZE_AT, 0, "malformed");
     expect_refused(allocator, token, SIZE_AT, 4097, "malformed");
     expect_refused(allocator, token, SIZE_AT, UINT64_C(1) << 50, "malformed");

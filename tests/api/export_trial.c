@@ -123,7 +123,7 @@ static void what_was_not_tried_is_not_taken_for_exportable(void **state)
     }
     block = scene_alloc(full.allocator, 1000, NULL);
     assert_int_equal(xseg_sim_fault_count(1), 1);
-    assert_non_null(strstr(full.log, "exportable has no effect: "));
+    assert_non_null(strstr(full.log, "exportable has no effect, "));
     assert_non_null(strstr(full.log, "CUDA_ERROR_NOT_SUPPORTED"));
     scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FD, &exported),
                        XSEG_ERR_UNSUPPORTED, "cannot be exported");
@@ -158,7 +158,7 @@ static void fabric_handles_are_tried_again(void **state)
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 2), XSEG_OK);
     block = scene_alloc_in(full.allocator, pool, 1000, NULL);
     scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
-                       XSEG_ERR_UNSUPPORTED, "before fabric handles were probed");
+                       XSEG_ERR_UNSUPPORTED, "before the probe of fabric handles");
     export_and_close(full.allocator, block, XSEG_HANDLE_FD);
     scene_free(full.allocator, block);
     where.pool = pool;
@@ -184,7 +184,7 @@ static void a_device_that_stays_full_says_so(void **state)
     void *block = scene_alloc_in(full.allocator, pool, 1000, NULL);
     full.all = scene_alloc(full.holder, 198 * MIB, NULL);
     scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
-                       XSEG_ERR_UNSUPPORTED, "memory is too short to try them");
+                       XSEG_ERR_UNSUPPORTED, "out of memory for a probe");
     make_room(&full);
     scene_free(full.allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);

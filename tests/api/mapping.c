@@ -273,13 +273,13 @@ static void pinning_outside_a_block_is_refused(void **state)
     scene_expect_error(xseg_pin(allocator, ptr, 0), XSEG_ERR_ARGUMENT, "bytes is 0");
     scene_expect_error(xseg_pin(allocator, ptr, SIZE_MAX), XSEG_ERR_ARGUMENT,
                        "exceeds the address space");
-    scene_expect_error(xseg_pin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not memory");
+    scene_expect_error(xseg_pin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
     scene_expect_error(xseg_pin(allocator, ptr + 1, 30 * MIB), XSEG_ERR_ARGUMENT,
-                       "outside the block");
+                       "size exceeds the block");
     scene_expect_error(xseg_pin(allocator, ptr + 31 * MIB, 1), XSEG_ERR_NOT_ALLOCATED,
-                       "no live block");
+                       "not in an allocated block");
     scene_expect_error(xseg_unpin(allocator, ptr, 1), XSEG_ERR_ARGUMENT, "pinned");
-    scene_expect_error(xseg_unpin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not memory");
+    scene_expect_error(xseg_unpin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
     scene_expect_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), XSEG_ERR_ARGUMENT, "segment");
     /* Part of it is pinned: nothing changes. */
     assert_int_equal(xseg_pin(allocator, ptr, MIB), XSEG_OK);

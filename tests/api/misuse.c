@@ -439,7 +439,7 @@ static void only_a_pools_own_checkpoint_is_restored(void **state)
     assert_int_equal(scene_block(stage.allocator, later).state, XSEG_BLOCK_ALLOCATED);
     scene_free(stage.allocator, later);
     REFUSED(&stage, xseg_pool_restore(stage.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
-            "still wait for other streams");
+            "memory of pool 1 is pending free, 1 block;");
 
     xseg_checkpoint_destroy(checkpoint);
     xseg_checkpoint_destroy(others);

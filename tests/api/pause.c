@@ -277,14 +277,14 @@ static void work_that_is_queued_stands_in_the_way(void **state)
     (void)state;
     scene_work(allocator, own, ptr);
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                       "work is queued");
+                       "has pending work");
     assert_int_equal(xseg_sim_finish(own), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, ptr, other), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, ptr, third), XSEG_OK);
     for (unsigned i = 0; i < 2; i++) {
         scene_work(allocator, i == 0 ? third : other, ptr);
         scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                           "work is queued");
+                           "has pending work");
         if (i == 0)
             assert_int_equal(xseg_sim_finish(third), XSEG_OK);
     }
@@ -292,7 +292,7 @@ static void work_that_is_queued_stands_in_the_way(void **state)
     assert_int_equal(xseg_record_stream(allocator, freed, other), XSEG_OK);
     scene_free(allocator, freed);
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                       "freed bytes");
+                       "pending free");
     assert_int_equal(xseg_sim_used(0), used);
     /* The pool works on. */
     scene_free(allocator, scene_alloc_in(allocator, pool, 1000, own));

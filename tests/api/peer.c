@@ -378,7 +378,7 @@ static void the_rest_is_refused(void **state)
     scene_expect_error(xseg_peer_allow(allocator, -1, 1), XSEG_ERR_ARGUMENT, "device -1");
     scene_expect_error(xseg_peer_allow(allocator, 1, 1), XSEG_ERR_ARGUMENT, "same device");
     scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_UNSUPPORTED,
-                       "device 1 cannot use the memory of device 0");
+                       "device 1 cannot access memory of device 0");
     assert_false(reaches(1, block));
     scene_free(allocator, block);
     scene_close(allocator);
@@ -427,7 +427,7 @@ static void it_is_all_or_nothing(void **state)
     for (uint64_t nth = 1; nth <= 4; nth++) {
         fail_set_access(nth, 0);
         scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
-                           "device 1 has no right that it did not have before");
+                           "device 1 has the same access as before");
         assert_false(reaches(1, first) || reaches(1, (char *)first + 48 * MIB));
         assert_false(reaches(1, small));
         assert_true(reaches_all(0, first, 50 * MIB) && reaches(0, small));
@@ -449,7 +449,8 @@ static void it_is_all_or_nothing(void **state)
     assert_false(reaches(1, later));
     /* The driver refuses the undo as well. */
     fail_set_access(2, 1);
-    scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER, "keeps rights on some");
+    scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
+                       "device 1 keeps access to some memory");
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
     assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
     assert_true(reaches_all(1, first, 50 * MIB) && reaches_all(1, later, 100 * MIB));

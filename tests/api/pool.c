@@ -475,9 +475,10 @@ static void what_cannot_be_restored_changes_nothing(void **state)
     assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
     scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "used by");
     scene_free(allocator, a);
-    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "wait");
+    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
+                       "pending free");
     struct xseg_checkpoint *second = NULL;
-    scene_expect_error(xseg_pool_checkpoint(pool, &second), XSEG_ERR_BUSY, "wait");
+    scene_expect_error(xseg_pool_checkpoint(pool, &second), XSEG_ERR_BUSY, "pending free");
     assert_int_equal(xseg_pool_check_live(pool, &b, 1, &exactly), XSEG_OK);
     assert_true(exactly);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
@@ -508,7 +509,8 @@ static void memory_that_is_gone_in_part_is_not_restored(void **state)
     where.pool = pool;
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
     assert_int_equal(done.released, 40 * MIB);
-    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "is gone");
+    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
+                       "memory of the checkpoint has been released");
     assert_int_equal(scene_block(allocator, first).bytes, 10 * MIB);
     /* With memory in the same place it can be restored. */
     scene_free(allocator, scene_alloc_in(allocator, pool, 50 * MIB, NULL));

@@ -132,28 +132,30 @@ static void bad_input_changes_nothing(void **state)
     scene_expect_error(xseg_range_reserve(allocator, 0, MIB, NULL, &range), XSEG_ERR_ARGUMENT,
                        "1048576");
     odd.page_bytes = 3 * MIB;
-    scene_expect_error(xseg_range_reserve(allocator, 0, 6 * MIB, &odd, &range), XSEG_ERR_ARGUMENT,
-                       "page_bytes 3145728");
+    scene_expect_error(
+        xseg_range_reserve(allocator, 0, 6 * MIB, &odd, &range), XSEG_ERR_ARGUMENT,
+        "page_bytes is not a multiple of the granularity of device 0, 3145728 bytes");
     /* Segments have addresses, too, so the reason is the limit and not what is reserved. */
     scene_free(allocator, scene_alloc(allocator, 4096, NULL));
     scene_expect_error(xseg_range_reserve(allocator, 0, UINT64_MAX - PAGE + 1, NULL, &range),
-                       XSEG_ERR_NO_ADDRESSES,
-                       "size exceeds the limit of 35184372088832 bytes (32 TiB)");
+                       XSEG_ERR_NO_ADDRESSES, "reserve at most 35184372088832 bytes (32 TiB)");
     scene_expect_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range),
-                       XSEG_ERR_NO_ADDRESSES, "35184374185984 bytes; reserve a smaller range");
+                       XSEG_ERR_NO_ADDRESSES,
+                       "size exceeds the virtual addresses of a device, 35184374185984 bytes");
     range = reserve(allocator, 20 * TIB);
     scene_expect_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none),
                        XSEG_ERR_NO_ADDRESSES,
-                       "21990232555520 bytes exceed the limit of 35184372088832 bytes (32 TiB)");
+                       "out of virtual addresses on device 0, 21990232555520 bytes requested");
     assert_int_equal(xseg_range_release(range), XSEG_OK);
     range = reserve(allocator, PAGES * PAGE);
     commit(range, 4, 4, NULL);
     const uint64_t before = calls();
     scene_expect_error(xseg_range_commit(range, 6 * PAGE, 4 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                       "offset 12582912 is committed");
-    scene_expect_error(xseg_range_commit(range, MIB, PAGE, NULL), XSEG_ERR_ARGUMENT, "multiples");
+                       "granule is committed, offset 12582912");
+    scene_expect_error(xseg_range_commit(range, MIB, PAGE, NULL), XSEG_ERR_ARGUMENT,
+                       "not a multiple of the page size");
     scene_expect_error(xseg_range_commit(range, 0, PAGE + 512, NULL), XSEG_ERR_ARGUMENT,
-                       "multiples");
+                       "not a multiple of the page size");
     scene_expect_error(xseg_range_commit(range, 60 * PAGE, 5 * PAGE, NULL), XSEG_ERR_ARGUMENT,
                        "the range has");
     scene_expect_error(xseg_range_commit(range, UINT64_MAX - PAGE + 1, PAGE, NULL),
@@ -161,7 +163,7 @@ static void bad_input_changes_nothing(void **state)
     scene_expect_error(xseg_range_decommit(range, 3 * PAGE, 2 * PAGE, NULL), XSEG_ERR_ARGUMENT,
                        "not committed");
     scene_expect_error(xseg_range_decommit(range, 6 * PAGE, 3 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                       "offset 16777216 is not committed");
+                       "granule is not committed, offset 16777216");
     scene_expect_error(xseg_range_unhold(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT,
                        "not held");
     scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "8388608 bytes");
@@ -537,7 +539,8 @@ static void a_quota_is_kept(void **state)
     struct xseg_range *one = reserve(allocator, PAGES * PAGE),
                       *two = reserve(allocator, PAGES * PAGE);
     assert_int_equal(xseg_range_set_quota(one, 20 * PAGE), XSEG_OK);
-    scene_expect_error(xseg_range_set_quota(two, 13 * PAGE), XSEG_ERR_LIMIT, "promised");
+    scene_expect_error(xseg_range_set_quota(two, 13 * PAGE), XSEG_ERR_LIMIT,
+                       "41943040 bytes reserved by quotas");
     scene_expect_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), XSEG_ERR_LIMIT, "");
     commit(two, 0, 12, NULL);
     scene_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");

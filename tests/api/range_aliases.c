@@ -89,7 +89,7 @@ static void work_is_in_the_way(void **state)
     commit(range, 0, 1, stream);
     scene_work_at(stream, word(range, 0), PAGE);
     scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                       "work is queued");
+                       "has pending work");
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
     pause(range);
     resume(range);
@@ -115,7 +115,7 @@ static void any_of_many_streams_is_in_the_way(void **state)
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         scene_work_at(stream[i], word(range, i), PAGE);
         scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL),
-                           XSEG_ERR_BUSY, "work is queued");
+                           XSEG_ERR_BUSY, "has pending work");
         assert_int_equal(xseg_sim_finish(stream[i]), XSEG_OK);
         decommit(range, i, 1, stream[i]);
         assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
@@ -126,7 +126,7 @@ static void any_of_many_streams_is_in_the_way(void **state)
         commit(range, i, 1, stream[i]);
         scene_work_at(stream[i], word(range, i), PAGE);
         scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL),
-                           XSEG_ERR_BUSY, "work is queued");
+                           XSEG_ERR_BUSY, "has pending work");
         assert_int_equal(xseg_sim_finish(stream[i]), XSEG_OK);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
@@ -202,7 +202,7 @@ static void what_has_left_is_not_in_the_way(void **state)
     assert_int_equal(xseg_range_hold(range, PAGE, PAGE), XSEG_OK);
     decommit(range, 1, 1, stream);
     scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                       "let go");
+                       "held in a range");
     assert_int_equal(xseg_range_unhold(range, PAGE, PAGE, stream), XSEG_OK);
     release(range);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
@@ -285,7 +285,8 @@ static void a_commit_gives_a_page_of_its_own(void **state)
     scene_work_at(stream, word(range, 8), PAGE);
     decommit(range, 8, 1, stream);
     assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
-    scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), XSEG_ERR_BUSY, "shared");
+    scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), XSEG_ERR_BUSY,
+                       "page is aliased");
     assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
     commit(range, 8, 1, stream);
     assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)word(reader, 0), PAGE),

@@ -232,7 +232,7 @@ static void the_stream_has_to_pass(void **state)
     decommit(range, 2, 2, stage.stream);
     commit(range, 6, 1, NULL);
     scene_free(stage.allocator, block);
-    expect_refused(&stage, "has not passed");
+    expect_refused(&stage, "synchronize the stream before the restore");
     const uint64_t waits = xseg_sim_calls("cuStreamWaitEvent");
     xseg_sim_advance(3 * SECOND);
     restore(&stage);
@@ -375,7 +375,7 @@ static void memory_that_is_gone(void **state)
     scene_free(stage.allocator, block);
     decommit(range, 3, 1, NULL);
     commit(range, 8, 1, NULL);
-    expect_refused(&stage, "is gone");
+    expect_refused(&stage, "memory of the checkpoint has been released");
     /* It is not the memory of then, but it is there. */
     commit(range, 3, 1, NULL);
     restore(&stage);
@@ -456,7 +456,7 @@ static void a_range_in_the_place_of_a_block(void **state)
     stage.range = reserve(&stage);
     assert_ptr_equal(info(stage.range).base, block);
     commit(stage.range, 0, PAGES, NULL);
-    expect_refused(&stage, "is gone");
+    expect_refused(&stage, "memory of the checkpoint has been released");
     decommit(stage.range, 0, PAGES, NULL);
     give_addresses(&rest);
     close_stage(&stage);
@@ -475,7 +475,7 @@ static void an_aliased_page_is_not_taken_back(void **state)
     assert_int_equal(xseg_range_alias(range, 8 * PAGE, PAGE, range, 0), XSEG_OK);
     assert_int_equal(xseg_range_alias(range, 9 * PAGE, PAGE, range, PAGE), XSEG_OK);
     decommit(range, 0, 1, NULL);
-    expect_refused(&stage, "other granules");
+    expect_refused(&stage, "page is aliased");
     decommit(range, 8, 1, NULL);
     restore(&stage);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);

@@ -24,7 +24,7 @@ static bool is_stranded(void)
     char text[1024];
 
     (void)xseg_error_message(text, sizeof(text));
-    return strstr(text, "did not let this be undone") != NULL;
+    return strstr(text, "because the undo failed") != NULL;
 }
 
 /* Expect that the device has none of a pool's memory left, unless the driver refused to take it. */

@@ -13,7 +13,7 @@ static bool is_stranded(void)
     char text[1024];
 
     (void)xseg_error_message(text, sizeof(text));
-    return strstr(text, "did not let this be undone") != NULL;
+    return strstr(text, "because the undo failed") != NULL;
 }
 
 static void resume(struct stage *stage, bool is_left)

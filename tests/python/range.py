@@ -165,19 +165,20 @@ class Ranges(Case):
         one, (own, _) = self.range, self.streams
         one.commit(0, PAGE, own)
         for kind, words, call in (
-                (xseg.ArgumentError, "the granule at offset 0 is committed", lambda: one.commit(0, 2 * PAGE)),
+                (xseg.ArgumentError, "granule is committed, offset 0", lambda: one.commit(0, 2 * PAGE)),
                 (xseg.ArgumentError, "is not committed", lambda: one.decommit(PAGE, PAGE)),
-                (xseg.ArgumentError, f"multiples of the page size of the range, {PAGE}", lambda: one.commit(1, PAGE)),
-                (xseg.ArgumentError, f"the range has {64 * PAGE}", lambda: one.commit(PAGE, 64 * PAGE)),
+                (xseg.ArgumentError, f"the page size is {PAGE} bytes", lambda: one.commit(1, PAGE)),
+                (xseg.ArgumentError, f"size exceeds the range, {64 * PAGE} bytes at offset {PAGE}; the range has {64 * PAGE} bytes",
+                 lambda: one.commit(PAGE, 64 * PAGE)),
                 (xseg.ArgumentError, f"offset is out of range, -{PAGE}", lambda: one.commit(-PAGE, PAGE)),
                 (xseg.ArgumentError, "is committed", lambda: one.alias(0, PAGE, one, 0)),
-                (xseg.ArgumentError, "a quota of", lambda: one.set_quota(65 * PAGE)),
-                (xseg.ArgumentError, "to be prepared", lambda: one.prepare(65 * PAGE)),
-                (xseg.ArgumentError, "a multiple of its page size", lambda: self.allocator.range(1)),
-                (xseg.NoAddressesError, "of virtual addresses", lambda: self.allocator.range(1 << 60)),
+                (xseg.ArgumentError, "quota exceeds the size or limit_bytes of the range", lambda: one.set_quota(65 * PAGE)),
+                (xseg.ArgumentError, f"size exceeds the range, {65 * PAGE} bytes; the range has {64 * PAGE} bytes", lambda: one.prepare(65 * PAGE)),
+                (xseg.ArgumentError, "size is not a multiple of the page size, 1 bytes", lambda: self.allocator.range(1)),
+                (xseg.NoAddressesError, "size exceeds the virtual addresses of a device", lambda: self.allocator.range(1 << 60)),
                 (xseg.ArgumentError, "size is out of range, -1", lambda: self.allocator.range(-1)),
                 (TypeError, "is no stream", lambda: one.commit(PAGE, PAGE, "a")),
-                (xseg.BusyError, "are committed: decommit them first", one.release)):
+                (xseg.BusyError, f"memory of the range is committed, {PAGE} bytes; decommit it first", one.release)):
             with self.subTest(words), self.assertRaisesRegex(kind, words):
                 call()
         self.allocator.set_limits(hard_bytes=2 * PAGE)

@@ -123,7 +123,7 @@ static void an_exporter_that_breaks_the_protocol_is_refused(void **state)
 {
     static const struct script scripts[] = {
         {"closed the connection", XSEG_ERR_FILE, 3, PAGE, 3, 3, 0, .replies = 0},
-        {"invalid reply of process 4711, size 7", XSEG_ERR_FILE, 3, PAGE, 3, 3, 0, .replies = 1,
+        {"reply of process 4711 is invalid, size 7", XSEG_ERR_FILE, 3, PAGE, 3, 3, 0, .replies = 1,
          .size = 7},
         {"descriptors 2", XSEG_ERR_FILE, 3, PAGE, 3, 2, 0, .replies = 1},
         {"descriptors 4", XSEG_ERR_FILE, 3, PAGE, 3, 4, 0, .replies = 1},
@@ -139,10 +139,10 @@ static void an_exporter_that_breaks_the_protocol_is_refused(void **state)
         {"run size 3145728", XSEG_ERR_FILE, 3, PAGE / 2, 3, 3, 0, .replies = 1},
         {"closed the connection", XSEG_ERR_FILE, 3, PAGE, 2, 2, 0, .replies = 1},
         {"pages 3", XSEG_ERR_FILE, 3, PAGE / 2, 2, 2, 0, .replies = 2},
-        {"exporter reports: www", XSEG_ERR_DRIVER, 3, PAGE, 0, 0, 77, .replies = 1},
-        {"exporter reports: www", XSEG_ERR_DRIVER, 3, PAGE, 3, 3, (uint32_t)XSEG_ERR_FORKED,
+        {"exporter failed, www", XSEG_ERR_DRIVER, 3, PAGE, 0, 0, 77, .replies = 1},
+        {"exporter failed, www", XSEG_ERR_DRIVER, 3, PAGE, 3, 3, (uint32_t)XSEG_ERR_FORKED,
          .replies = 1},
-        {"exporter reports: www", XSEG_ERR_NOT_ALLOCATED, 3, PAGE, 0, 0,
+        {"exporter failed, www", XSEG_ERR_NOT_ALLOCATED, 3, PAGE, 0, 0,
          (uint32_t)XSEG_ERR_NOT_ALLOCATED, .replies = 1},
     };
 
@@ -201,7 +201,7 @@ static void a_silent_exporter_is_given_up(void **state)
         step = UINT64_C(9980000000) / (i + 1);
         const xseg_status status = fetch(&scripts[i], &pages);
         step = 0;
-        scene_expect_error(status, XSEG_ERR_FILE, "no answer of the exporter within 10000 ms");
+        scene_expect_error(status, XSEG_ERR_FILE, "exporter did not reply within 10000 ms");
         assert_null(pages.handle);
     }
 }

@@ -255,7 +255,7 @@ static void a_pool_is_not_paused_while_a_block_is_zeroed(void **state)
         begin(&thread, make_request, &request);
         wait_for(&at_fill);
         scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                           "another thread allocates");
+                           "in use by a call of another thread");
         finish(thread, &at_fill);
         assert_int_equal(request.status, XSEG_OK);
         scene_stream_wait(NULL, NULL);

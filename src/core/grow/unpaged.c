@@ -114,6 +114,13 @@ xseg_status xseg_unpaged_serve(struct xseg_arena *arena, const struct xseg_need 
     return status;
 }
 
+xseg_status xseg_unpaged_fail(const struct xseg_device *device)
+{
+    return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                     "virtual memory management is not available on device %d",
+                     device->context.ordinal);
+}
+
 void xseg_unpaged_say(struct xseg_device *device, const struct xseg_unpaged *request)
 {
     struct xseg_allocator *allocator = device->allocator;

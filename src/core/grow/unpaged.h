@@ -48,6 +48,9 @@ xseg_status xseg_unpaged_serve(struct xseg_arena *arena, const struct xseg_need 
 /* Give a device's pages up, because of the failure in hand. */
 void xseg_unpaged_give_up(struct xseg_device *device, struct xseg_unpaged *request);
 
+/* Fail with XSEG_ERR_UNSUPPORTED because a device makes no pages. */
+xseg_status xseg_unpaged_fail(const struct xseg_device *device);
+
 /* Write the line of the log.  No lock is held. */
 void xseg_unpaged_say(struct xseg_device *device, const struct xseg_unpaged *request);
 

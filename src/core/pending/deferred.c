@@ -82,7 +82,8 @@ xseg_status xseg_deferred_add(struct xseg_pending *pending, struct xseg_block *b
         malloc(sizeof(*deferred) + marks.count * sizeof(deferred->marks[0]));
     if (deferred == NULL) {
         free(marks.mark);
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block freed in a capture");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY,
+                         "out of host memory, record of a block freed during a capture");
     }
     deferred->block = block;
     xseg_list_init(&deferred->waiter.link);

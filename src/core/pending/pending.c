@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "src/base/check.h"
+#include "src/base/error.h"
 #include "src/core/arena/notes.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/pending/deferred.h"
@@ -398,6 +399,12 @@ static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint
 static xseg_status wait_for_event(struct xseg_pending *pending, xseg_event event)
 {
     return event == NULL ? XSEG_OK : xseg_driver_event_wait(pending->fences.context, event);
+}
+
+xseg_status xseg_pending_fail_capture(const struct xseg_pending *pending)
+{
+    return xseg_fail(XSEG_ERR_BUSY, "capture is active on device %d; end it first",
+                     pending->fences.context->ordinal);
 }
 
 xseg_status xseg_pending_wait(struct xseg_pending *pending)

@@ -94,6 +94,9 @@ static inline bool xseg_pending_captures(const struct xseg_pending *pending)
     return __builtin_expect(atomic_load_explicit(&pending->captures, memory_order_relaxed) != 0, 0);
 }
 
+/* Fail with XSEG_ERR_BUSY because of an active capture. */
+xseg_status xseg_pending_fail_capture(const struct xseg_pending *pending);
+
 /*
  * Note that a stream uses a live block.  The arena's lock is held, and a record for the use is in
  * stock.

@@ -220,15 +220,15 @@ static void report(const struct xseg_grant *grant, const struct difference *diff
 
     xseg_text_init(&text, buffer, sizeof(buffer));
     xseg_text_add(&text,
-                  "device %d: freed memory was written to: %" PRIu64 " of the %" PRIu64
-                  " bytes at %#" PRIx64 " (stream %p), the first at %#" PRIx64 ", offset %" PRIu64
-                  ": found",
+                  "device %d: freed memory was overwritten, %" PRIu64 " of %" PRIu64
+                  " bytes at %#" PRIx64 " (stream %p), first at %#" PRIx64 ", offset %" PRIu64
+                  ", found",
                   device->context.ordinal, difference->count, grant->bytes, grant->base,
                   (void *)xseg_arena_stream(arena)->handle, address, difference->first);
     XSEG_ASSERT(difference->shown <= SHOWN_BYTES && difference->first < grant->bytes);
     for (unsigned i = 0; i < difference->shown; i++)
         xseg_text_add(&text, " %02x", difference->found[i]);
-    (void)xseg_free_event_describe(&device->history, address, "; it was last ", &text);
+    (void)xseg_free_event_describe(&device->history, address, "; last ", &text);
     atomic_fetch_add_explicit(&device->overwrites, 1, memory_order_relaxed);
     xseg_log_line(&device->poison->allocator->log, XSEG_LOG_ERROR, "%s", buffer);
 }

@@ -24,7 +24,7 @@ static xseg_status expect_no_capture(struct xseg_device *device,
         captured = status == XSEG_OK && (info.id != 0 || info.is_invalid);
     }
     if (captured)
-        return xseg_fail(XSEG_ERR_BUSY, "stream %p is being captured: end the capture first",
+        return xseg_fail(XSEG_ERR_BUSY, "stream is being captured, %p; end the capture first",
                          (void *)stream->handle);
     return status;
 }

@@ -16,6 +16,7 @@
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pools/checkpoint_ranges.h"
+#include "src/core/pools/obstacle.h"
 #include "src/core/pools/pause.h"
 #include "src/core/small/small_free.h"
 
@@ -104,7 +105,7 @@ static xseg_status harvest_all(struct xseg_pool *pool, size_t head, bool with_ca
         *memory = malloc(head + (harvest->capacity + 1) * each +
                          harvest->cached_capacity * sizeof(*harvest->cached));
         if (*memory == NULL)
-            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a list of %zu blocks",
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, list of %zu blocks",
                              harvest->count);
         harvest->block = (struct xseg_checkpoint_block *)(void *)((char *)*memory + head);
         harvest->cached = harvest->block + harvest->capacity + 1;
@@ -122,13 +123,13 @@ static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *ha
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (xseg_pending_captures(pool->device->pending))
-        return xseg_fail(XSEG_ERR_BUSY, "a capture is under way on device %d: end it first",
-                         pool->device->context.ordinal);
+        return xseg_pending_fail_capture(pool->device->pending);
     if (harvest->pending > 0)
-        return xseg_fail(XSEG_ERR_BUSY,
-                         "freed blocks of pool %s still wait for other streams (%zu): wait for "
-                         "those streams first",
-                         xseg_pool_label(pool), harvest->pending);
+        return xseg_fail(
+            XSEG_ERR_BUSY,
+            "memory of pool %s is pending free, %zu block%s; synchronize the streams that "
+            "use it first",
+            xseg_pool_label(pool), harvest->pending, harvest->pending == 1 ? "" : "s");
     return XSEG_OK;
 }
 
@@ -222,17 +223,8 @@ static xseg_status check_place(const struct xseg_pool *pool,
     const bool there = is_there(pool, saved, &lent);
 
     if (lent.extent != NULL)
-        return xseg_fail(XSEG_ERR_BUSY,
-                         "the block at %#" PRIx64 " (%" PRIu64
-                         " bytes) of the default pool lies where the checkpoint has one: pool %s "
-                         "lent it when memory was short (use_on_oom); free it first",
-                         lent.base, lent.bytes, xseg_pool_label(pool));
-    if (!there)
-        return xseg_fail(XSEG_ERR_BUSY,
-                         "the memory of the block at %#" PRIx64
-                         " is gone: the checkpoint of pool %s cannot be restored any more",
-                         saved->base, xseg_pool_label(pool));
-    return XSEG_OK;
+        return xseg_obstacle_fail_lent(pool, lent.base, lent.bytes);
+    return there ? XSEG_OK : xseg_checkpoint_fail_released(pool, saved->base);
 }
 
 /* Make sure that every arena of the pool has block records for the cuts: two a block. */
@@ -249,7 +241,7 @@ static xseg_status stock(const struct xseg_checkpoint *checkpoint)
             xseg_arena_stock(arena, &arena->blocks, (uint32_t)(2 * (end - first) + 2));
         xseg_arena_unlock(arena);
         if (!stocked)
-            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for %zu block records",
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, %zu block records",
                              2 * (end - first));
     }
     return XSEG_OK;
@@ -315,10 +307,11 @@ static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,
 
     XSEG_ASSERT(checkpoint->count == 0 || checkpoint->block[0].arena != NULL);
     if (status == XSEG_OK && harvest->used > 0)
-        status =
-            xseg_fail(XSEG_ERR_BUSY,
-                      "live blocks of pool %s are used by other streams (%zu): free them first",
-                      xseg_pool_label(checkpoint->pool), harvest->used);
+        status = xseg_fail(
+            XSEG_ERR_BUSY,
+            "memory of pool %s is used by other streams, %zu allocated block%s; free them "
+            "first",
+            xseg_pool_label(checkpoint->pool), harvest->used, harvest->used == 1 ? "" : "s");
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
         status = check_place(checkpoint->pool, &checkpoint->block[i]);
     return status == XSEG_OK ? stock(checkpoint) : status;
@@ -412,7 +405,7 @@ xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointer
 
     XSEG_ASSERT(count == 0 || pointers != NULL);
     if (address == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to compare %zu blocks", count);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, list of %zu addresses", count);
     for (size_t i = 0; i < count; i++)
         address[i] = (uintptr_t)pointers[i];
     xseg_lock_take(&device->growth_lock);

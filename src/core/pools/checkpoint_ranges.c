@@ -132,7 +132,7 @@ xseg_status xseg_checkpoint_ranges_take(const struct xseg_pool *pool,
     struct xseg_checkpoint_ranges *saved =
         malloc(sizeof(*saved) + harvest.count * sizeof(saved->run[0]));
     if (saved == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a list of %zu runs of granules",
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, list of %zu runs of granules",
                          harvest.count);
     saved->count = harvest.count;
     harvest = (struct harvest){saved->run, 0};
@@ -160,14 +160,22 @@ static bool is_surplus(const struct part *part)
     return !part->is_saved && part->use == XSEG_ELASTIC_LIVE;
 }
 
+xseg_status xseg_checkpoint_fail_released(const struct xseg_pool *pool, uint64_t address)
+{
+    return xseg_fail(XSEG_ERR_BUSY,
+                     "memory of the checkpoint has been released, %#" PRIx64
+                     " of pool %s; take another checkpoint",
+                     address, xseg_pool_label(pool));
+}
+
 static xseg_status check_ranges(const struct xseg_checkpoint_ranges *saved,
                                 const struct xseg_pool *pool)
 {
     for (size_t i = 0; i < saved->count; i++)
         if (saved->run[i].range->body == NULL)
             return xseg_fail(XSEG_ERR_BUSY,
-                             "a range of the checkpoint has been released, and its memory is gone: "
-                             "the checkpoint of pool %s cannot be restored any more",
+                             "range of the checkpoint has been released, pool %s; take another "
+                             "checkpoint",
                              xseg_pool_label(pool));
     return XSEG_OK;
 }
@@ -183,9 +191,9 @@ static xseg_status check_leaving(const struct xseg_range_run *run, uint32_t gran
 
     if (xseg_alias_is_any(&run->extent->segment, granule))
         return xseg_fail(XSEG_ERR_BUSY,
-                         "the granule at %#" PRIx64
-                         " is pending unmap and its page is shared with other granules; decommit "
-                         "these, or commit this one, before the checkpoint of pool %s is restored",
+                         "granule is pending unmap and its page is aliased, %#" PRIx64
+                         " of pool %s; decommit the other mappings, or commit the granule, before "
+                         "the restore",
                          base, xseg_pool_label(run->body->pool));
     if (!xseg_leaving_is_ordered(run->extent, granule, stream))
         xseg_leaving_ask(device);
@@ -193,9 +201,9 @@ static xseg_status check_leaving(const struct xseg_range_run *run, uint32_t gran
         return XSEG_OK;
     (void)xseg_leaving_stream(device, base, &waits_for);
     return xseg_fail(XSEG_ERR_BUSY,
-                     "the granule at %#" PRIx64 " leaves with stream %p, which has not passed: "
-                     "wait for it before the checkpoint of pool %s is restored",
-                     base, (void *)waits_for, xseg_pool_label(run->body->pool));
+                     "granule is pending unmap, %#" PRIx64
+                     " of pool %s on stream %p; synchronize the stream before the restore",
+                     base, xseg_pool_label(run->body->pool), (void *)waits_for);
 }
 
 static xseg_status check_part(const struct part *part, void *self)
@@ -206,10 +214,7 @@ static xseg_status check_part(const struct part *part, void *self)
     if (part->use == XSEG_ELASTIC_CLAIMED)
         return xseg_range_fail_use(&part->run, part->run.first, "");
     if (part->is_saved && part->use == XSEG_ELASTIC_EMPTY)
-        return xseg_fail(XSEG_ERR_BUSY,
-                         "the memory of the granule at %#" PRIx64
-                         " is gone: the checkpoint of pool %s cannot be restored any more",
-                         xseg_range_base(&part->run), xseg_pool_label(part->run.body->pool));
+        return xseg_checkpoint_fail_released(part->run.body->pool, xseg_range_base(&part->run));
     for (uint32_t i = 0; status == XSEG_OK && comes_back(part) && i < part->run.count; i++)
         status = check_leaving(&part->run, part->run.first + i);
     return status;

@@ -45,6 +45,9 @@ void xseg_checkpoint_ranges_free(struct xseg_checkpoint_ranges *saved);
 xseg_status xseg_checkpoint_ranges_begin(const struct xseg_checkpoint_ranges *saved,
                                          const struct xseg_pool *pool);
 
+/* Fail with XSEG_ERR_BUSY because memory of a checkpoint has been released. */
+xseg_status xseg_checkpoint_fail_released(const struct xseg_pool *pool, uint64_t address);
+
 /* Finish a restore.  If anything was decommitted, memory that may go then goes, as after a decommit; GROWTH is let go
  * meanwhile, where observers are told (notice.h). */
 void xseg_checkpoint_ranges_finish(const struct xseg_checkpoint_ranges *saved,

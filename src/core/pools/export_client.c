@@ -43,9 +43,9 @@ static xseg_status connect_to(struct client *client)
     while (result != 0 && errno == EINTR && xseg_clock_system() < client->deadline);
     if (result != 0)
         return xseg_fail(XSEG_ERR_FILE,
-                         "no connection to the exporter, process %" PRIu32
-                         ": %s; it must run, must not have closed its allocator, and must share "
-                         "the network namespace (container)",
+                         "exporter cannot be reached, process %" PRIu32
+                         ", %s; the process must run with an open allocator in the same network "
+                         "namespace (container)",
                          client->token.process, strerror(errno));
     if (!xseg_export_peer(client->socket, &exporter))
         return xseg_fail(XSEG_ERR_FILE,
@@ -65,14 +65,14 @@ static xseg_status fail_closed(const struct client *client)
 {
     return xseg_fail(XSEG_ERR_FILE,
                      "exporter closed the connection, process %" PRIu32
-                     "; it answers its own user only, until its allocator closes",
+                     "; the exporter serves its own user only, until its allocator is closed",
                      client->token.process);
 }
 
 static xseg_status fail_reply(const struct client *client, const char *what, uint64_t value)
 {
     return xseg_fail(XSEG_ERR_FILE,
-                     "invalid reply of process %" PRIu32 ", %s %" PRIu64
+                     "reply of process %" PRIu32 " is invalid, %s %" PRIu64
                      "; run the same version of xseg in both processes",
                      client->token.process, what, value);
 }
@@ -91,8 +91,8 @@ static xseg_status wait_reply(const struct client *client)
             break;
     }
     return xseg_fail(XSEG_ERR_FILE,
-                     "no answer of the exporter within %u ms, process %" PRIu32
-                     "; see what that process does",
+                     "exporter did not reply within %u ms, process %" PRIu32
+                     "; check whether that process is stopped",
                      TIMEOUT_MS, client->token.process);
 }
 
@@ -140,7 +140,7 @@ static xseg_status receive(const struct client *client, struct xseg_export_reply
         reply->why[sizeof(reply->why) - 1] = '\0';
         return xseg_fail(reply->status == (uint32_t)XSEG_ERR_NOT_ALLOCATED ? XSEG_ERR_NOT_ALLOCATED
                                                                            : XSEG_ERR_DRIVER,
-                         "exporter reports: %s", reply->why);
+                         "exporter failed, %s", reply->why);
     }
     return *count == reply->count && *count != 0
                ? XSEG_OK
@@ -159,8 +159,8 @@ static xseg_status check_count(const struct client *client, uint64_t count)
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || count <= limit.rlim_cur)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_FILE,
-                     "run of %" PRIu64 " pages, which need a descriptor each, limit %" PRIu64
-                     "; raise ulimit -n",
+                     "run has more pages than the limit of file descriptors, %" PRIu64
+                     " pages, limit %" PRIu64 "; raise ulimit -n",
                      count, (uint64_t)limit.rlim_cur);
 }
 
@@ -240,7 +240,7 @@ xseg_status xseg_export_fetch(const struct xseg_export_token *token, struct xseg
         return status;
     client.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (client.socket < 0)
-        return xseg_fail(XSEG_ERR_FILE, "no socket, %s; raise ulimit -n", strerror(errno));
+        return xseg_fail(XSEG_ERR_FILE, "socket failed, %s; raise ulimit -n", strerror(errno));
     status = connect_to(&client);
     if (status == XSEG_OK &&
         send(client.socket, token, sizeof(*token), MSG_NOSIGNAL) != (ssize_t)sizeof(*token))

@@ -119,7 +119,8 @@ static xseg_status open_socket(struct xseg_export_server *server, uint64_t expor
         bind(server->socket, (const struct sockaddr *)&address, length) == 0 &&
         listen(server->socket, BACKLOG) == 0)
         return XSEG_OK;
-    return xseg_fail(XSEG_ERR_FILE, "no socket for importers, %s; see ulimit -n", strerror(errno));
+    return xseg_fail(XSEG_ERR_FILE, "socket for importers failed, %s; see ulimit -n",
+                     strerror(errno));
 }
 
 static int start_thread(struct xseg_export_server *server)
@@ -150,8 +151,9 @@ xseg_status xseg_export_server_start(struct xseg_export_server *server, uint64_t
     xseg_status status = open_socket(server, exporter);
     const int error = status == XSEG_OK ? start_thread(server) : 0;
     if (error != 0)
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no thread for importers, %s; see ulimit -u",
-                           strerror(error));
+        status =
+            xseg_fail(XSEG_ERR_HOST_MEMORY, "thread for importers did not start, %s; see ulimit -u",
+                      strerror(error));
     if (status != XSEG_OK) {
         close_files(server);
         return status;

@@ -24,18 +24,18 @@ xseg_status xseg_export_token_read(const struct xseg_export_token *token,
     memcpy(&fields, token->byte, sizeof(fields));
     if (memcmp(fields.magic, XSEG_EXPORT_MAGIC, sizeof(fields.magic)) != 0)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "not an export token, first byte 0x%02x; pass all %u bytes "
+                         "token is not an export token, first byte 0x%02x; pass all %u bytes "
                          "that xseg_export() wrote",
                          token->byte[0], XSEG_EXPORT_TOKEN_SIZE);
     if (fields.version != XSEG_EXPORT_TOKEN_VERSION)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "unsupported version of the export token, %" PRIu32
+                         "version of the export token is not supported, %" PRIu32
                          " instead of %u; run the same version of xseg in both processes",
                          fields.version, XSEG_EXPORT_TOKEN_VERSION);
     if (fields.size == 0 || fields.size > SIZE_MAX_OF_RUN || fields.size % PAGE_MIN != 0 ||
         fields.offset > SIZE_MAX_OF_RUN || fields.offset % PAGE_MIN != 0 || fields.reserved != 0)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "malformed export token, run of %" PRIu64 " bytes at offset %" PRIu64
+                         "export token is malformed, run of %" PRIu64 " bytes at offset %" PRIu64
                          "; pass all %u bytes that xseg_export() wrote",
                          fields.size, fields.offset, XSEG_EXPORT_TOKEN_SIZE);
     *out = fields;

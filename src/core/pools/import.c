@@ -10,6 +10,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
+#include "src/core/grow/unpaged.h"
 #include "src/core/pending/pending.h"
 #include "vmm/foreign.h"
 #include "vmm/peer.h"
@@ -55,18 +56,17 @@ static xseg_status check_device(struct xseg_device *device, const uint8_t *uuid)
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (!xseg_device_makes_pages(device))
-        return xseg_fail(XSEG_ERR_UNSUPPORTED, "device %d has no virtual memory management",
-                         device->context.ordinal);
+        return xseg_unpaged_fail(device);
     if (uuid != NULL)
         status = xseg_sharing_know_device(device);
     if (status != XSEG_OK || uuid == NULL ||
         memcmp(uuid, device->sharing->uuid, XSEG_DRIVER_UUID_BYTES) == 0)
         return status;
-    return xseg_fail(XSEG_ERR_ARGUMENT,
-                     "memory is on device %s, and device %d is %s; pass the ordinal "
-                     "of that device",
-                     spell(uuid, theirs), device->context.ordinal,
-                     spell(device->sharing->uuid, ours));
+    return xseg_fail(
+        XSEG_ERR_ARGUMENT,
+        "memory is on another device, UUID %s; device %d has UUID %s, pass the ordinal "
+        "of the other device",
+        spell(uuid, theirs), device->context.ordinal, spell(device->sharing->uuid, ours));
 }
 
 /* Make the record of an import, which is not mapped yet, and check the handles against it. */
@@ -77,7 +77,8 @@ static xseg_status make_import(struct xseg_device *device, const struct xseg_pag
     struct xseg_import *record = calloc(1, sizeof(*record) + count * sizeof(record->page_bytes[0]));
 
     if (record == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of %zu pages", count);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, import record of %zu pages",
+                         count);
     record->foreign.context = &device->context;
     record->foreign.leftovers = &device->leftovers;
     record->foreign.page_bytes = record->page_bytes;
@@ -89,7 +90,7 @@ static xseg_status make_import(struct xseg_device *device, const struct xseg_pag
             size > BYTES_MAX - offset) {
             free(record);
             return xseg_fail(XSEG_ERR_ARGUMENT,
-                             "invalid page %zu, %" PRIu64 " bytes at offset %" PRIu64
+                             "page %zu is invalid, %" PRIu64 " bytes at offset %" PRIu64
                              "; pages follow each other without gaps, in multiples of %" PRIu64
                              " bytes on device %d",
                              i, size, offset, granularity, device->context.ordinal);
@@ -133,7 +134,8 @@ xseg_status xseg_share_import(struct xseg_device *device, enum xseg_handle_type 
                               const uint8_t *uuid, uint64_t *address)
 {
     if (count == 0 || count > PAGES_MAX)
-        return xseg_fail(XSEG_ERR_ARGUMENT, "invalid number of pages, %zu; 1 to %zu", count,
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "number of pages is out of range, %zu; pass 1 to %zu pages", count,
                          PAGES_MAX);
     for (size_t i = 0; type == XSEG_HANDLE_FD && i < count; i++)
         if (fcntl(handle[i].fd, F_GETFD) < 0)
@@ -164,9 +166,7 @@ static xseg_status close_import(struct xseg_device *device, struct xseg_import *
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     XSEG_ASSERT(xseg_sharing_imported(device->sharing) >= record->foreign.bytes);
     if (xseg_pending_captures(device->pending))
-        return xseg_fail(XSEG_ERR_BUSY,
-                         "a capture is under way on device %d: nothing is unmapped before its end",
-                         device->context.ordinal);
+        return xseg_pending_fail_capture(device->pending);
     if (!xseg_context_is_lost(&device->context))
         xseg_foreign_unmap(&record->foreign);
     xseg_list_remove(&record->link);
@@ -195,7 +195,10 @@ xseg_status xseg_share_unimport(struct xseg_allocator *allocator, uint64_t addre
         if (record != NULL)
             return status;
     }
-    return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "nothing is imported at %#" PRIx64, address);
+    return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
+                     "address is not imported, %#" PRIx64
+                     "; pass the address that the import returned",
+                     address);
 }
 
 xseg_status xseg_share_set_peer(struct xseg_device *device, const struct xseg_context *peer,

@@ -112,50 +112,55 @@ static void ask_stream(void *self, struct xseg_known_stream *stream)
         found->stream = stream;
 }
 
+xseg_status xseg_obstacle_fail_lent(const struct xseg_pool *pool, uint64_t base, uint64_t bytes)
+{
+    return xseg_fail(XSEG_ERR_BUSY,
+                     "pool %s contains a block of the default pool (use_on_oom), %" PRIu64
+                     " bytes at %#" PRIx64 "; free the block first",
+                     xseg_pool_label(pool), bytes, base);
+}
+
 static xseg_status judge(const struct xseg_pool *pool, const struct obstacles *found)
 {
     const char *label = xseg_pool_label(pool);
 
     if (found->classic != 0)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                         "pool %s has %" PRIu64
-                         " bytes in classic segments, whose addresses go with their memory: only "
-                         "what is allocated with expandable_segments:True, and without memory "
-                         "functions of its own, can be paused",
+                         "pool %s has classic segments, %" PRIu64
+                         " bytes; only pools with expandable segments can be paused "
+                         "(expandable_segments:True, no memory functions)",
                          label, found->classic);
     if (found->lent != 0)
-        return xseg_fail(XSEG_ERR_BUSY,
-                         "the block at %#" PRIx64 " (%" PRIu64
-                         " bytes) of the default pool lies in pool %s, which lent it when memory "
-                         "was short (use_on_oom): free it first",
-                         found->lent, found->lent_bytes, label);
+        return xseg_obstacle_fail_lent(pool, found->lent, found->lent_bytes);
     if (found->held.pinned != 0)
-        return xseg_fail(XSEG_ERR_BUSY, "%" PRIu64 " bytes of pool %s are pinned: unpin them first",
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "memory is pinned, %" PRIu64 " bytes of pool %s; unpin it first",
                          found->held.pinned, label);
     if (found->held.exported != 0)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "%" PRIu64
-                         " bytes of pool %s are exported: others would go on using the memory of "
-                         "before; xseg_export_close() them first",
+                         "memory is exported, %" PRIu64
+                         " bytes of pool %s; xseg_export_close() it first",
                          found->held.exported, label);
     if (found->pending != 0)
-        return xseg_fail(XSEG_ERR_BUSY,
-                         "%" PRIu64
-                         " freed bytes of pool %s wait for other streams, or are held in a range: "
-                         "synchronise these first, or let go of them",
-                         found->pending, label);
+        return xseg_fail(
+            XSEG_ERR_BUSY,
+            "memory is pending free or held in a range, %" PRIu64
+            " bytes of pool %s; synchronize the streams that use the memory, or unhold "
+            "the granules",
+            found->pending, label);
     if (found->busy != 0)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "another thread allocates from pool %s, or frees: let it finish first",
+                         "pool %s is in use by a call of another thread; retry after that call has "
+                         "returned",
                          label);
     if (found->status != XSEG_OK)
         return found->status;
     if (found->stream != NULL)
         return xseg_fail(
             XSEG_ERR_BUSY,
-            "work is queued on stream %p, which uses memory of pool %s: synchronise it "
+            "stream that uses memory of pool %s has pending work, %p; synchronize the stream "
             "first",
-            (void *)found->stream->handle, label);
+            label, (void *)found->stream->handle);
     return XSEG_OK;
 }
 

@@ -25,6 +25,9 @@
  */
 xseg_status xseg_obstacle_close(struct xseg_pool *pool);
 
+/* Fail with XSEG_ERR_BUSY because a pool contains a block of the default pool. */
+xseg_status xseg_obstacle_fail_lent(const struct xseg_pool *pool, uint64_t base, uint64_t bytes);
+
 /* Open a pool that was closed. */
 void xseg_obstacle_open(struct xseg_pool *pool);
 

@@ -16,7 +16,7 @@ xseg_status xseg_page_trial_refuse(const struct xseg_sharing *sharing)
     const struct xseg_page_trial *trial = &sharing->exporting;
 
     XSEG_ASSERT(trial->verdict == XSEG_PAGE_TRIAL_REFUSED && trial->why[0] != '\0');
-    return xseg_fail(XSEG_ERR_UNSUPPORTED, "memory of this device cannot be exported: %s",
+    return xseg_fail(XSEG_ERR_UNSUPPORTED, "memory of the device cannot be exported, %s",
                      trial->why);
 }
 
@@ -122,8 +122,7 @@ static xseg_status try_export(struct xseg_device *device)
     if (!xseg_device_makes_pages(device))
         return xseg_fail(
             XSEG_ERR_UNSUPPORTED,
-            "memory of this device cannot be exported: device %d has no virtual memory "
-            "management",
+            "memory of device %d cannot be exported, virtual memory management is not available",
             device->context.ordinal);
     if (trial->verdict == XSEG_PAGE_TRIAL_REFUSED)
         return xseg_page_trial_refuse(device->sharing);
@@ -167,11 +166,11 @@ xseg_status xseg_page_trial_fabric(struct xseg_device *device)
     if (status != XSEG_OK || device->context.has_fabric)
         return status;
     return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                     "memory of device %d has no fabric handles: %s; export it by XSEG_HANDLE_FD, "
-                     "on this host",
+                     "memory of device %d has no fabric handles, %s; use XSEG_HANDLE_FD on this "
+                     "host",
                      device->context.ordinal,
                      sharing->exporting.verdict == XSEG_PAGE_TRIAL_UNTRIED
-                         ? "memory is too short to try them"
+                         ? "out of memory for a probe"
                          : sharing->why_no_fabric);
 }
 
@@ -216,8 +215,8 @@ xseg_status xseg_page_trial_rdma(struct xseg_device *device)
     xseg_lock_give(&device->growth_lock);
     if (status == XSEG_ERR_UNSUPPORTED)
         xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
-                      "device %d: rdma has no effect, its pages are made without: %s",
-                      device->context.ordinal, sharing->rdma.why);
+                      "device %d: rdma has no effect, %s", device->context.ordinal,
+                      sharing->rdma.why);
     return status == XSEG_ERR_DEVICE_LOST ? status : XSEG_OK;
 }
 
@@ -237,6 +236,6 @@ void xseg_page_trial_again(struct xseg_device *device)
     if (owes_export && xseg_page_trial_export(device, &works) == XSEG_ERR_UNSUPPORTED &&
         sharing->exporting.is_wanted)
         xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
-                      "device %d: exportable has no effect: %s", device->context.ordinal,
+                      "device %d: exportable has no effect, %s", device->context.ordinal,
                       sharing->exporting.why);
 }

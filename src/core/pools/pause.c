@@ -82,11 +82,8 @@ static void add_missing(struct move *move, struct xseg_segment *segment)
 
 static xseg_status check_captures(const struct xseg_device *device)
 {
-    if (!xseg_pending_captures(device->pending))
-        return XSEG_OK;
-    return xseg_fail(XSEG_ERR_BUSY,
-                     "a capture is under way on device %d: pause and resume before or after it",
-                     device->context.ordinal);
+    return xseg_pending_captures(device->pending) ? xseg_pending_fail_capture(device->pending)
+                                                  : XSEG_OK;
 }
 
 static xseg_status check_begin(const struct xseg_pool *pool)
@@ -237,7 +234,7 @@ static xseg_status save(struct move *move, enum xseg_keep keep, const char *path
         return XSEG_OK;
     contents = malloc(sizeof(*contents));
     if (contents == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to keep contents");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of saved contents");
     status = xseg_contents_open(contents, &move->device->leftovers, move->device->copier, keep,
                                 path, bytes);
     if (status != XSEG_OK) {
@@ -288,8 +285,7 @@ static xseg_status undo_leave(struct move *move, xseg_status status)
     move->pool->contents = move->contents;
     settle(move, XSEG_POOL_PAUSED);
     return xseg_fail(status,
-                     "%s; the driver did not let this be undone, so pool %s is paused, with its "
-                     "contents: resume it",
+                     "%s; pool %s is paused with its contents because the undo failed, resume it",
                      reason, xseg_pool_label(move->pool));
 }
 
@@ -327,8 +323,8 @@ static xseg_status pause(struct move *move, enum xseg_keep keep, const char *pat
         move->is_told = true;
         if (!xseg_notice_pool(move->pool, true))
             return xseg_fail(XSEG_ERR_BUSY,
-                             "a registration callback runs in another thread for "
-                             "memory of pool %s; pause the pool again",
+                             "registration callback runs in another thread for memory of pool %s; "
+                             "retry after the callback has returned",
                              xseg_pool_label(move->pool));
         xseg_lock_give(&device->growth_lock);
         status = save(move, keep, path);

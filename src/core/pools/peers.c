@@ -68,17 +68,16 @@ static xseg_status check(struct xseg_device *owner, const struct xseg_context *p
         return status;
     if (!can || context->peers == XSEG_PEERS_MAX)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                         "device %d cannot use the memory of device %d: %s (see nvidia-smi topo "
-                         "-p2p r): copy through the host",
+                         "device %d cannot access memory of device %d, %s; copy through the host",
                          peer->ordinal, context->ordinal,
-                         can ? "that one has all the peers that it can have"
-                             : "there is no direct path between them");
+                         can ? "maximum number of peers reached"
+                             : "no peer-to-peer path (see nvidia-smi topo -p2p r)");
     /* Pages of a pool on its way back are mapped already, with the rights as they were then. */
     xseg_device_visit_arenas(owner, look_for_moves, &moves);
     if (moves)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "a pool of device %d is being paused or resumed: call again when that "
-                         "has returned",
+                         "pool of device %d is being paused or resumed; retry after that call has "
+                         "returned",
                          context->ordinal);
     return XSEG_OK;
 }
@@ -95,9 +94,8 @@ static xseg_status undo(struct xseg_device *owner, struct xseg_context *peer, bo
     if (!was_enabled)
         is_undone = xseg_driver_disable_peer(&owner->context, peer) == XSEG_OK && is_undone;
     return xseg_fail(status, "%s; device %d %s", reason, peer->ordinal,
-                     is_undone ? "has no right that it did not have before"
-                               : "keeps rights on some memory, since the driver did not take "
-                                 "them back");
+                     is_undone ? "has the same access as before"
+                               : "keeps access to some memory because the undo failed");
 }
 
 static xseg_status allow(struct xseg_device *owner, struct xseg_context *peer)

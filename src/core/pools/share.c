@@ -60,11 +60,11 @@ xseg_status xseg_share_expect_none(struct xseg_device *device)
     xseg_lock_give(&device->growth_lock);
     if (exports)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "memory of device %d is exported: xseg_export_close() it first",
+                         "memory of device %d is exported; xseg_export_close() it first",
                          device->context.ordinal);
     if (imports)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "memory is imported to device %d: xseg_import_close() it first",
+                         "memory is imported to device %d; xseg_import_close() it first",
                          device->context.ordinal);
     return XSEG_OK;
 }
@@ -98,7 +98,9 @@ static xseg_status find_block(const struct xseg_extent *extent, uint64_t address
     if (out->state == XSEG_BLOCK_CLAIMED)
         return xseg_mapping_fail_claimed(address);
     return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
-                     "no live block starts at %#" PRIx64 ": export whole blocks", address);
+                     "address is not the start of an allocated block, %#" PRIx64
+                     "; export whole blocks",
+                     address);
 }
 
 static xseg_status check_extent(const struct xseg_extent *extent, uint64_t address, bool is_lent)
@@ -109,17 +111,17 @@ static xseg_status check_extent(const struct xseg_extent *extent, uint64_t addre
         return xseg_driver_fail_lost(&arena->device->context);
     if (!xseg_extent_is_expandable(extent))
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                         "%#" PRIx64 " lies in a classic segment: only what is allocated with "
-                         "expandable_segments:True can be exported",
+                         "address is in a classic segment, %#" PRIx64
+                         "; only memory allocated with expandable_segments:True can be exported",
                          address);
     const bool is_exportable = xseg_segment_has(&extent->segment, XSEG_PAGE_EXPORTABLE);
     if (!is_exportable && arena->device->sharing->exporting.verdict == XSEG_PAGE_TRIAL_REFUSED)
         return xseg_page_trial_refuse(arena->device->sharing);
     if (!is_exportable || is_lent)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                         "%#" PRIx64
-                         " was not allocated from an exportable pool: memory is made for "
-                         "that or is not; exportable:True says so for the default pool",
+                         "memory is not exportable, %#" PRIx64
+                         "; allocate it from an exportable pool, or set exportable:True for the "
+                         "default pool",
                          address);
     return XSEG_OK;
 }
@@ -202,8 +204,8 @@ static xseg_status make_handles(const struct xseg_export *record, enum xseg_hand
                           count_pages(record),
                           type == XSEG_HANDLE_FD
                               ? "each page needs a file descriptor, see ulimit -n"
-                              : "a page that was created before fabric handles were probed has "
-                                "none: trim, and allocate again");
+                              : "pages created before the probe of fabric handles have none, trim "
+                                "and allocate again");
             close_files(handle, type == XSEG_HANDLE_FD ? i : 0);
             return status;
         }
@@ -220,7 +222,7 @@ static xseg_status begin_export(const struct xseg_export *run, struct xseg_expor
     struct xseg_export *record = malloc(sizeof(*record));
 
     if (record == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of an export");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, export record");
     *record = *run;
     const xseg_status status = xseg_segment_export(run->segment, run->first, run->count);
     if (status != XSEG_OK) {
@@ -278,7 +280,7 @@ static xseg_status start_server(struct xseg_device *device)
         return status;
     if (sharing->exporter == 0) {
         if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
-            return xseg_fail(XSEG_ERR_FILE, "no random number, %s; retry", strerror(errno));
+            return xseg_fail(XSEG_ERR_FILE, "getrandom failed, %s; retry", strerror(errno));
         sharing->exporter = random[0] | 1;
         sharing->secret = random[1];
     }
@@ -308,8 +310,7 @@ static xseg_status fill_reply(struct xseg_device *device, const struct xseg_expo
     const struct xseg_export *record = find_token(device, token);
 
     if (record == NULL)
-        return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
-                         "export token is not valid any more: the export is closed");
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "export has been closed; export the memory again");
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     const uint64_t pages = count_pages(record);
@@ -359,9 +360,7 @@ static xseg_status lock_extent(struct xseg_allocator *allocator, uint64_t addres
                                struct xseg_extent **extent) XSEG_UNCHECKED
 {
     *extent = xseg_mapping_hold(allocator, address);
-    return *extent != NULL ? XSEG_OK
-                           : xseg_fail(XSEG_ERR_NOT_ALLOCATED,
-                                       "%#" PRIx64 " is not memory of this allocator", address);
+    return *extent != NULL ? XSEG_OK : xseg_mapping_fail_unknown(address);
 }
 
 static void unlock_extent(struct xseg_extent *extent) XSEG_UNCHECKED
@@ -398,10 +397,11 @@ static xseg_status export_handles(const struct xseg_export *run, struct xseg_sha
     if (pages->handle == NULL)
         return XSEG_OK;
     if (pages->capacity < pages->count)
-        return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "capacity is too small, %zu handles of %zu; pass "
-                         "NULL first to query the count",
-                         pages->capacity, pages->count);
+        return xseg_fail(
+            XSEG_ERR_ARGUMENT,
+            "capacity is too small, %zu handles; the block has %zu pages, pass NULL to query "
+            "the count",
+            pages->capacity, pages->count);
     if (pages->type == XSEG_HANDLE_FABRIC)
         status = xseg_page_trial_fabric(run->device);
     if (status == XSEG_OK)
@@ -459,7 +459,9 @@ xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t addre
         closed = close_export(device, address);
         xseg_lock_give(&device->growth_lock);
     }
-    return closed
-               ? XSEG_OK
-               : xseg_fail(XSEG_ERR_NOT_ALLOCATED, "address is not exported, %#" PRIx64, address);
+    return closed ? XSEG_OK
+                  : xseg_fail(XSEG_ERR_NOT_ALLOCATED,
+                              "address is not exported, %#" PRIx64
+                              "; pass the start of an exported block",
+                              address);
 }

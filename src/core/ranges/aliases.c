@@ -56,19 +56,19 @@ static xseg_status check_pair(const struct xseg_range_run *to, const struct xseg
 
     if (target->page_bytes != source->page_bytes)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "the ranges have different page sizes, %" PRIu64 " and %" PRIu64
+                         "ranges have different page sizes, %" PRIu64 " and %" PRIu64
                          " bytes; reserve both with one page size",
                          target->page_bytes, source->page_bytes);
     if (to->body->pool != from->body->pool)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "the ranges belong to different pools, %s and %s; "
+                         "ranges belong to different pools, %s and %s; "
                          "reserve both with one pool",
                          xseg_pool_label(to->body->pool), xseg_pool_label(from->body->pool));
     if (!xseg_range_is_all(from, XSEG_ELASTIC_LIVE, &at))
-        return xseg_range_fail_use(from, at, "share what is committed");
+        return xseg_range_fail_use(from, at, "only committed granules can be aliased");
     return xseg_range_is_all(to, XSEG_ELASTIC_EMPTY, &at)
                ? XSEG_OK
-               : xseg_range_fail_use(to, at, "share onto granules without memory");
+               : xseg_range_fail_use(to, at, "only unmapped granules can map aliased pages");
 }
 
 /* Map the pages of one run at another.  GROWTH is held. */
@@ -100,10 +100,11 @@ xseg_status xseg_aliases_map(struct xseg_range *range, uint64_t offset, uint64_t
     struct xseg_range_run to, source;
 
     if (from->device != device)
-        return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "the ranges belong to device %d and device %d, or to "
-                         "two allocators; reserve both with one pool",
-                         device->context.ordinal, from->device->context.ordinal);
+        return xseg_fail(
+            XSEG_ERR_ARGUMENT,
+            "ranges belong to different devices or allocators, device %d and device %d; "
+            "reserve both with one pool",
+            device->context.ordinal, from->device->context.ordinal);
     xseg_lock_take(&device->growth_lock);
     xseg_status status = xseg_range_find(range, offset, bytes, &to);
     if (status == XSEG_OK)

@@ -45,7 +45,8 @@ static xseg_status check_use(const struct xseg_range_run *run)
 
     for (uint32_t at = run->first; at < run->first + run->count; at++)
         if (use[at] != XSEG_ELASTIC_EMPTY && use[at] != XSEG_ELASTIC_LEAVING)
-            return xseg_range_fail_use(run, at, "commit what has no memory");
+            return xseg_range_fail_use(
+                run, at, "only unmapped granules and granules pending unmap can be committed");
     return XSEG_OK;
 }
 
@@ -93,9 +94,10 @@ static xseg_status check_limits(struct commit *commit)
     commit->is_full = own > body->limit || commit->missing > body->limit - own;
     if (commit->is_full)
         return xseg_fail(XSEG_ERR_LIMIT,
-                         "limit_bytes of the range (%" PRIu64 ") leaves no room for %" PRIu64
-                         " bytes: it has %" PRIu64 ", of which %" PRIu64 " leave",
-                         body->limit, commit->missing, own,
+                         "limit_bytes of the range rejects the request, %" PRIu64
+                         " bytes requested, limit %" PRIu64 " bytes; %" PRIu64
+                         " bytes used by the range, %" PRIu64 " of them pending unmap",
+                         commit->missing, body->limit, own,
                          body->elastic.leaving * commit->run.extent->segment.granule_bytes);
     const xseg_status status =
         xseg_growth_check(commit->arena->pool, commit->missing, xseg_min(commit->missing, idle));
@@ -461,7 +463,7 @@ static xseg_status begin(struct commit *commit, struct xseg_range *range, uint64
     if (status == XSEG_OK)
         status = check_use(&commit->run);
     if (status == XSEG_OK && !xseg_range_streams_add(&commit->run.body->streams, commit->stream))
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the streams of a range");
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, streams of a range");
     if (status == XSEG_OK)
         commit->arena = commit->run.extent->arena;
     return status;
@@ -506,9 +508,9 @@ static xseg_status begin_unaliased(struct commit *commit, struct xseg_range *ran
     if (at == run->first + run->count)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_BUSY,
-                     "the granule at offset %" PRIu64
-                     " is pending unmap and its page is shared with other granules; commit it "
-                     "after the capture, and once it is not held, pinned or exported",
+                     "granule is pending unmap and its page is aliased, offset %" PRIu64
+                     "; commit the granule after the capture, when it is not held, pinned or "
+                     "exported",
                      at * run->extent->segment.granule_bytes);
 }
 

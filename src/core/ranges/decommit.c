@@ -36,7 +36,7 @@ static xseg_status decommit(const struct xseg_range_run *run, struct xseg_known_
     if (status != XSEG_OK || run->count == 0)
         return status;
     if (!xseg_range_is_all(run, XSEG_ELASTIC_LIVE, &at))
-        return xseg_range_fail_use(run, at, "decommit what is committed");
+        return xseg_range_fail_use(run, at, "only committed granules can be decommitted");
     status = xseg_leaving_begin(run->extent, run->first, run->count, stream);
     if (status == XSEG_OK)
         xseg_decommit_settle(run);
@@ -87,7 +87,7 @@ xseg_status xseg_decommit_hold(struct xseg_range *range, uint64_t offset, uint64
     for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
         if (run.body->elastic.holds[at] == UINT32_MAX)
             status = xseg_fail(XSEG_ERR_BUSY,
-                               "the hold count of a granule is at its maximum, "
+                               "hold count of a granule is at its maximum, "
                                "%" PRIu32 "; release a hold with xseg_range_unhold()",
                                UINT32_MAX);
     for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
@@ -127,8 +127,8 @@ static xseg_status let_go(const struct xseg_range_run *run, struct xseg_known_st
     for (uint32_t at = run->first; at < run->first + run->count; at++)
         if (holds[at] == 0)
             return xseg_fail(XSEG_ERR_ARGUMENT,
-                             "the granule at offset %" PRIu64
-                             " is not held: let go of what is held, as often",
+                             "granule is not held, offset %" PRIu64
+                             "; match each call to one xseg_range_hold()",
                              at * run->extent->segment.granule_bytes);
     status = leave_again(run, stream);
     if (status != XSEG_OK)

@@ -47,8 +47,9 @@ xseg_status xseg_prepare(struct xseg_range *range, uint64_t bytes)
             status = xseg_driver_fail_lost(&device->context);
         if (status == XSEG_OK && bytes > none.extent->segment.bytes)
             status = xseg_fail(XSEG_ERR_ARGUMENT,
-                               "%" PRIu64 " bytes to be prepared: the range has %" PRIu64, bytes,
-                               none.extent->segment.bytes);
+                               "size exceeds the range, %" PRIu64 " bytes; the range has %" PRIu64
+                               " bytes",
+                               bytes, none.extent->segment.bytes);
         if (status == XSEG_OK)
             status = make_one(none.body, bytes, &done);
         xseg_lock_give(&device->growth_lock);
@@ -81,7 +82,7 @@ static xseg_status set_quota(struct xseg_range *range, uint64_t bytes)
         status = xseg_trim_everything(device, false);
     /* Observers may have been told meanwhile, and have ended the range. */
     if (range->body == NULL)
-        return xseg_fail(XSEG_ERR_ARGUMENT, "the range has been released before");
+        return xseg_range_check_handle(range);
     if (status != XSEG_ERR_DEVICE_LOST && has_room(device))
         return XSEG_OK;
     elastic->quota = before;
@@ -89,11 +90,11 @@ static xseg_status set_quota(struct xseg_range *range, uint64_t bytes)
     if (status == XSEG_ERR_DEVICE_LOST)
         return status;
     const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
-    return xseg_fail(limit < device->context.total_bytes ? XSEG_ERR_LIMIT : XSEG_ERR_NO_MEMORY,
-                     "a quota of %" PRIu64 " bytes on device %d: of %" PRIu64 " bytes %" PRIu64
-                     " are taken, and %" PRIu64 " more are promised already",
-                     bytes, device->context.ordinal, limit, xseg_device_physical(device),
-                     device->promised);
+    return xseg_fail(
+        limit < device->context.total_bytes ? XSEG_ERR_LIMIT : XSEG_ERR_NO_MEMORY,
+        "quota exceeds the available memory of device %d, %" PRIu64 " bytes; %" PRIu64
+        " of %" PRIu64 " bytes used by this allocator, %" PRIu64 " bytes reserved by quotas",
+        device->context.ordinal, bytes, xseg_device_physical(device), limit, device->promised);
 }
 
 xseg_status xseg_prepare_quota(struct xseg_range *range, uint64_t bytes)
@@ -108,8 +109,9 @@ xseg_status xseg_prepare_quota(struct xseg_range *range, uint64_t bytes)
 
         status = bytes > most
                      ? xseg_fail(XSEG_ERR_ARGUMENT,
-                                 "a quota of %" PRIu64 " bytes: the range may have %" PRIu64, bytes,
-                                 most)
+                                 "quota exceeds the size or limit_bytes of the range, %" PRIu64
+                                 " bytes; use at most %" PRIu64 " bytes",
+                                 bytes, most)
                      : set_quota(range, bytes);
     }
     xseg_lock_give(&device->growth_lock);

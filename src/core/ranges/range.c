@@ -10,6 +10,7 @@
 #include "src/core/device/allocator.h"
 #include "src/core/grow/extents.h"
 #include "src/core/grow/growth.h"
+#include "src/core/grow/unpaged.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/release.h"
@@ -65,25 +66,26 @@ static xseg_status check_size(const struct xseg_device *device, uint64_t bytes, 
 
     if (page % device->context.granularity != 0)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "page_bytes %" PRIu64 ": device %d maps multiples of %" PRIu64 " bytes",
-                         page, device->context.ordinal, device->context.granularity);
+                         "page_bytes is not a multiple of the granularity of device %d, %" PRIu64
+                         " bytes; use multiples of %" PRIu64 " bytes",
+                         device->context.ordinal, page, device->context.granularity);
     if (bytes == 0 || bytes % page != 0)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "a range of %" PRIu64 " bytes: give a multiple of its page size, %" PRIu64,
+                         "size is not a multiple of the page size, %" PRIu64
+                         " bytes; use multiples of %" PRIu64 " bytes",
                          bytes, page);
     if (bytes > XSEG_GROWTH_ADDRESSES)
         return xseg_fail(XSEG_ERR_NO_ADDRESSES,
-                         "size exceeds the limit of %" PRIu64 " bytes (%" PRIu64
-                         " TiB) of virtual addresses of a device, %" PRIu64
-                         " bytes; reserve a smaller range",
-                         XSEG_GROWTH_ADDRESSES, XSEG_GROWTH_ADDRESSES >> 40, bytes);
+                         "size exceeds the virtual addresses of a device, %" PRIu64
+                         " bytes; reserve at most %" PRIu64 " bytes (%" PRIu64 " TiB)",
+                         bytes, XSEG_GROWTH_ADDRESSES, XSEG_GROWTH_ADDRESSES >> 40);
     if (used > XSEG_GROWTH_ADDRESSES - bytes)
         return xseg_fail(XSEG_ERR_NO_ADDRESSES,
-                         "%" PRIu64 " bytes exceed the limit of %" PRIu64 " bytes (%" PRIu64
-                         " TiB) of virtual addresses of device %d, of which %" PRIu64
-                         " are reserved; release other ranges or reserve a smaller one",
-                         bytes, XSEG_GROWTH_ADDRESSES, XSEG_GROWTH_ADDRESSES >> 40,
-                         device->context.ordinal, used);
+                         "out of virtual addresses on device %d, %" PRIu64
+                         " bytes requested; %" PRIu64 " of %" PRIu64 " bytes (%" PRIu64
+                         " TiB) reserved, release other ranges or reserve a smaller one",
+                         device->context.ordinal, bytes, used, XSEG_GROWTH_ADDRESSES,
+                         XSEG_GROWTH_ADDRESSES >> 40);
     return XSEG_OK;
 }
 
@@ -142,15 +144,12 @@ static xseg_status check_pool(const struct xseg_pool *pool)
     const struct xseg_device *device = pool->device;
 
     if (!xseg_device_makes_pages(device))
-        return xseg_fail(
-            XSEG_ERR_UNSUPPORTED,
-            "device %d has no virtual memory management that works, so it has no ranges",
-            device->context.ordinal);
+        return xseg_unpaged_fail(device);
     if (xseg_pool_has_own_memory(pool))
-        return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "pool %s has memory functions of its own: the library makes no pages of "
-                         "what they give",
-                         xseg_pool_label(pool));
+        return xseg_fail(
+            XSEG_ERR_ARGUMENT,
+            "pool %s has memory functions; ranges need a pool without memory functions",
+            xseg_pool_label(pool));
     return XSEG_OK;
 }
 
@@ -174,7 +173,7 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
     if (range == NULL || body == NULL) {
         status =
             xseg_fail(XSEG_ERR_HOST_MEMORY,
-                      "no host memory for the tables of a range of %" PRIu32 " granules", granules);
+                      "out of host memory, tables of a range of %" PRIu32 " granules", granules);
         goto free_all;
     }
     body->pool = pool;
@@ -204,17 +203,16 @@ free_all:
 
 /* --- Finding. --- */
 
-static xseg_status check_handle(const struct xseg_range *range)
+xseg_status xseg_range_check_handle(const struct xseg_range *range)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    return range->body == NULL ? xseg_fail(XSEG_ERR_ARGUMENT, "the range has been released before")
-                               : XSEG_OK;
+    return range->body == NULL ? xseg_fail(XSEG_ERR_ARGUMENT, "range has been released") : XSEG_OK;
 }
 
 xseg_status xseg_range_find(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                             struct xseg_range_run *out)
 {
-    const xseg_status status = check_handle(range);
+    const xseg_status status = xseg_range_check_handle(range);
 
     if (status != XSEG_OK)
         return status;
@@ -222,12 +220,13 @@ xseg_status xseg_range_find(struct xseg_range *range, uint64_t offset, uint64_t 
     const uint64_t page = segment->granule_bytes;
     if (offset % page != 0 || bytes % page != 0)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "%" PRIu64 " bytes from offset %" PRIu64
-                         " on: give multiples of the page size of the range, %" PRIu64,
+                         "size or offset is not a multiple of the page size, %" PRIu64
+                         " bytes at offset %" PRIu64 "; the page size is %" PRIu64 " bytes",
                          bytes, offset, page);
     if (offset > segment->bytes || bytes > segment->bytes - offset)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "%" PRIu64 " bytes from offset %" PRIu64 " on: the range has %" PRIu64,
+                         "size exceeds the range, %" PRIu64 " bytes at offset %" PRIu64
+                         "; the range has %" PRIu64 " bytes",
                          bytes, offset, segment->bytes);
     *out = (struct xseg_range_run){range->body, range->body->extent, (uint32_t)(offset / page),
                                    (uint32_t)(bytes / page)};
@@ -237,20 +236,20 @@ xseg_status xseg_range_find(struct xseg_range *range, uint64_t offset, uint64_t 
 static const char *const use_text[] = {
     [XSEG_ELASTIC_EMPTY] = "not committed",
     [XSEG_ELASTIC_LIVE] = "committed",
-    [XSEG_ELASTIC_LEAVING] = "leaving: it was decommitted",
-    [XSEG_ELASTIC_CLAIMED] = "being worked on by another call",
+    [XSEG_ELASTIC_LEAVING] = "pending unmap",
+    [XSEG_ELASTIC_CLAIMED] = "claimed by another call",
 };
 
 xseg_status xseg_range_fail_use(const struct xseg_range_run *run, uint32_t granule,
-                                const char *wanted)
+                                const char *advice)
 {
     const uint8_t use = run->extent->elastic->use[granule];
 
     XSEG_ASSERT((size_t)use < XSEG_COUNT_OF(use_text));
     return xseg_fail(use == XSEG_ELASTIC_CLAIMED ? XSEG_ERR_BUSY : XSEG_ERR_ARGUMENT,
-                     "the granule at offset %" PRIu64 " is %s: %s",
-                     granule * run->extent->segment.granule_bytes, use_text[use],
-                     use == XSEG_ELASTIC_CLAIMED ? "call again when that has returned" : wanted);
+                     "granule is %s, offset %" PRIu64 "; %s", use_text[use],
+                     granule * run->extent->segment.granule_bytes,
+                     use == XSEG_ELASTIC_CLAIMED ? "retry after that call has returned" : advice);
 }
 
 bool xseg_range_is_all(const struct xseg_range_run *run, enum xseg_elastic_use use, uint32_t *first)
@@ -289,7 +288,7 @@ xseg_status xseg_ranges_tell(struct xseg_range *range, struct xseg_range_info *o
     struct xseg_device *device = range->device;
 
     xseg_lock_take(&device->growth_lock);
-    const xseg_status status = check_handle(range);
+    const xseg_status status = xseg_range_check_handle(range);
     const struct xseg_range_body *body = range->body;
     if (status != XSEG_OK) {
         xseg_lock_give(&device->growth_lock);
@@ -344,22 +343,23 @@ static xseg_status check_end(const struct xseg_range_body *body)
 
     if (elastic->live != 0)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "%" PRIu64 " bytes of the range are committed: decommit them first",
+                         "memory of the range is committed, %" PRIu64 " bytes; decommit it first",
                          elastic->live * page);
     if (is_held_somewhere(body))
         return xseg_fail(XSEG_ERR_BUSY,
-                         "granules of the range are held, pinned or exported: let go of "
-                         "them first");
+                         "memory of the range is held, pinned or exported; unhold, unpin and close "
+                         "the exports first");
     if (body->extent->registered != 0)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "addresses of the range are registered: xseg_unregister() them first");
+                         "addresses of the range are registered; xseg_unregister() them first");
     if (elastic->leaving != 0 && xseg_pending_captures(device->pending))
         return xseg_fail(XSEG_ERR_BUSY,
-                         "a capture is under way on device %d, and %" PRIu64
-                         " bytes of the range still leave: release it afterwards",
-                         device->context.ordinal, elastic->leaving * page);
+                         "memory of the range is pending unmap during a capture, %" PRIu64
+                         " bytes on device %d; release the range after the capture",
+                         elastic->leaving * page, device->context.ordinal);
     return is_claimed_somewhere(body)
-               ? xseg_fail(XSEG_ERR_BUSY, "another call works on the range: release it afterwards")
+               ? xseg_fail(XSEG_ERR_BUSY,
+                           "range is claimed by another call; retry after that call has returned")
                : XSEG_OK;
 }
 
@@ -401,7 +401,7 @@ static xseg_status finish(struct xseg_range *range)
         status = xseg_leaving_wait(range->device, false);
     /* Observers may have been called meanwhile, and have ended the range, or used it. */
     if (status == XSEG_OK)
-        status = check_handle(range);
+        status = xseg_range_check_handle(range);
     if (status == XSEG_OK)
         status = xseg_segment_unstick(segment);
     if (status == XSEG_OK)
@@ -410,7 +410,8 @@ static xseg_status finish(struct xseg_range *range)
         return status;
     if (body->elastic.leaving != 0)
         return xseg_fail(XSEG_ERR_DRIVER,
-                         "the driver does not take %" PRIu64 " bytes of the range back",
+                         "memory of the range could not be unmapped, %" PRIu64
+                         " bytes; release the range again",
                          body->elastic.leaving * segment->granule_bytes);
     end(body);
     return XSEG_OK;
@@ -422,7 +423,7 @@ xseg_status xseg_ranges_release(struct xseg_range *range)
     struct xseg_pool *pool = NULL;
 
     xseg_lock_take(&device->growth_lock);
-    xseg_status status = check_handle(range);
+    xseg_status status = xseg_range_check_handle(range);
     if (status == XSEG_OK) {
         pool = range->body->pool;
         /* What the driver has of a lost device stays with it, and the body until the device closes. */

@@ -65,6 +65,9 @@ struct xseg_range_run {
     uint32_t first, count;
 };
 
+/* Fail with XSEG_ERR_ARGUMENT if a range has been released.  GROWTH is held. */
+xseg_status xseg_range_check_handle(const struct xseg_range *range);
+
 /*
  * Find the granules that a call names.  GROWTH is held.
  *
@@ -73,9 +76,9 @@ struct xseg_range_run {
 xseg_status xseg_range_find(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                             struct xseg_range_run *out);
 
-/* Fail because of what a granule is used for, which is not what a call wants. */
+/* Fail because of the state of a granule.  advice: the state that the call requires */
 xseg_status xseg_range_fail_use(const struct xseg_range_run *run, uint32_t granule,
-                                const char *wanted);
+                                const char *advice);
 
 /* Whether all granules of a run are used for one thing.  first: set to the first one that is not */
 bool xseg_range_is_all(const struct xseg_range_run *run, enum xseg_elastic_use use,

@@ -82,7 +82,7 @@ static xseg_status make(struct xseg_extent *extent, struct xseg_known_stream *st
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (batch == NULL || !xseg_leaving_batch_add(device->leaving, batch)) {
         free(batch);
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to let memory of a range leave");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of a decommit");
     }
     batch->extent = extent;
     batch->stream = stream;
@@ -167,8 +167,8 @@ xseg_status xseg_leaving_order(const struct xseg_extent *extent, uint32_t granul
     if (xseg_pending_captures(device->pending))
         return xseg_fail(
             XSEG_ERR_BUSY,
-            "memory there leaves with stream %p, for which no other stream can be made to "
-            "wait while a capture is under way on device %d: commit it on that stream",
+            "granule is pending unmap on another stream during a capture, stream %p on device %d; "
+            "pass that stream, or retry after the capture",
             (void *)batch->stream->handle, device->context.ordinal);
     if (batch->event == NULL) {
         const xseg_status status = record(batch);

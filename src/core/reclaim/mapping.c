@@ -91,7 +91,7 @@ static xseg_status add(struct xseg_mapping_list *list, const struct xseg_mapping
         struct xseg_mapping *more = realloc(list->mapping, capacity * sizeof(*more));
 
         if (more == NULL)
-            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a list of %zu mappings",
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, list of %zu mappings",
                              capacity);
         list->mapping = more;
         list->capacity = capacity;
@@ -192,10 +192,19 @@ struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator,
     }
 }
 
-static xseg_status fail_nowhere(uint64_t address)
+xseg_status xseg_mapping_fail_unknown(uint64_t address)
 {
-    return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%#" PRIx64 " is not memory of this allocator",
-                     address);
+    return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
+                     "address is not in memory of this allocator, %#" PRIx64, address);
+}
+
+xseg_status xseg_mapping_fail_end(const struct xseg_segment *segment, uint64_t address,
+                                  uint64_t bytes)
+{
+    return xseg_fail(XSEG_ERR_ARGUMENT,
+                     "size exceeds the segment, %" PRIu64 " bytes at %#" PRIx64
+                     "; the segment ends at %#" PRIx64 ", make one call for each segment",
+                     bytes, address, segment->base + segment->bytes);
 }
 
 bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, uint64_t end)
@@ -218,7 +227,7 @@ xseg_status xseg_mapping_fail_claimed(uint64_t address)
 {
     return xseg_fail(XSEG_ERR_BUSY,
                      "memory is being mapped or unmapped by another call, %#" PRIx64
-                     "; call again after that call has returned",
+                     "; retry after that call has returned",
                      address);
 }
 
@@ -234,12 +243,13 @@ static xseg_status check_block(const struct xseg_extent *extent, uint64_t addres
         return xseg_mapping_fail_claimed(address);
     if (part.state != XSEG_BLOCK_ALLOCATED)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
-                         "%#" PRIx64 " lies in no live block: pin memory before it is freed",
+                         "address is not in an allocated block, %#" PRIx64
+                         "; pin the memory before the block is freed",
                          address);
     if (bytes > xseg_part_end(&part) - address)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "%" PRIu64 " bytes from %#" PRIx64 " on end outside the block at %#" PRIx64
-                         " of %" PRIu64 " bytes",
+                         "size exceeds the block, %" PRIu64 " bytes at %#" PRIx64
+                         "; the block at %#" PRIx64 " has %" PRIu64 " bytes",
                          bytes, address, part.base, part.bytes);
     return XSEG_OK;
 }
@@ -263,7 +273,7 @@ xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address,
     struct xseg_extent *extent = xseg_mapping_hold(allocator, address);
 
     if (extent == NULL)
-        return fail_nowhere(address);
+        return xseg_mapping_fail_unknown(address);
     const xseg_status status = pin(extent, address, bytes);
     xseg_lock_give(&extent->arena->device->growth_lock);
     return status;
@@ -276,22 +286,21 @@ xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t addres
     bool was_pinned = false;
 
     if (extent == NULL)
-        return fail_nowhere(address);
+        return xseg_mapping_fail_unknown(address);
     struct xseg_segment *segment = &extent->segment;
     const uint64_t begins = address - segment->base;
     XSEG_ASSERT(begins < segment->bytes && xseg_lock_is_held(XSEG_RANK_GROWTH));
     const bool is_inside = bytes <= segment->bytes - begins;
+    const xseg_status status = is_inside ? XSEG_OK : xseg_mapping_fail_end(segment, address, bytes);
     if (is_inside)
         was_pinned = xseg_segment_release(segment, XSEG_RETAIN_PIN, begins, begins + bytes);
     xseg_lock_give(&extent->arena->device->growth_lock);
     if (!is_inside)
-        return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "%" PRIu64 " bytes from %#" PRIx64 " on end outside their segment", bytes,
-                         address);
+        return status;
     return was_pinned ? XSEG_OK
                       : xseg_fail(XSEG_ERR_ARGUMENT,
-                                  "not all of the %" PRIu64 " bytes from %#" PRIx64
-                                  " on are pinned: unpin what was pinned, as often",
+                                  "memory is not pinned, %" PRIu64 " bytes at %#" PRIx64
+                                  "; match each call to one xseg_pin()",
                                   bytes, address);
 }
 

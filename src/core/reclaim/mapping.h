@@ -48,8 +48,15 @@ struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator, uint64_t
 /* Whether some of the bytes [begin, end) are claimed: another call maps or unmaps memory there.  GROWTH is held. */
 bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
-/* Fail a call with XSEG_ERR_BUSY because of such memory at an address. */
+/* Fail with XSEG_ERR_BUSY because of claimed memory at an address. */
 xseg_status xseg_mapping_fail_claimed(uint64_t address);
+
+/* Fail with XSEG_ERR_NOT_ALLOCATED because of an address outside of all segments. */
+xseg_status xseg_mapping_fail_unknown(uint64_t address);
+
+/* Fail with XSEG_ERR_ARGUMENT because bytes from an address on exceed their segment. */
+xseg_status xseg_mapping_fail_end(const struct xseg_segment *segment, uint64_t address,
+                                  uint64_t bytes);
 
 /* Bytes of pinned pages of a device.  GROWTH is held. */
 uint64_t xseg_mapping_pinned(struct xseg_device *device);

@@ -53,31 +53,26 @@ static xseg_status check(const struct wanted *wanted)
 {
     const struct xseg_segment *segment = &wanted->extent->segment;
     const struct xseg_device *device = wanted->extent->arena->device;
-    const uint64_t ends = segment->base + segment->bytes;
     const xseg_status status = xseg_pool_check_running(wanted->extent->arena->pool);
 
     if (status != XSEG_OK)
         return status;
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    if (wanted->end > ends)
-        return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "the %" PRIu64 " bytes from %#" PRIx64
-                         " on do not end in one segment, which ends at %#" PRIx64
-                         ": ask for each by itself",
-                         wanted->end - wanted->begin, wanted->begin, ends);
+    if (wanted->end > segment->base + segment->bytes)
+        return xseg_mapping_fail_end(segment, wanted->begin, wanted->end - wanted->begin);
     if ((wanted->flags & XSEG_DMABUF_PIN) != 0 &&
         xseg_mapping_is_claimed(wanted->extent, wanted->begin, wanted->end))
         return xseg_mapping_fail_claimed(wanted->begin);
     if (first_hole(wanted) != wanted->end)
-        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "no memory lies at %#" PRIx64, first_hole(wanted));
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "address is not mapped, %#" PRIx64,
+                         first_hole(wanted));
     if (xseg_segment_is_expandable(segment) && !xseg_segment_has(segment, XSEG_PAGE_RDMA))
-        return xseg_fail(XSEG_ERR_UNSUPPORTED, "the page at %#" PRIx64 " was made without rdma%s%s",
+        return xseg_fail(XSEG_ERR_UNSUPPORTED, "page was created without rdma, %#" PRIx64 "; %s%s",
                          wanted->begin,
                          device->sharing->rdma.why[0] != '\0'
-                             ? ", which the device has not: "
-                             : ": rdma:True says so for all pools, and struct xseg_pool_options "
-                               "for one",
+                             ? "rdma does not work on this device, "
+                             : "set rdma:True, or rdma of struct xseg_pool_options",
                          device->sharing->rdma.why);
     return XSEG_OK;
 }
@@ -127,7 +122,7 @@ static xseg_status pin(struct wanted *wanted, int fd)
     struct xseg_dmabuf_pin *pin = malloc(sizeof(*pin));
 
     if (pin == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pin");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, pin record");
     *pin = (struct xseg_dmabuf_pin){.device = wanted->extent->arena->device,
                                     .segment = segment,
                                     .begin = wanted->begin - segment->base,
@@ -136,7 +131,7 @@ static xseg_status pin(struct wanted *wanted, int fd)
         xseg_segment_retain(segment, XSEG_RETAIN_REGISTRATION, pin->begin, pin->end);
     if (status == XSEG_OK && !record(wanted, pin, fd)) {
         (void)xseg_segment_release(segment, XSEG_RETAIN_REGISTRATION, pin->begin, pin->end);
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of pins");
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of pins");
     }
     if (status != XSEG_OK)
         free(pin);
@@ -190,8 +185,7 @@ xseg_status xseg_dmabuf_get(struct xseg_registrations *all, uint64_t address, ui
 
     wanted.extent = xseg_mapping_hold(all->allocator, address);
     if (wanted.extent == NULL)
-        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%#" PRIx64 " is not memory of this allocator",
-                         address);
+        return xseg_mapping_fail_unknown(address);
     xseg_status status = check(&wanted);
     if (status == XSEG_OK)
         status = get(&wanted, fd, offset);
@@ -214,8 +208,8 @@ xseg_status xseg_dmabuf_put(struct xseg_registrations *all, int fd)
     xseg_lock_give(&all->desk.lock);
     if (found == NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "not a descriptor of xseg_dmabuf_open() with "
-                         "XSEG_DMABUF_PIN, %d; close other descriptors with close()",
+                         "fd is not a pinned descriptor of xseg_dmabuf_open(), %d; close other "
+                         "descriptors with close()",
                          fd);
     found->stale = NULL;
     (void)close(fd);

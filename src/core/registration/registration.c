@@ -311,18 +311,13 @@ static bool add_run(struct xseg_registration *made, uint64_t *at)
 static xseg_status check(const struct xseg_registration *made)
 {
     const struct xseg_segment *segment = &made->extent->segment;
-    const uint64_t ends = segment->base + segment->bytes,
-                   bytes = made->range.end - made->range.begin;
     const xseg_status status = xseg_pool_check_running(made->extent->arena->pool);
 
     if (status != XSEG_OK)
         return status;
-    if (made->range.end > ends)
-        return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "the %" PRIu64 " bytes from %#" PRIx64
-                         " on do not end in one segment, which ends at %#" PRIx64
-                         ": register each by itself",
-                         bytes, made->range.begin, ends);
+    if (made->range.end > segment->base + segment->bytes)
+        return xseg_mapping_fail_end(segment, made->range.begin,
+                                     made->range.end - made->range.begin);
     if (xseg_mapping_is_claimed(made->extent, made->range.begin, made->range.end))
         return xseg_mapping_fail_claimed(made->range.begin);
     return XSEG_OK;
@@ -354,10 +349,10 @@ xseg_status xseg_registration_find(struct xseg_registration *made)
         return status;
     for (uint64_t at = made->range.begin; at < made->range.end;)
         if (!add_run(made, &at))
-            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a registration");
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, registration record");
     if (made->runs.root == NULL)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
-                         "no memory lies in the %" PRIu64 " bytes from %#" PRIx64 " on",
+                         "address range has no mapped memory, %" PRIu64 " bytes at %#" PRIx64,
                          made->range.end - made->range.begin, made->range.begin);
     return pin_all(made);
 }

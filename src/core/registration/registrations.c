@@ -190,13 +190,13 @@ static xseg_status make(struct xseg_registrations *all, const struct xseg_regist
     struct xseg_registration *made = xseg_registration_make(wanted);
 
     if (made == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a registration");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, registration record");
     made->device = made->extent->arena->device;
     made->pool = xseg_pool_of(made->extent);
     xseg_status status = xseg_registration_find(made);
     if (status == XSEG_OK && !put(all, made)) {
         xseg_registration_unpin(made);
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of registrations");
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of registrations");
     }
     if (status != XSEG_OK)
         xseg_registration_free(made);
@@ -218,7 +218,8 @@ static xseg_status start(struct xseg_registrations *all, struct xseg_registratio
     if (refused == 0)
         return XSEG_OK;
     take_out(all, made, false);
-    return xseg_fail(XSEG_ERR_UNSUPPORTED, "`enter` refused the memory at %#" PRIx64, refused);
+    return xseg_fail(XSEG_ERR_UNSUPPORTED, "callback enter rejected a run of memory, %#" PRIx64,
+                     refused);
 }
 
 xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t address, uint64_t bytes,
@@ -234,8 +235,7 @@ xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t addr
         return status;
     wanted.extent = xseg_mapping_hold(all->allocator, address);
     if (wanted.extent == NULL)
-        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%#" PRIx64 " is not memory of this allocator",
-                         address);
+        return xseg_mapping_fail_unknown(address);
     status = make(all, &wanted, &made);
     const uint64_t given = made == NULL ? 0 : made->range.order;
     xseg_lock_give(&wanted.extent->arena->device->growth_lock);
@@ -253,16 +253,16 @@ static xseg_status begin_removal(struct xseg_registrations *all, uint64_t id,
     struct xseg_registration *found = find_id(all, id);
 
     if (found == NULL || found->ends)
-        return xseg_fail(XSEG_ERR_ARGUMENT, "there is no registration with the id %" PRIu64, id);
+        return xseg_fail(XSEG_ERR_ARGUMENT, "registration does not exist, ID %" PRIu64, id);
     if (xseg_callback_is_of(found))
         return xseg_fail(XSEG_ERR_BUSY,
-                         "registration %" PRIu64
-                         " cannot end from within its own functions: end it after their return",
+                         "registration cannot be ended in its own callback, ID %" PRIu64
+                         "; retry after the callback has returned",
                          id);
     if (found->is_starting || (found->references > 1 && xseg_callback_is_any()))
         return xseg_fail(XSEG_ERR_BUSY,
-                         "a callback of the registration runs in another thread, "
-                         "ID %" PRIu64 "; call again, or from outside of callbacks",
+                         "callback of the registration runs in another thread, ID %" PRIu64
+                         "; retry outside of callbacks",
                          id);
     found->ends = true;
     *out = found;
@@ -305,8 +305,9 @@ xseg_status xseg_registrations_expect_none(struct xseg_registrations *all)
     if (count == 0)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_BUSY,
-                     "%zu range%s registered, one with the id %" PRIu64 ": xseg_unregister() first",
-                     count, count == 1 ? " is" : "s are", id);
+                     "memory is registered, %zu registration%s, one with ID %" PRIu64
+                     "; xseg_unregister() it first",
+                     count, count == 1 ? "" : "s", id);
 }
 
 static uint64_t add_up(struct xseg_registrations *all, int device, bool of_all,
