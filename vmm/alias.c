@@ -242,14 +242,14 @@ bool xseg_alias_audit(const struct xseg_segment *segment, struct xseg_finding *f
             continue;
         XSEG_HOLDS(
             finding, "ALIAS-1", memcmp(&page->count, &page->audited, sizeof(page->count)) == 0,
-            "granule %" PRIu32 ": the record has %" PRIu32 " mappings, %" PRIu32 " mapped, %" PRIu32
-            " evicted, %" PRIu32 " charged, %" PRIu32 " live; granules %" PRIu32 ", %" PRIu32
-            ", %" PRIu32 ", %" PRIu32 ", %" PRIu32,
+            "granule %" PRIu32 ": record has %" PRIu32 " mappings, %" PRIu32 " mapped, %" PRIu32
+            " evicted, %" PRIu32 " charged, %" PRIu32 " committed; granules have %" PRIu32
+            ", %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32,
             at, page->count.mappings, page->count.mapped, page->count.evicted, page->count.charged,
             page->count.live, page->audited.mappings, page->audited.mapped, page->audited.evicted,
             page->audited.charged, page->audited.live);
         XSEG_HOLDS(finding, "ALIAS-1", (page->charged == NULL) == (page->count.charged == 0),
-                   "granule %" PRIu32 ": %" PRIu32 " mappings in the segment that is charged", at,
+                   "granule %" PRIu32 ": charged segment has %" PRIu32 " mappings", at,
                    page->count.charged);
     }
     return true;

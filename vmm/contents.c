@@ -23,8 +23,8 @@
 
 static xseg_status fail_file(const struct xseg_contents *contents, const char *what)
 {
-    return xseg_fail(XSEG_ERR_FILE, "the file %s cannot be %s: %s", contents->path, what,
-                     errno != 0 ? strerror(errno) : "it is shorter than it was");
+    return xseg_fail(XSEG_ERR_FILE, "file cannot be %s, \"%s\", %s", what, contents->path,
+                     errno != 0 ? strerror(errno) : "file has been truncated");
 }
 
 /* --- Pinned memory. --- */
@@ -46,7 +46,9 @@ static xseg_status alloc_pieces(struct xseg_contents *contents, uint64_t bytes)
 
     contents->piece = calloc(count, sizeof(*contents->piece));
     if (contents->piece == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to keep %" PRIu64 " bytes", bytes);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY,
+                         "out of host memory, table of pinned buffers for %" PRIu64 " bytes",
+                         bytes);
     contents->pieces = count;
     for (size_t i = 0; i < count; i++) {
         const xseg_status status = xseg_driver_host_alloc(
@@ -85,16 +87,16 @@ static xseg_status make_file(struct xseg_contents *contents, const char *path)
 {
     contents->path = strdup(path);
     if (contents->path == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the name of a file");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, file name");
     errno = 0;
     contents->folder = open_folder(contents);
     if (contents->folder < 0)
-        return fail_file(contents, "made");
+        return fail_file(contents, "created");
     contents->file = openat(contents->folder, contents->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
                             S_IRUSR | S_IWUSR);
     if (contents->file >= 0 && ftruncate(contents->file, (off_t)contents->bytes) == 0)
         return XSEG_OK;
-    return fail_file(contents, "made");
+    return fail_file(contents, "created");
 }
 
 /* Whether the name still leads to the file that was made.  The file is open, so no other file has its inode number. */

@@ -91,8 +91,8 @@ static xseg_status try_reach(const struct trial *trial)
     if (status != XSEG_OK || is_reachable)
         return status;
     return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                     "the driver makes such pages as if they were not asked for (it says so by "
-                     "CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE)");
+                     "driver ignores the flag for GPUDirect RDMA "
+                     "(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE is 0)");
 }
 
 static xseg_status try_pages(struct xseg_context *context, struct xseg_leftovers *leftovers,
@@ -166,8 +166,7 @@ static bool is_no_shortage(struct xseg_context *context, struct xseg_leftovers *
     *status = try_pages(context, leftovers, 0);
     if (*status != XSEG_ERR_NO_MEMORY)
         return false;
-    (void)snprintf(why, why_bytes,
-                   "a trial of it failed: %s, while %" PRIu64 " MiB are free and cuMemAlloc works",
+    (void)snprintf(why, why_bytes, "%s with %" PRIu64 " MiB free, while cuMemAlloc works",
                    xseg_fail_detail(), free >> 20);
     if (can_allocate(context, leftovers))
         return true;
@@ -189,7 +188,8 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
     if (status != XSEG_OK)
         return give_up(context, status);
     if (!context->has_vmm) {
-        (void)snprintf(why, why_bytes, "the device does not offer it");
+        (void)snprintf(why, why_bytes,
+                       "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0");
         return XSEG_OK;
     }
     status = try_pages(context, leftovers, 0);
@@ -204,7 +204,7 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
         return give_up(context, status);
     } else if (status != XSEG_OK) {
         context->has_vmm = false;
-        (void)snprintf(why, why_bytes, "a trial of it failed: %s", xseg_fail_detail());
+        (void)snprintf(why, why_bytes, "%s", xseg_fail_detail());
     }
     return XSEG_OK;
 }
@@ -229,5 +229,5 @@ xseg_status xseg_context_close(struct xseg_context *context)
 void xseg_context_reopen(struct xseg_context *context)
 {
     if (context->primary == NULL && xseg_driver_retain(context) != XSEG_OK)
-        xseg_driver_note_lost(context, "the loss of its context");
+        xseg_driver_note_lost(context, "context could not be retained");
 }

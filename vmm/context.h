@@ -19,7 +19,7 @@
 /*
  * Open a device.
  *
- * why: set to a sentence that says why virtual memory management does not work; "" if it does
+ * why: set to the reason why virtual memory management does not work; "" if it does
  * Returns: XSEG_OK (look at has_vmm), XSEG_ERR_DRIVER, XSEG_ERR_NO_MEMORY, XSEG_ERR_DEVICE_LOST
  * Cost:    primary context retained; two pages are created, mapped, unmapped and released
  */

@@ -43,7 +43,7 @@ static const char *result_name(struct xseg_driver *driver, CUresult result)
     const char *name = NULL;
 
     if (driver->call_GetErrorName(result, &name) != CUDA_SUCCESS || name == NULL)
-        return "an unknown error";
+        return "unknown error";
     return name;
 }
 
@@ -101,7 +101,7 @@ xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *
         atomic_fetch_add_explicit(&context->page_failures, 1, memory_order_relaxed);
     if (context != NULL && status == XSEG_ERR_NO_MEMORY)
         atomic_store_explicit(&context->refused_by, entry_place[entry].name, memory_order_relaxed);
-    (void)xseg_fail(status, "%s failed with %s (%d)", entry_place[entry].name,
+    (void)xseg_fail(status, "%s failed, %s (%d)", entry_place[entry].name,
                     result_name(driver, result), (int)result);
     if (bytes != 0)
         xseg_fail_add(" for %" PRIu64 " bytes", bytes);
@@ -119,8 +119,7 @@ void xseg_driver_note_lost(struct xseg_context *context, const char *why)
 xseg_status xseg_driver_fail_lost(const struct xseg_context *context)
 {
     return xseg_fail(XSEG_ERR_DEVICE_LOST,
-                     "device %d is lost since a driver call failed with %s: this process can "
-                     "allocate nothing on it any more",
+                     "device %d is lost, %s; restart the process to use the device",
                      context->ordinal, atomic_load_explicit(&context->lost, memory_order_relaxed));
 }
 
@@ -175,8 +174,8 @@ void xseg_driver_leave(struct xseg_context *context)
 /* --- Loading. --- */
 
 #define DEFAULT_LIBRARY "libcuda.so.1"
-#define WITHOUT_GPU     "without a GPU, XSEG_DRIVER=libxseg-sim.so runs on the simulated driver"
-#define INSTALL         "install the NVIDIA driver r525 (CUDA 12.0) or later; " WITHOUT_GPU
+#define SIMULATE        "set XSEG_DRIVER=libxseg-sim.so to simulate a GPU"
+#define INSTALL         "install NVIDIA driver r525 (CUDA 12.0) or later, or " SIMULATE
 
 typedef __typeof__(CUresult(const char *, void **, int, cuuint64_t,
                             CUdriverProcAddressQueryResult *)) *proc_address;
@@ -187,7 +186,7 @@ static xseg_status resolve_all(struct xseg_driver *driver, const char *library)
     void *symbol = dlsym(driver->library, "cuGetProcAddress_v2");
 
     if (symbol == NULL)
-        return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s has no cuGetProcAddress_v2: " INSTALL,
+        return xseg_fail(XSEG_ERR_NO_DRIVER, "driver has no cuGetProcAddress_v2, %s; " INSTALL,
                          library);
     memcpy(&find, &symbol, sizeof(symbol));
     for (unsigned i = 0; i < XSEG_ENTRY_COUNT; i++) {
@@ -198,8 +197,8 @@ static xseg_status resolve_all(struct xseg_driver *driver, const char *library)
                                      CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found);
 
         if (result != CUDA_SUCCESS || function == NULL)
-            return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s has no %s of CUDA %d.%d: " INSTALL,
-                             library, entry_place[i].name, version / 1000, version % 1000 / 10);
+            return xseg_fail(XSEG_ERR_NO_DRIVER, "driver has no %s of CUDA %d.%d, %s; " INSTALL,
+                             entry_place[i].name, version / 1000, version % 1000 / 10, library);
         memcpy((char *)driver + entry_place[i].offset, &function, sizeof(function));
     }
     return XSEG_OK;
@@ -208,8 +207,8 @@ static xseg_status resolve_all(struct xseg_driver *driver, const char *library)
 static xseg_status fail_without_device(const char *library)
 {
     return xseg_fail(XSEG_ERR_NO_DRIVER,
-                     "the driver %s shows no device: see what CUDA_VISIBLE_DEVICES and nvidia-smi "
-                     "say; " WITHOUT_GPU,
+                     "driver has no visible device, %s; check CUDA_VISIBLE_DEVICES and nvidia-smi, "
+                     "or " SIMULATE,
                      library);
 }
 
@@ -224,19 +223,17 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
     if (result != CUDA_SUCCESS)
         (void)xseg_driver_status(driver, NULL, XSEG_ENTRY_Init, result, XSEG_ERR_DRIVER, 0);
     if (result == CUDA_ERROR_NOT_INITIALIZED)
-        xseg_fail_add(": where a parent process had started the driver, a forked child cannot; "
-                      "fork before that, or start the child by exec (in Python: the start method "
-                      "\"spawn\")");
+        xseg_fail_add(
+            "; a forked child cannot use a driver that its parent has initialized, start the "
+            "child with exec() (in Python: start method \"spawn\") or fork earlier");
     if (result != CUDA_SUCCESS)
         return XSEG_ERR_DRIVER;
     xseg_status status = STATUS(driver, DriverGetVersion, &version);
     if (status != XSEG_OK)
         return status;
     if (version < 12000)
-        return xseg_fail(
-            XSEG_ERR_NO_DRIVER,
-            "the driver %s is of CUDA %d.%d, and 12.0 is the oldest that works: " INSTALL, library,
-            version / 1000, version % 1000 / 10);
+        return xseg_fail(XSEG_ERR_NO_DRIVER, "driver is too old, %s with CUDA %d.%d; " INSTALL,
+                         library, version / 1000, version % 1000 / 10);
     status = STATUS(driver, DeviceGetCount, &driver->devices);
     if (status != XSEG_OK)
         return status;
@@ -245,19 +242,19 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
     driver->asked = calloc((size_t)driver->devices, sizeof(*driver->asked));
     driver->kept = calloc((size_t)driver->devices, sizeof(CUcontext));
     if (driver->asked == NULL || driver->kept == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for counts of driver calls");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, counters of driver calls");
     return XSEG_OK;
 }
 
-/* The library to load.  *named: where its name comes from, for messages; "" for the default one */
+/* The library to load.  *named: origin of its name, for messages; "" for the default one */
 static const char *choose_library(const char *argument, const char **named)
 {
     const char *variable = argument == NULL ? secure_getenv("XSEG_DRIVER") : NULL;
 
-    *named = ", which the options name,";
+    *named = "struct xseg_options";
     if (argument != NULL && argument[0] != '\0')
         return argument;
-    *named = ", which XSEG_DRIVER names,";
+    *named = "XSEG_DRIVER";
     if (variable != NULL && variable[0] != '\0')
         return variable;
     *named = "";
@@ -269,10 +266,9 @@ static xseg_status fail_to_load(const char *library, const char *named)
     const char *reason = dlerror();
 
     if (named[0] != '\0')
-        return xseg_fail(XSEG_ERR_NO_DRIVER, "the driver %s%s cannot be loaded: %s", library, named,
-                         reason != NULL ? reason : "no reason is given");
-    return xseg_fail(XSEG_ERR_NO_DRIVER,
-                     "this machine has no NVIDIA driver that can be loaded (%s): " INSTALL,
+        return xseg_fail(XSEG_ERR_NO_DRIVER, "driver library of %s cannot be loaded, \"%s\", %s",
+                         named, library, reason != NULL ? reason : "unknown error");
+    return xseg_fail(XSEG_ERR_NO_DRIVER, "NVIDIA driver cannot be loaded, %s; " INSTALL,
                      reason != NULL ? reason : library);
 }
 
@@ -283,7 +279,7 @@ xseg_status xseg_driver_open(const char *library, struct xseg_driver **out)
     xseg_status status;
 
     if (driver == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the driver's table");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, driver table");
     library = choose_library(library, &named);
     driver->library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (driver->library == NULL) {

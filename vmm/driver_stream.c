@@ -20,8 +20,8 @@ xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stre
 
         status = STATUS_ON(context, StreamGetCtx, XSEG_ERR_DRIVER, 0, stream, &owner);
         if (status == XSEG_OK && owner != context->primary)
-            status =
-                xseg_fail(XSEG_ERR_ARGUMENT, "the stream belongs to another device or context");
+            status = xseg_fail(XSEG_ERR_ARGUMENT, "stream belongs to another device or context, %p",
+                               (void *)stream);
     }
     if (status == XSEG_OK)
         status = STATUS_ON(context, StreamGetId, XSEG_ERR_DRIVER, 0, stream, &number);

@@ -42,7 +42,7 @@ static xseg_status make(struct xseg_fences *fences)
         xseg_event *idle = realloc(fences->idle, capacity * sizeof(*idle));
 
         if (idle == NULL)
-            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an event");
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of events");
         fences->idle = idle;
         fences->capacity = capacity;
     }

@@ -20,7 +20,7 @@ xseg_status xseg_leftovers_init(struct xseg_leftovers *leftovers, struct xseg_co
     atomic_init(&leftovers->stuck, 0);
     leftovers->kept = malloc(FIRST_CAPACITY * sizeof(*leftovers->kept));
     if (leftovers->kept == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to open the device");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of unreleased memory");
     return XSEG_OK;
 }
 
@@ -154,7 +154,7 @@ bool xseg_leftovers_audit(const struct xseg_leftovers *leftovers, struct xseg_fi
     for (size_t i = 0; i < leftovers->count; i++)
         sum += physical_of(&leftovers->kept[i]);
     XSEG_HOLDS(finding, "LEFT-1", sum == atomic_load(&leftovers->physical),
-               "physical says %" PRIu64 ", kept are %" PRIu64,
+               "physical is %" PRIu64 ", sum of the records is %" PRIu64,
                (uint64_t)atomic_load(&leftovers->physical), sum);
     return true;
 }

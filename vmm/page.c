@@ -292,7 +292,7 @@ xseg_status xseg_pages_make(struct xseg_pages *pages, struct xseg_page_kind kind
     uint64_t handle = 0;
 
     if (stack == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a page");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, page record");
     const xseg_status status =
         xseg_driver_create(pages->context, kind.bytes, kind.properties, &handle);
     if (status == XSEG_OK)
@@ -434,9 +434,9 @@ bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_finding *findi
         prepared += stack->kind.prepared_for != NULL ? stack->count * stack->kind.bytes : 0;
     }
     XSEG_HOLDS(finding, "PAGES-1", bytes == xseg_pages_bytes(pages),
-               "bytes says %" PRIu64 ", idle are %" PRIu64, xseg_pages_bytes(pages), bytes);
+               "bytes is %" PRIu64 ", idle pages have %" PRIu64, xseg_pages_bytes(pages), bytes);
     XSEG_HOLDS(finding, "PAGES-1", prepared == xseg_pages_prepared(pages),
-               "prepared says %" PRIu64 ", there are %" PRIu64, xseg_pages_prepared(pages),
+               "prepared is %" PRIu64 ", prepared pages have %" PRIu64, xseg_pages_prepared(pages),
                prepared);
     return true;
 }

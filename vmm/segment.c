@@ -66,8 +66,8 @@ static xseg_status reserve(struct xseg_segment *segment, const struct xseg_segme
     segment->reserved_bytes = segment->bytes + wanted->behind;
     void *memory = xseg_zeroed_take(granules * XSEG_SEGMENT_TABLES_BYTES);
     if (memory == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY,
-                         "no host memory for the table of %" PRIu32 " granules", granules);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of %" PRIu32 " granules",
+                         granules);
     lay_tables(segment, memory, granules);
     status =
         xseg_driver_reserve(context, segment->reserved_bytes, wanted->alignment, &segment->base);
@@ -137,10 +137,9 @@ static xseg_status ask_owner(struct xseg_context *context, uint64_t bytes,
         return status;
     *out = memory->alloc(memory->context, bytes, context->ordinal, stream);
     xseg_driver_unrelax(context, mode);
-    return *out != NULL
-               ? XSEG_OK
-               : xseg_fail(XSEG_ERR_NO_MEMORY,
-                           "the pool's own function gave no memory for %" PRIu64 " bytes", bytes);
+    return *out != NULL ? XSEG_OK
+                        : xseg_fail(XSEG_ERR_NO_MEMORY,
+                                    "memory function returned NULL, %" PRIu64 " bytes", bytes);
 }
 
 xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_context *context,
@@ -161,8 +160,8 @@ xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_contex
         return XSEG_OK;
     give_to_owner(segment);
     return xseg_fail(XSEG_ERR_ARGUMENT,
-                     "the pool's own function gave %p, which is not aligned to %u bytes", pointer,
-                     ALIGNMENT);
+                     "memory function returned an address that is not %u-byte aligned, %p",
+                     ALIGNMENT, pointer);
 }
 
 /* --- One page. --- */

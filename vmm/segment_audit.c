@@ -13,13 +13,12 @@ static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding 
         const uint8_t state = segment->state[at];
 
         XSEG_HOLDS(finding, "SEG-4", (length == 0) == (state == XSEG_PAGE_HOLE),
-                   "granule %" PRIu32 " is in state %d, with a length of %" PRIu32, at, state,
-                   length);
+                   "granule %" PRIu32 " is in state %d with length %" PRIu32, at, state, length);
         for (uint32_t i = at + 1; i < at + length; i++)
             XSEG_HOLDS(finding, "SEG-4",
                        i < segment->granules && segment->length[i] == 0 &&
                            segment->state[i] == state,
-                       "the page at %" PRIu32 " is broken at %" PRIu32, at, i);
+                       "page at granule %" PRIu32 " is inconsistent at %" PRIu32, at, i);
         at += length == 0 ? 1 : length;
     }
     return true;
@@ -50,7 +49,8 @@ bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding 
         stuck += stuck_bytes(segment, at);
     }
     XSEG_HOLDS(finding, "SEG-2", mapped == backed && segment->stuck == stuck,
-               "mapped says %" PRIu64 ", pages %" PRIu64 "; stuck says %" PRIu64 ", pages %" PRIu64,
+               "mapped is %" PRIu64 ", pages have %" PRIu64 "; stuck is %" PRIu64
+               ", pages have %" PRIu64,
                mapped, backed, segment->stuck, stuck);
     XSEG_HOLDS(
         finding, "SEG-3", segment->reserved_bytes >= segment->granules * segment->granule_bytes,

@@ -49,12 +49,12 @@ static xseg_status retain(struct xseg_segment *segment, enum xseg_retainer by, s
     if (retains->count == NULL)
         retains->count = calloc(unit_count(segment), sizeof(uint32_t));
     if (retains->count == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the retain counts of a segment");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, retain counts of a segment");
     for (uint32_t at = run.first; at < run.end; at++)
         if (retains->count[at] == UINT32_MAX)
             return xseg_fail(XSEG_ERR_BUSY,
-                             "the retain count of a page is at its maximum, %" PRIu32
-                             "; release a pin, a descriptor or an export of it",
+                             "retain count of a page is at its maximum, %" PRIu32
+                             "; release a pin, a descriptor or an export of the page",
                              UINT32_MAX);
     for (uint32_t at = run.first; at < run.end; at++)
         retains->granules += retains->count[at]++ == 0;
@@ -139,7 +139,7 @@ xseg_status xseg_segment_export(struct xseg_segment *segment, uint32_t first, ui
     if (segment->shown == NULL)
         segment->shown = calloc(segment->granules, sizeof(uint8_t));
     if (segment->shown == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the exports of a segment");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, exports of a segment");
     const xseg_status status =
         retain(segment, XSEG_RETAIN_EXPORT, (struct run){first, first + count});
     for (uint32_t at = first; status == XSEG_OK && at < first + count; at++)

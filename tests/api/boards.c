@@ -96,7 +96,7 @@ static void free_memory_is_named(void **state)
     (void)state;
     break_from("cuMemCreate", 1, NO_MEMORY);
     scene_free(allocator, scene_alloc(allocator, MIB, NULL));
-    expect_line(&heard, "device 0", "51200 MiB are free");
+    expect_line(&heard, "device 0", "51200 MiB free");
     scene_close(allocator);
     /* Whoever asks for classic segments hears nothing. */
     allocator = open_fresh(&heard, 1, 0, "expandable_segments:False");

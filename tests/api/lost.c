@@ -44,7 +44,7 @@ static void after_a_sticky_error(void **state)
     assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS), XSEG_OK);
     scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &c), XSEG_ERR_DEVICE_LOST,
-                       "cuMemCreate failed with CUDA_ERROR_ILLEGAL_ADDRESS");
+                       "cuMemCreate failed, CUDA_ERROR_ILLEGAL_ADDRESS");
     expect_lost(allocator, "device 0 is lost");
     assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
     assert_int_equal(scene_stats(allocator).num_ooms, 0);

@@ -182,7 +182,7 @@ static void a_trial_uses_what_it_has_made(void **state)
     } cases[] = {
         {XSEG_SIM_RDMA_CREATE_FAILS, "cuMemCreate"},
         {XSEG_SIM_RDMA_ACCESS_FAILS, "cuMemSetAccess"},
-        {XSEG_SIM_RDMA_IGNORED, "as if they were not asked for"},
+        {XSEG_SIM_RDMA_IGNORED, "driver ignores the flag for GPUDirect RDMA"},
         {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
     };
     struct scene_heard told;

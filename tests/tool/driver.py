@@ -94,7 +94,7 @@ class Driver(DriverTest):
             for error in (2, 801):
                 with self.subTest(nth=nth, error=error):
                     said = self.replay(tape, "--driver", "cuda", XSEG_SIM_FAIL=f"cuMemCreate:{nth}+1:{error}")
-                    self.assertIn("cuMemCreate failed with CUDA_ERROR_", said)
+                    self.assertIn("cuMemCreate failed, CUDA_ERROR_", said)
                     self.assertIn("classic", said)
                     self.assertRegex(said, r"out of memory at event +none\n")
 

@@ -141,7 +141,7 @@ static void a_file_that_was_cut_is_noticed(void **state)
         XSEG_OK);
     assert_int_equal(move(&f, &contents, true), XSEG_OK);
     assert_int_equal(truncate(f.path, 100 * XSEG_MIB), 0);
-    scene_expect_error(move(&f, &contents, false), XSEG_ERR_FILE, "shorter");
+    scene_expect_error(move(&f, &contents, false), XSEG_ERR_FILE, "file has been truncated");
     xseg_contents_close(&contents);
     tear_down(&f);
 }
