@@ -37,20 +37,22 @@ xseg_status xseg_ledger_path(const char *name, char *path)
 
     path[0] = '\0';
     if (length == 0)
-        return xseg_fail(XSEG_ERR_ARGUMENT, "a ledger has no name: give it one, or a path");
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "name of the shared budget file is empty; pass a name or a path");
     if (strchr(name, '/') != NULL) {
         if (length >= XSEG_LEDGER_PATH)
-            return xseg_fail(XSEG_ERR_ARGUMENT,
-                             "the path of a ledger has %zu bytes: give a path of less than %u",
-                             length, XSEG_LEDGER_PATH);
+            return xseg_fail(
+                XSEG_ERR_ARGUMENT,
+                "path of the shared budget file is too long, %zu bytes; use at most %u", length,
+                XSEG_LEDGER_PATH - 1);
         memcpy(path, name, length + 1);
         return XSEG_OK;
     }
     if (length > XSEG_LEDGER_NAME || strspn(name, allowed) != length || strcmp(name, ".") == 0 ||
         strcmp(name, "..") == 0)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "\"%s\" is no name for a ledger: give at most %u letters, digits, '-', "
-                         "'_' or '.', or a path with '/'",
+                         "name of the shared budget file is invalid, \"%s\"; use at most %u "
+                         "letters, digits, '-', '_' and '.', or a path with '/'",
                          name, XSEG_LEDGER_NAME);
     (void)snprintf(path, XSEG_LEDGER_PATH, "/dev/shm/xseg-%u-%s", (unsigned)geteuid(), name);
     return XSEG_OK;
@@ -90,7 +92,8 @@ static xseg_status write_slot(const struct xseg_ledger *ledger,
     errno = ENOSPC;
     if (pwrite(ledger->file.descriptor, image, bytes, offset_of(ledger->slot)) == (ssize_t)bytes)
         return XSEG_OK;
-    return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be written: %s: give another path",
+    return xseg_fail(XSEG_ERR_FILE,
+                     "shared budget file cannot be written, \"%s\" (%s); use another path",
                      ledger->file.path, strerror(errno));
 }
 
@@ -117,8 +120,8 @@ static xseg_status take_place(struct xseg_ledger *ledger)
     }
     if (error == EAGAIN)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "%u processes have the ledger %s open, and it has no slot for another: "
-                         "give some of them another path",
+                         "shared budget file is full, %u processes have \"%s\" open; use another "
+                         "file for some of them",
                          XSEG_LEDGER_SLOTS, ledger->file.path);
     return error == 0 ? XSEG_OK : xseg_ledger_file_fail_to_lock(&ledger->file, error);
 }

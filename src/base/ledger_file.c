@@ -87,26 +87,26 @@ static const char *advise(int error)
 {
     switch (error) {
     case ENOENT:
-        return ": make its folder, or give another path";
+        return "create its directory, or use another path";
     case ELOOP:
-        return ", or it is a symbolic link: give the path that it leads to";
+        return "if the path is a symbolic link, use its target";
     case EACCES:
     case EPERM:
-        return ": let this process read and write it, or give another path";
+        return "allow this process to read and write the file, or use another path";
     default:
-        return ": give another path";
+        return "use another path";
     }
 }
 
-/* As advise(), for a process that only looks. */
+/* What to do about an error of open() for a process that only reads the file. */
 static const char *advise_reader(int error)
 {
     switch (error) {
     case ENOENT:
-        return ": no process has made it yet, or it has another name";
+        return "check the name, or start a process that shares this budget";
     case EACCES:
     case EPERM:
-        return ": let this process read it";
+        return "allow this process to read the file";
     default:
         return advise(error);
     }
@@ -191,26 +191,30 @@ int xseg_ledger_file_unlock(const struct xseg_ledger_file *file, off_t byte)
 
 xseg_status xseg_ledger_file_fail_to_lock(const struct xseg_ledger_file *file, int error)
 {
-    return xseg_fail(XSEG_ERR_FILE,
-                     "the ledger %s cannot be locked: %s: give a path on a local file system",
-                     file->path, strerror(error));
+    return xseg_fail(
+        XSEG_ERR_FILE,
+        "shared budget file cannot be locked, \"%s\" (%s); use a path on a local file system",
+        file->path, strerror(error));
 }
 
 /* Whether this is a file that may be a ledger, as far as fstat() tells. */
 static xseg_status check_kind(const struct xseg_ledger_file *file, const struct stat *status)
 {
-    const char *what = NULL;
-
     if (!S_ISREG(status->st_mode))
-        what = "is not a regular file";
-    else if ((status->st_mode & S_IWOTH) != 0)
-        what = "may be written to by every user";
-    else if (status->st_nlink > 1)
-        what = "has a second name (a hard link)";
-    if (what == NULL)
-        return XSEG_OK;
-    return xseg_fail(XSEG_ERR_FILE, "the ledger %s %s: give another path, or mend that", file->path,
-                     what);
+        return xseg_fail(XSEG_ERR_FILE,
+                         "shared budget file is not a regular file, \"%s\"; use another path",
+                         file->path);
+    if ((status->st_mode & S_IWOTH) != 0)
+        return xseg_fail(XSEG_ERR_FILE,
+                         "shared budget file is writable by every user, \"%s\"; remove that "
+                         "permission, or use another path",
+                         file->path);
+    if (status->st_nlink > 1)
+        return xseg_fail(XSEG_ERR_FILE,
+                         "shared budget file has a second name (a hard link), \"%s\"; remove the "
+                         "other name, or use another path",
+                         file->path);
+    return XSEG_OK;
 }
 
 static bool is_whole(const struct header *header, const struct stat *status)
@@ -222,8 +226,9 @@ static bool is_whole(const struct header *header, const struct stat *status)
 
 static xseg_status fail_to_read(const struct xseg_ledger_file *file, int error)
 {
-    return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be read: %s: give another path",
-                     file->path, strerror(error));
+    return xseg_fail(XSEG_ERR_FILE,
+                     "shared budget file cannot be read, \"%s\" (%s); use another path", file->path,
+                     strerror(error));
 }
 
 /* Read the header, of zeros where the file has none.  The status is later than the header, so a header that is there
@@ -274,18 +279,21 @@ static xseg_status refuse(const struct xseg_ledger_file *file, const struct head
 {
     if (memcmp(header->magic, MAGIC, sizeof(MAGIC)) != 0)
         return xseg_fail(XSEG_ERR_FILE,
-                         "the file %s is not a ledger, and stays as it is: give another path",
+                         "file is not a shared budget file and remains unchanged, \"%s\"; use "
+                         "another path",
                          file->path);
     if (header->version != VERSION)
         return xseg_fail(
             XSEG_ERR_FILE,
-            "the ledger %s has version %u, and this library version %u: remove it when "
-            "no process uses it, give another path, or use one version of the library",
-            file->path, header->version, VERSION);
+            "version of the shared budget file does not match, %u in \"%s\" and %u in this "
+            "library; "
+            "remove the file when no process uses it, use another path, or use one version of the "
+            "library",
+            header->version, file->path, VERSION);
     return xseg_fail(XSEG_ERR_FILE,
-                     "the ledger %s has %lld bytes instead of %lld: remove it when no process uses "
-                     "it, or give another path",
-                     file->path, (long long)status->st_size, (long long)XSEG_LEDGER_FILE_BYTES);
+                     "size of the shared budget file is wrong, %lld bytes instead of %lld in "
+                     "\"%s\"; remove the file when no process uses it, or use another path",
+                     (long long)status->st_size, (long long)XSEG_LEDGER_FILE_BYTES, file->path);
 }
 
 /* Give a file of zeros its mode and size.  Only its owner can change its mode.  Returns 0 or an errno. */
@@ -348,8 +356,8 @@ static xseg_status make_or_refuse(const struct xseg_ledger_file *file)
     if (error == 0)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_FILE,
-                     "the ledger %s cannot be made: %s: make room for %lld bytes there, or give "
-                     "another path",
+                     "shared budget file cannot be created, \"%s\" (%s); free %lld bytes on its "
+                     "file system, or use another path",
                      file->path, strerror(error), (long long)XSEG_LEDGER_FILE_BYTES);
 }
 
@@ -364,8 +372,8 @@ static xseg_status finish(const struct xseg_ledger_file *file)
     }
     if (error == EAGAIN)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "the ledger %s is being made by another process, which is stopped or very "
-                         "slow: continue or end that one, and try again",
+                         "shared budget file is being created by another process, \"%s\"; continue "
+                         "or end that process if it is stopped, and try again",
                          file->path);
     if (error != 0)
         return xseg_ledger_file_fail_to_lock(file, error);
@@ -398,8 +406,7 @@ static xseg_status check_to_read(const struct xseg_ledger_file *file)
         judged = judge(file, &status, &is_unmade);
     if (judged != XSEG_OK || !is_unmade)
         return judged;
-    return xseg_fail(XSEG_ERR_BUSY,
-                     "the ledger %s has no header yet, since no process has finished it: try again",
+    return xseg_fail(XSEG_ERR_BUSY, "shared budget file is still being created, \"%s\"; try again",
                      file->path);
 }
 
@@ -441,18 +448,18 @@ static xseg_status open_checked(struct xseg_ledger_file *file, const char *path,
     memset(file, 0, sizeof(*file));
     if (length == 0 || length >= sizeof(file->path))
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "the path of a ledger has %zu bytes: give a path of 1 to %u", length,
-                         XSEG_LEDGER_PATH - 1);
+                         "path of the shared budget file is %s, %zu bytes; use 1 to %u",
+                         length == 0 ? "empty" : "too long", length, XSEG_LEDGER_PATH - 1);
     memcpy(file->path, path, length);
     (void)pthread_once(&handlers_once, add_handlers);
     if (handlers_error != 0)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory is left to watch forks");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, fork handlers");
     xseg_lock_take(&files_lock);
     const int error = open_listed(file, purpose->open);
     xseg_lock_give(&files_lock);
     if (error != 0)
-        return xseg_fail(XSEG_ERR_FILE, "the ledger %s cannot be opened: %s%s", file->path,
-                         strerror(error), purpose->advise(error));
+        return xseg_fail(XSEG_ERR_FILE, "shared budget file cannot be opened, \"%s\" (%s); %s",
+                         file->path, strerror(error), purpose->advise(error));
     const xseg_status checked = purpose->check(file);
     if (checked != XSEG_OK)
         xseg_ledger_file_close(file);
@@ -500,11 +507,11 @@ static xseg_status check_status(const struct xseg_ledger_file *file, struct stat
 {
     if (fstat(file->descriptor, status) != 0 || !is_same(file, status))
         return xseg_fail(XSEG_ERR_FILE,
-                         "the program has closed descriptor %d, which was that of the ledger %s: "
-                         "let it close no descriptors that it has not opened",
+                         "descriptor %d of the shared budget file has been closed by the program, "
+                         "\"%s\"; close only descriptors that the program has opened",
                          file->descriptor, file->path);
     if (status->st_nlink == 0)
-        return xseg_fail(XSEG_ERR_FILE, "the ledger %s was removed", file->path);
+        return xseg_fail(XSEG_ERR_FILE, "shared budget file has been removed, \"%s\"", file->path);
     return check_kind(file, status);
 }
 
@@ -516,8 +523,10 @@ static xseg_status fail_foreign(const struct xseg_ledger_file *file, const struc
 
     if (status->st_size == XSEG_LEDGER_FILE_BYTES || !is_magic)
         return refuse(file, header, status);
-    return xseg_fail(XSEG_ERR_FILE, "the ledger %s was cut or extended to %lld bytes: remove it",
-                     file->path, (long long)status->st_size);
+    return xseg_fail(
+        XSEG_ERR_FILE,
+        "size of the shared budget file has changed to %lld bytes, \"%s\"; remove the file",
+        (long long)status->st_size, file->path);
 }
 
 xseg_status xseg_ledger_file_check(const struct xseg_ledger_file *file)
@@ -526,14 +535,14 @@ xseg_status xseg_ledger_file_check(const struct xseg_ledger_file *file)
     struct stat status;
 
     if (!file->is_own)
-        return xseg_fail(XSEG_ERR_FORKED, "the ledger is closed, or belongs to the parent process");
+        return xseg_fail(XSEG_ERR_FORKED,
+                         "shared budget file is closed, or belongs to the parent process");
     const bool is_there = is_at_path(file);
     const xseg_status checked = check_status(file, &status);
     if (checked != XSEG_OK)
         return checked;
     if (!is_there)
-        return xseg_fail(XSEG_ERR_FILE,
-                         "the budget file %s was renamed, or another file was put in its place",
+        return xseg_fail(XSEG_ERR_FILE, "shared budget file has been renamed or replaced, \"%s\"",
                          file->path);
     const ssize_t got = pread(file->descriptor, &header, sizeof(header), 0);
     if (got < 0)

@@ -432,7 +432,8 @@ static void what_cannot_be_looked_at_is_said(void **state)
     (void)state;
     scene_expect_error(xseg_budget_members(NULL, see, &seen), XSEG_ERR_ARGUMENT, "name is NULL");
     scene_expect_error(xseg_budget_members("x", NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
-    scene_expect_error(xseg_budget_members("a b", see, &seen), XSEG_ERR_ARGUMENT, "no name for");
+    scene_expect_error(xseg_budget_members("a b", see, &seen), XSEG_ERR_ARGUMENT,
+                       "is invalid, \"a b\"; ");
     scene_expect_error(xseg_budget_members(members.ledger, see, &seen), XSEG_ERR_FILE,
                        members.ledger);
     assert_int_equal(access(members.ledger, F_OK), -1);

@@ -97,7 +97,7 @@ static void all_slots_may_be_taken(void **state)
         assert_int_equal(ledger_say(&many[i], i), XSEG_OK);
     }
     assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_BUSY);
-    assert_said("64 processes have the ledger");
+    assert_said("64 processes have \"");
     assert_said(ledger_path);
     assert_int_equal(xseg_ledger_read(&many[30]), XSEG_OK);
     assert_int_equal(ledger_count(&many[30]), XSEG_LEDGER_SLOTS);
@@ -443,10 +443,10 @@ static void what_is_no_ledger_is_not_looked_at(void **state)
     assert_int_equal(xseg_ledger_look(&ledger, ""), XSEG_ERR_ARGUMENT);
     ledger_put(0, zeros, sizeof(zeros));
     assert_int_equal(xseg_ledger_look(&ledger, ledger_path), XSEG_ERR_BUSY);
-    assert_said("no header yet");
+    assert_said("still being created");
     ledger_put(0, "notes", 5);
     assert_int_equal(xseg_ledger_look(&ledger, ledger_path), XSEG_ERR_FILE);
-    assert_said("is not a ledger");
+    assert_said("is not a shared budget file");
     assert_int_equal(unlink(ledger_path), 0);
     assert_int_equal(mkfifo(ledger_path, 0600), 0);
     assert_int_equal(xseg_ledger_look(&ledger, ledger_path), XSEG_ERR_FILE);

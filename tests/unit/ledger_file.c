@@ -46,7 +46,7 @@ static void a_name_leads_to_a_path(void **state)
     for (const char **at = (const char *[]){"", ".", "..", "a b", "a\n", "\xc3\xa4", NULL}; *at;
          at++) {
         assert_int_equal(xseg_ledger_path(*at, path), XSEG_ERR_ARGUMENT);
-        assert_said("ledger");
+        assert_said("name of the shared budget file");
         assert_string_equal(path, "");
     }
     memset(name, 'a', sizeof(name));
@@ -134,13 +134,13 @@ static void files_of_other_contents_are_refused(void **state)
 
     (void)state;
     ledger_put(0, "hello", 5);
-    assert_refused("not a ledger");
+    assert_refused("not a shared budget file");
     leave_a_ledger();
     ledger_put(3, "x", 1);
-    assert_refused("not a ledger");
+    assert_refused("not a shared budget file");
     leave_a_ledger();
     ledger_put(16, "\x63", 1);
-    assert_refused("version 99");
+    assert_refused("does not match, 99 in ");
     leave_a_ledger();
     ledger_put(24, "\x01", 1);
     assert_refused("instead of 528384");
@@ -153,10 +153,10 @@ static void files_of_other_contents_are_refused(void **state)
     /* Zeros, but for one byte; and zeros, but too many. */
     assert_int_equal(truncate(ledger_path, 0), 0);
     ledger_put(LEDGER_BYTES - 1, &one, 1);
-    assert_refused("not a ledger");
+    assert_refused("not a shared budget file");
     assert_int_equal(truncate(ledger_path, 0), 0);
     assert_int_equal(truncate(ledger_path, LEDGER_BYTES + 1), 0);
-    assert_refused("not a ledger");
+    assert_refused("not a shared budget file");
 }
 
 static void files_of_another_kind_are_refused(void **state)
@@ -205,7 +205,7 @@ static void files_of_other_modes_are_refused(void **state)
             _exit(0);
         status = xseg_ledger_open(&ledger, ledger_path);
         (void)xseg_error_message(text, sizeof(text));
-        _exit(status == XSEG_ERR_FILE && strstr(text, "let this process") != NULL ? 0 : 1);
+        _exit(status == XSEG_ERR_FILE && strstr(text, "allow this process") != NULL ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
@@ -247,7 +247,7 @@ static void a_file_may_be_cut_under_way(void **state)
         assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
         assert_int_equal(truncate(ledger_path, sizes[i]), 0);
         assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
-        assert_said("cut or extended");
+        assert_said("has changed to ");
         assert_int_equal(ledger_count(&ledger), 2);
         assert_int_equal(ledger_say(&ledger, 3), XSEG_ERR_FILE);
         assert_said(ledger_path);
@@ -274,7 +274,7 @@ static void a_file_may_be_cut_under_way(void **state)
         }
         assert_int_equal(unlink(ledger_path), 0);
         assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
-        assert_said("was removed");
+        assert_said("has been removed");
         assert_int_equal(ledger_say(&ledger, 4), XSEG_ERR_FILE);
         xseg_ledger_close(&ledger);
         peer_end(&peer);
@@ -390,18 +390,18 @@ static void a_file_that_became_foreign_is_never_written(void **state)
         void (*becomes)(void);
         const char *words;
     } ways[] = {
-        {overwrite_with_less, "is not a ledger, and stays as it is"},
-        {overwrite_with_as_much, "is not a ledger, and stays as it is"},
-        {overwrite_with_more, "is not a ledger, and stays as it is"},
-        {empty_it, "was cut or extended to 0 bytes"},
-        {fill_with_zeros, "is not a ledger"},
-        {damage_magic, "is not a ledger"},
-        {change_version, "has version 2"},
+        {overwrite_with_less, "is not a shared budget file and remains unchanged"},
+        {overwrite_with_as_much, "is not a shared budget file and remains unchanged"},
+        {overwrite_with_more, "is not a shared budget file and remains unchanged"},
+        {empty_it, "has changed to 0 bytes"},
+        {fill_with_zeros, "is not a shared budget file"},
+        {damage_magic, "is not a shared budget file"},
+        {change_version, "does not match, 2 in "},
         {damage_bytes, "instead of 528384"},
         {let_everybody_write, "every user"},
         {link_it, "second name"},
-        {rename_it, "was renamed"},
-        {put_another_in_its_place, "another file was put in its place"},
+        {rename_it, "has been renamed or replaced"},
+        {put_another_in_its_place, "has been renamed or replaced"},
     };
 
     (void)state;
@@ -442,7 +442,7 @@ static void a_descriptor_may_be_closed(void **state)
     assert_true(file >= 0);
     assert_int_equal(dup2(file, ledger.file.descriptor), ledger.file.descriptor);
     assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
-    assert_said("the program has closed descriptor");
+    assert_said("has been closed by the program");
     assert_int_equal(ledger_say(&ledger, 1), XSEG_ERR_FILE);
     const pid_t child = fork();
     assert_true(child >= 0);

@@ -251,7 +251,7 @@ static void a_stop_at_each_call_keeps_nobody_waiting(void **state)
         wait_count = 0;
         const xseg_status opened = xseg_ledger_open(&ledger, ledger_path);
         if (opened == XSEG_ERR_BUSY) {
-            assert_said("is being made by another process");
+            assert_said("is being created by another process");
             assert_int_equal(wait_count, 199);
             busy++;
         } else {
@@ -362,7 +362,7 @@ static void a_full_file_system_is_said(void **state)
     is_no_room = true;
     assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_FILE);
     is_no_room = false;
-    assert_said("No space left on device: make room for 528384 bytes");
+    assert_said("(No space left on device); free 528384 bytes");
     assert_usable(0);
 }
 

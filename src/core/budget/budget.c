@@ -84,7 +84,7 @@ static xseg_status open_book(struct xseg_budget *budget)
     struct xseg_budget_book *book = calloc(1, sizeof(*book));
 
     if (book == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a ledger");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, shared budget");
     const xseg_status status = xseg_ledger_open(&book->ledger, budget->path);
     if (status != XSEG_OK) {
         free(book);
@@ -101,7 +101,8 @@ static bool note_failure(struct xseg_budget *budget, char *said, size_t bytes)
     const bool is_first = !budget->has_said;
 
     (void)snprintf(said, bytes, "%s%s", xseg_fail_detail(),
-                   budget->path[0] != '\0' ? "; it tries again each second" : "");
+                   budget->path[0] != '\0' ? " (not in effect, retried each second)"
+                                           : " (not in effect)");
     budget->has_said = true;
     budget->again = xseg_clock_system() + SECOND;
     leave(budget);
@@ -110,8 +111,7 @@ static bool note_failure(struct xseg_budget *budget, char *said, size_t bytes)
 
 static void say_failure(struct xseg_allocator *allocator, const char *said)
 {
-    xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                  "budget_file: this process goes on without the others: %s", said);
+    xseg_log_line(&allocator->log, XSEG_LOG_WARNING, "budget_file: %s", said);
 }
 
 /* Have the devices follow the end of a budget.  BUDGET is held. */
@@ -200,7 +200,7 @@ static xseg_status take_member(struct xseg_budget *budget)
     if (atomic_fetch_add(&budget->members, 1) < XSEG_LEDGER_DEVICES)
         return XSEG_OK;
     atomic_fetch_sub(&budget->members, 1);
-    return xseg_fail(XSEG_ERR_BUSY, "a budget file has room for %u devices of a process",
+    return xseg_fail(XSEG_ERR_BUSY, "limit of shared devices of a process is reached, %u",
                      XSEG_LEDGER_DEVICES);
 }
 
@@ -225,7 +225,7 @@ static void name_device(struct xseg_device *device)
     xseg_lock_give(&device->growth_lock);
     if (status != XSEG_OK && !atomic_exchange(&budget->has_said, true))
         xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
-                      "budget_file: device %d takes no part: %s", device->context.ordinal,
+                      "budget_file: device %d is excluded, %s", device->context.ordinal,
                       xseg_fail_detail());
     xseg_fail_restore(&kept);
 }
@@ -492,8 +492,8 @@ static void say_exceeded(struct xseg_allocator *allocator)
     if (has_said)
         return;
     xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                  "budget_share: the shares of the processes come to more than 1, so each has its "
-                  "part of what they come to: lower some");
+                  "budget_share: sum over all processes exceeds 1, so each share is divided by the "
+                  "sum; lower some shares");
 }
 
 void xseg_budget_turn(struct xseg_allocator *allocator)
