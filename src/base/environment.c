@@ -36,12 +36,12 @@ static void warn(const struct xseg_log *log, const char *name, size_t length)
         xseg_nearest_offer(&nearest, known[i]);
     if (nearest.name != NULL)
         xseg_log_line(log, XSEG_LOG_WARNING,
-                      "nothing reads the environment's " PREFIX "%.*s: did you mean " PREFIX "%s?",
+                      "environment: unknown variable, " PREFIX "%.*s; did you mean " PREFIX "%s?",
                       (int)length, name, nearest.name);
     else
         xseg_log_line(log, XSEG_LOG_WARNING,
-                      "nothing reads the environment's " PREFIX
-                      "%.*s: docs/environment.md has all names",
+                      "environment: unknown variable, " PREFIX
+                      "%.*s; see docs/environment.md for all names",
                       (int)length, name);
 }
 
@@ -63,6 +63,7 @@ void xseg_environment_check(const struct xseg_log *log)
     }
     if (warnings > WARNINGS_MOST)
         xseg_log_line(log, XSEG_LOG_WARNING,
-                      "nothing reads %u more variables of the environment that begin " PREFIX,
+                      "environment: more unknown variables, %u with the prefix " PREFIX
+                      "; see docs/environment.md for all names",
                       warnings - WARNINGS_MOST);
 }

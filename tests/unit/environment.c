@@ -74,17 +74,17 @@ static void mistyped_names_are_told_with_the_nearest(void **state)
     static const struct {
         const char *name, *want;
     } row[] = {
-        {"XSEG_DRIVR", "nothing reads the environment's XSEG_DRIVR: did you mean XSEG_DRIVER?"},
-        {"XSEG_driver", "nothing reads the environment's XSEG_driver: did you mean XSEG_DRIVER?"},
+        {"XSEG_DRIVR", "environment: unknown variable, XSEG_DRIVR; did you mean XSEG_DRIVER?"},
+        {"XSEG_driver", "environment: unknown variable, XSEG_driver; did you mean XSEG_DRIVER?"},
         {"XSEG_ALLOC_CONFIG",
-         "nothing reads the environment's XSEG_ALLOC_CONFIG: did you mean XSEG_ALLOC_CONF?"},
+         "environment: unknown variable, XSEG_ALLOC_CONFIG; did you mean XSEG_ALLOC_CONF?"},
         {"XSEG_SIM_MEMORY",
-         "nothing reads the environment's XSEG_SIM_MEMORY: did you mean XSEG_SIM_MEMORY_MB?"},
+         "environment: unknown variable, XSEG_SIM_MEMORY; did you mean XSEG_SIM_MEMORY_MB?"},
         {"XSEG_SIM_DEVICE",
-         "nothing reads the environment's XSEG_SIM_DEVICE: did you mean XSEG_SIM_DEVICES?"},
-        {"XSEG_COLOUR_OF_THE_SKY", "nothing reads the environment's XSEG_COLOUR_OF_THE_SKY: "
-                                   "docs/environment.md has all names"},
-        {"XSEG_", "nothing reads the environment's XSEG_: docs/environment.md has all names"},
+         "environment: unknown variable, XSEG_SIM_DEVICE; did you mean XSEG_SIM_DEVICES?"},
+        {"XSEG_COLOUR_OF_THE_SKY", "environment: unknown variable, XSEG_COLOUR_OF_THE_SKY; "
+                                   "see docs/environment.md for all names"},
+        {"XSEG_", "environment: unknown variable, XSEG_; see docs/environment.md for all names"},
     };
 
     (void)state;
@@ -112,7 +112,8 @@ static void many_are_summed_up(void **state)
     const struct heard heard = check();
     assert_int_equal(heard.count, 9);
     assert_string_equal(heard.line[8],
-                        "nothing reads 3 more variables of the environment that begin XSEG_");
+                        "environment: more unknown variables, 3 with the prefix XSEG_; see "
+                        "docs/environment.md for all names");
     clear();
 }
 
