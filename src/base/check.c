@@ -5,6 +5,6 @@
 
 _Noreturn void xseg_die(const char *file, int line, const char *what, const char *detail)
 {
-    (void)fprintf(stderr, "xseg: %s:%d: broken: %s %s\n", file, line, what, detail);
+    (void)fprintf(stderr, "xseg: %s:%d: check failed: %s %s\n", file, line, what, detail);
     abort();
 }

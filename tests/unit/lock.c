@@ -56,7 +56,8 @@ static void a_rank_below_or_the_same_is_fatal(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(pair) / sizeof(pair[0]); i++) {
         assert_true(child_aborted(child_run(take_pair, pair[i], said, sizeof(said))));
-        assert_non_null(strstr(said, "broken: lock order a lock of this rank or above is held"));
+        assert_non_null(
+            strstr(said, "check failed: lock order a lock of this rank or above is held"));
     }
     assert_int_equal(child_run(take_pair, rising, said, sizeof(said)), 0);
     assert_string_equal(said, "");
@@ -86,7 +87,7 @@ static void locks_of_a_rank_are_taken_beside_each_other(void **state)
     (void)state;
     assert_int_equal(child_run(take_beside, NULL, said, sizeof(said)), 0);
     assert_true(child_aborted(child_run(take_beside, "with STATS", said, sizeof(said))));
-    assert_non_null(strstr(said, "broken: lock order a lock of this rank or above is held"));
+    assert_non_null(strstr(said, "check failed: lock order a lock of this rank or above is held"));
 }
 
 int main(void)
