@@ -47,8 +47,9 @@ static void check_refused(const struct xseg_config *config)
     struct xseg_config fresh;
 
     HOLDS(strstr(xseg_fail_detail(), " at column ") != NULL);
-    HOLDS(strstr(xseg_fail_detail(), ": expected ") != NULL ||
-          strstr(xseg_fail_detail(), ": did you mean ") != NULL);
+    HOLDS(strstr(xseg_fail_detail(), "; expected ") != NULL ||
+          strstr(xseg_fail_detail(), "; did you mean ") != NULL ||
+          strstr(xseg_fail_detail(), "; run `xseg config --keys`") != NULL);
     xseg_config_init(&fresh);
     print(config, text, sizeof(text));
     print(&fresh, defaults, sizeof(defaults));

@@ -132,9 +132,9 @@ class Checks(ConfigTest):
     def test_what_is_wrong_with_a_string(self):
         for string, words in (
                 ("expandable_segment:True", "did you mean expandable_segments? (source: argument)"),
-                ("idle_ms=4", "idle_ms: '=' at column 8: expected ':' behind the key"),
-                ("colour:blue", "expected a key; `xseg config --keys` lists them"),
-                ("idle_ms:soon", "idle_ms: 'soon' at column 9: expected a whole number")):
+                ("idle_ms=4", "syntax error after idle_ms, '=' at column 8; expected ':' between key and value"),
+                ("colour:blue", "unknown key, 'colour' at column 1; run `xseg config --keys` for a list"),
+                ("idle_ms:soon", "invalid value of idle_ms, 'soon' at column 9; expected a whole number")):
             self.refused("xseg config: ", string)
             self.refused(words, string)
 

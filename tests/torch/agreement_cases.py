@@ -211,7 +211,7 @@ def rejected():
         try:
             torch._C._accelerator_setAllocatorSettings(text)  # pylint: disable=protected-access
         except ValueError as refusal:
-            tell(f" at column {column}: " in str(refusal) or str(refusal))
+            tell(f" at column {column}; " in str(refusal) or str(refusal))
     tell(of_pytorch() == before, xseg.torch.allocator().configuration == ours)
 
 

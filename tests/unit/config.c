@@ -116,93 +116,139 @@ static void every_key_is_read(void **state)
 static const struct {
     const char *text, *sentence;
 } refused[] = {
-    {"max_split_size_mb:19", "max_split_size_mb: '19' at column 19: expected -1, or a whole number "
-                             "of MiB, not below large_segment_size_mb, which is 20"},
-    {"max_split_size_mb:128MB", "max_split_size_mb: '128MB' at column 19: "},
-    {"max_split_size_mb:-2", "max_split_size_mb: '-2' at column 19: "},
-    {"max_non_split_rounding_mb:-1", "max_non_split_rounding_mb: '-1' at column 27: "},
-    {"max_split_size_mb:\a", "max_split_size_mb: '\\x07' at column 19: "},
-    {"max_split_size_mb:12", "max_split_size_mb: '12' at column 19: "},
-    {"max_split_size_mb:128 8", "max_split_size_mb: '8' at column 23: expected ','"},
-    {"max_split_size_mb:", "max_split_size_mb: the end at column 19: expected -1, or a whole"},
-    {"max_split_size_mb", "max_split_size_mb: the end at column 18: expected ':'"},
-    {"max_split_size_mb=128", "max_split_size_mb: '=' at column 18: expected ':' behind the key"},
-    {"max_split_size_mb =128", "max_split_size_mb: '=' at column 19: expected ':' behind the key"},
-    {"max_split_size_mb = 128", "max_split_size_mb: '=' at column 19: expected ':' behind the key"},
-    {"max_split_size=128", "configuration: 'max_split_size' at column 1: did you mean "
-                           "max_split_size_mb?"},
-    {"=128", "configuration: '=128' at column 1: expected a key; "},
-    {"max_split_size_mb,128", "max_split_size_mb: ',' at column 18: expected ':'"},
-    {"max_split_size_mb:[128]", "max_split_size_mb: '[' at column 19: "},
-    {"max_non_split_rounding_mb:19", "max_non_split_rounding_mb: '19' at column 27: "},
-    {"large_segment_size_mb:10", "large_segment_size_mb: '10' at column 23: expected a whole "
-                                 "number of MiB from 11 to 1048576"},
-    {"large_segment_size_mb:1048577", "large_segment_size_mb: '1048577' at column 23: "},
-    {"large_segment_size_mb:13", "large_segment_size_mb: '13' at column 23: expected an even "
-                                 "number while expandable_segments is True, because pages "
-                                 "are multiples of 2 MiB"},
-    {"expandable_segments:true", "expandable_segments: 'true' at column 21: expected True or "
-                                 "False"},
-    {"expandable_segments:[True]", "expandable_segments: '[' at column 21: "},
-    {"expandable_segment:True", "configuration: 'expandable_segment' at column 1: did you mean "
-                                "expandable_segments?"},
-    {"Expandable_segments:True", "configuration: 'Expandable_segments' at column 1: did you mean "
-                                 "expandable_segments?"},
+    {"max_split_size_mb:19",
+     "invalid value of max_split_size_mb, '19' at column 19; expected -1 (unlimited), or a "
+     "whole number of MiB that is at least large_segment_size_mb, which is 20"},
+    {"max_split_size_mb:128MB", "invalid value of max_split_size_mb, '128MB' at column 19; "},
+    {"max_split_size_mb:-2", "invalid value of max_split_size_mb, '-2' at column 19; "},
+    {"max_non_split_rounding_mb:-1",
+     "invalid value of max_non_split_rounding_mb, '-1' at column 27; "},
+    {"max_split_size_mb:\a", "invalid value of max_split_size_mb, '\\x07' at column 19; "},
+    {"max_split_size_mb:12", "invalid value of max_split_size_mb, '12' at column 19; "},
+    {"max_split_size_mb:128 8",
+     "syntax error after max_split_size_mb, '8' at column 23; expected ','"},
+    {"max_split_size_mb:",
+     "invalid value of max_split_size_mb, end of string at column 19; expected -1 "
+     "(unlimited), or a whole"},
+    {"max_split_size_mb",
+     "syntax error after max_split_size_mb, end of string at column 18; expected ':'"},
+    {"max_split_size_mb=128",
+     "syntax error after max_split_size_mb, '=' at column 18; expected ':' between key and "
+     "value"},
+    {"max_split_size_mb =128",
+     "syntax error after max_split_size_mb, '=' at column 19; expected ':' between key and "
+     "value"},
+    {"max_split_size_mb = 128",
+     "syntax error after max_split_size_mb, '=' at column 19; expected ':' between key and "
+     "value"},
+    {"max_split_size=128",
+     "unknown key, 'max_split_size' at column 1; did you mean max_split_size_mb?"},
+    {"=128", "unknown key, '=128' at column 1; run `xseg config --keys`"},
+    {"max_split_size_mb,128",
+     "syntax error after max_split_size_mb, ',' at column 18; expected ':'"},
+    {"max_split_size_mb:[128]", "invalid value of max_split_size_mb, '[' at column 19; "},
+    {"max_non_split_rounding_mb:19",
+     "invalid value of max_non_split_rounding_mb, '19' at column 27; "},
+    {"large_segment_size_mb:10",
+     "invalid value of large_segment_size_mb, '10' at column 23; expected a whole number of "
+     "MiB from 11 to 1048576"},
+    {"large_segment_size_mb:1048577",
+     "invalid value of large_segment_size_mb, '1048577' at column 23; "},
+    {"large_segment_size_mb:13",
+     "invalid value of large_segment_size_mb, '13' at column 23; expected an even number, "
+     "because expandable_segments is True and page sizes are multiples of 2 MiB"},
+    {"expandable_segments:true",
+     "invalid value of expandable_segments, 'true' at column 21; expected True or False"},
+    {"expandable_segments:[True]", "invalid value of expandable_segments, '[' at column 21; "},
+    {"expandable_segment:True",
+     "unknown key, 'expandable_segment' at column 1; did you mean expandable_segments?"},
+    {"Expandable_segments:True",
+     "unknown key, 'Expandable_segments' at column 1; did you mean expandable_segments?"},
     {"backend:native,expandbale_segments:True",
-     "configuration: 'expandbale_segments' at column 16: did you mean expandable_segments?"},
-    {"expandable:True", "configuration: 'expandable' at column 1: did you mean "
-                        "expandable_segments?"},
-    {"release_lock_on_hipmaloc:True", "configuration: 'release_lock_on_hipmaloc' at column 1: did "
-                                      "you mean release_lock_on_hipmalloc?"},
-    {"foo:1", "configuration: 'foo' at column 1: expected a key; `xseg config --keys` lists them"},
-    {",expandable_segments:True", "configuration: ',' at column 1: expected a key"},
-    {"backend:native,,backend:native", "configuration: ',' at column 16: expected a key"},
-    {"\x01\xff:1", "configuration: '\\x01\\xff' at column 1: expected a key"},
-    {"garbage_collection_threshold:0", "garbage_collection_threshold: '0' at column 30: "
-                                       "expected a number above 0 and below 1"},
-    {"garbage_collection_threshold:1.0", "garbage_collection_threshold: '1.0' at column 30"},
-    {"garbage_collection_threshold:nan", "garbage_collection_threshold: 'nan' at column 30"},
-    {"garbage_collection_threshold:0x.8", "garbage_collection_threshold: '0x.8' at column 30"},
-    {"garbage_collection_threshold:0,8", "configuration: '8' at column 32"},
-    {"garbage_collection_threshold:.", "garbage_collection_threshold: '.' at column 30"},
-    {"garbage_collection_threshold:.5e", "garbage_collection_threshold: '.5e' at column 30"},
-    {"per_process_memory_fraction:1.1", "per_process_memory_fraction: '1.1' at column 29: "
-                                        "expected a number from 0 to 1"},
-    {"per_process_memory_fraction:-0.1", "per_process_memory_fraction: '-0.1' at column 29"},
-    {"per_process_memory_fraction:1e999", "per_process_memory_fraction: '1e999' at column"},
-    {"roundup_power2_divisions:0", "roundup_power2_divisions: '0' at column 26: expected a "
-                                   "power of two"},
-    {"roundup_power2_divisions:3", "roundup_power2_divisions: '3' at column 26: "},
-    {"roundup_power2_divisions:4294967296", "roundup_power2_divisions: '4294967296' at "},
-    {"roundup_power2_divisions:[]", "roundup_power2_divisions: ']' at column 27: "},
-    {"roundup_power2_divisions:[3:1]", "roundup_power2_divisions: '3' at column 27: expected "
-                                       "the start of an interval"},
-    {"roundup_power2_divisions:[4:3]", "roundup_power2_divisions: '3' at column 29: "},
-    {"roundup_power2_divisions:[4;3]", "roundup_power2_divisions: '4;3' at column 27: "},
-    {"roundup_power2_divisions:[4,3]", "roundup_power2_divisions: ',' at column 28: "},
-    {"roundup_power2_divisions:[4:2", "roundup_power2_divisions: the end at column 30: "},
-    {"roundup_power2_divisions:[4:2,]", "roundup_power2_divisions: ']' at column 31: "},
-    {"roundup_power2_divisions:[4:2 8:2]", "roundup_power2_divisions: '8' at column 31: "},
-    {"roundup_power2_divisions:[>:2]", "roundup_power2_divisions: '>' at column 27: expected "
-                                       "an interval before '>'"},
-    {"roundup_power2_divisions:[4:2,>:4,8:1]", "roundup_power2_divisions: '8' at column 35"},
-    {"expandable_segments_reserve:0", "expandable_segments_reserve: '0' at column 29: "},
-    {"expandable_segments_reserve:G", "expandable_segments_reserve: 'G' at column 29: "},
-    {"expandable_segments_reserve:4M", "expandable_segments_reserve: '4M' at column 29: "},
+     "unknown key, 'expandbale_segments' at column 16; did you mean expandable_segments?"},
+    {"expandable:True", "unknown key, 'expandable' at column 1; did you mean expandable_segments?"},
+    {"release_lock_on_hipmaloc:True",
+     "unknown key, 'release_lock_on_hipmaloc' at column 1; did you mean "
+     "release_lock_on_hipmalloc?"},
+    {"foo:1", "unknown key, 'foo' at column 1; run `xseg config --keys` for a list"},
+    {",expandable_segments:True", "unknown key, ',' at column 1; run `xseg config --keys`"},
+    {"backend:native,,backend:native", "unknown key, ',' at column 16; run `xseg config --keys`"},
+    {"\x01\xff:1", "unknown key, '\\x01\\xff' at column 1; run `xseg config --keys`"},
+    {"garbage_collection_threshold:0",
+     "invalid value of garbage_collection_threshold, '0' at column 30; expected a number "
+     "above 0 and below 1"},
+    {"garbage_collection_threshold:1.0",
+     "invalid value of garbage_collection_threshold, '1.0' at column 30"},
+    {"garbage_collection_threshold:nan",
+     "invalid value of garbage_collection_threshold, 'nan' at column 30"},
+    {"garbage_collection_threshold:0x.8",
+     "invalid value of garbage_collection_threshold, '0x.8' at column 30"},
+    {"garbage_collection_threshold:0,8", "unknown key, '8' at column 32"},
+    {"garbage_collection_threshold:.",
+     "invalid value of garbage_collection_threshold, '.' at column 30"},
+    {"garbage_collection_threshold:.5e",
+     "invalid value of garbage_collection_threshold, '.5e' at column 30"},
+    {"per_process_memory_fraction:1.1",
+     "invalid value of per_process_memory_fraction, '1.1' at column 29; expected a number "
+     "from 0 to 1"},
+    {"per_process_memory_fraction:-0.1",
+     "invalid value of per_process_memory_fraction, '-0.1' at column 29"},
+    {"per_process_memory_fraction:1e999",
+     "invalid value of per_process_memory_fraction, '1e999' at column"},
+    {"roundup_power2_divisions:0",
+     "invalid value of roundup_power2_divisions, '0' at column 26; expected a power of two"},
+    {"roundup_power2_divisions:3", "invalid value of roundup_power2_divisions, '3' at column 26; "},
+    {"roundup_power2_divisions:4294967296",
+     "invalid value of roundup_power2_divisions, '4294967296' at "},
+    {"roundup_power2_divisions:[]",
+     "invalid value of roundup_power2_divisions, ']' at column 27; "},
+    {"roundup_power2_divisions:[3:1]",
+     "invalid value of roundup_power2_divisions, '3' at column 27; expected the start of an "
+     "interval"},
+    {"roundup_power2_divisions:[4:3]",
+     "invalid value of roundup_power2_divisions, '3' at column 29; "},
+    {"roundup_power2_divisions:[4;3]",
+     "invalid value of roundup_power2_divisions, '4;3' at column 27; "},
+    {"roundup_power2_divisions:[4,3]",
+     "syntax error after roundup_power2_divisions, ',' at column 28; "},
+    {"roundup_power2_divisions:[4:2",
+     "syntax error after roundup_power2_divisions, end of string at column 30; "},
+    {"roundup_power2_divisions:[4:2,]",
+     "invalid value of roundup_power2_divisions, ']' at column 31; "},
+    {"roundup_power2_divisions:[4:2 8:2]",
+     "syntax error after roundup_power2_divisions, '8' at column 31; "},
+    {"roundup_power2_divisions:[>:2]",
+     "invalid value of roundup_power2_divisions, '>' at column 27; expected the start of an "
+     "interval before '>'"},
+    {"roundup_power2_divisions:[4:2,>:4,8:1]",
+     "invalid value of roundup_power2_divisions, '8' at column 35"},
+    {"expandable_segments_reserve:0",
+     "invalid value of expandable_segments_reserve, '0' at column 29; "},
+    {"expandable_segments_reserve:G",
+     "invalid value of expandable_segments_reserve, 'G' at column 29; "},
+    {"expandable_segments_reserve:4M",
+     "invalid value of expandable_segments_reserve, '4M' at column 29; "},
     {"budget_share:1e-9",
-     "budget_share: '1e-9' at column 14: expected 0, or a number from 0.000001 to 1"},
-    {"budget_share:9.9e-7", "budget_share: '9.9e-7' at column 14: expected 0, or a number from"},
-    {"budget_share:0.1e-400", "budget_share: '0.1e-400' at column 14: expected 0, or a number"},
-    {"per_process_memory_fraction:1e-400", "per_process_memory_fraction: '1e-400' at column 29"},
+     "invalid value of budget_share, '1e-9' at column 14; expected 0, or a number from "
+     "0.000001 to 1"},
+    {"budget_share:9.9e-7",
+     "invalid value of budget_share, '9.9e-7' at column 14; expected 0, or a number from"},
+    {"budget_share:0.1e-400",
+     "invalid value of budget_share, '0.1e-400' at column 14; expected 0, or a number"},
+    {"per_process_memory_fraction:1e-400",
+     "invalid value of per_process_memory_fraction, '1e-400' at column 29"},
     {"expandable_segments_reserve_by_class:,",
-     "expandable_segments_reserve_by_class: ',' at column 38: expected a value"},
+     "invalid value of expandable_segments_reserve_by_class, ',' at column 38; expected a "
+     "value"},
     {"expandable_segments_reserve_by_class:[a",
-     "expandable_segments_reserve_by_class: the end at column 40: expected ']'"},
-    {"backend", "backend: the end at column 8: expected ':'"},
+     "syntax error after expandable_segments_reserve_by_class, end of string at column 40; "
+     "expected ']'"},
+    {"backend", "syntax error after backend, end of string at column 8; expected ':'"},
     {"pinned_num_register_threads:3 4",
-     "pinned_num_register_threads: '4' at column 31: expected ','"},
-    {"debug_fill:1", "debug_fill: '1' at column 12: expected True or False"},
-    {"page_size:20", "page_size: '20' at column 11: expected fixed, auto or small"},
+     "syntax error after pinned_num_register_threads, '4' at column 31; expected ','"},
+    {"debug_fill:1", "invalid value of debug_fill, '1' at column 12; expected True or False"},
+    {"page_size:20",
+     "invalid value of page_size, '20' at column 11; expected fixed, auto or small"},
 };
 
 /* Every refusal names the key, the value and its column, and changes nothing. */
@@ -297,9 +343,9 @@ static void the_large_segment_size_bounds_keys_on_either_side(void **state)
     assert_non_null(strstr(xseg_fail_detail(), "'39' at column 19"));
     /* A limit that is in force already bounds it, too. */
     assert_int_equal(xseg_config_parse(&config, "large_segment_size_mb:40", NULL), XSEG_ERR_CONFIG);
-    assert_string_equal(xseg_fail_detail(), "large_segment_size_mb: '40' at column 23: "
-                                            "expected at most max_split_size_mb, which is "
-                                            "12");
+    assert_string_equal(xseg_fail_detail(),
+                        "invalid value of large_segment_size_mb, '40' at column 23; expected at "
+                        "most max_split_size_mb, which is 12");
 }
 
 static void rounding_follows_the_large_segment_size_unless_named(void **state)
@@ -319,10 +365,10 @@ static void odd_segments_and_pages_do_not_go_together(void **state)
     (void)state;
     assert_int_equal(config.large_segment_bytes, 13 * XSEG_MIB);
     assert_int_equal(xseg_config_parse(&config, "expandable_segments:True", NULL), XSEG_ERR_CONFIG);
-    assert_string_equal(xseg_fail_detail(),
-                        "expandable_segments: 'True' at column 21: expected False while "
-                        "large_segment_size_mb is odd, because pages are multiples of 2 MiB; it "
-                        "is 13");
+    assert_string_equal(
+        xseg_fail_detail(),
+        "invalid value of expandable_segments, 'True' at column 21; expected False, "
+        "because page sizes are multiples of 2 MiB and large_segment_size_mb is 13");
     assert_int_equal(
         xseg_config_parse(&config, "expandable_segments:True,large_segment_size_mb:14", NULL),
         XSEG_OK);

@@ -488,7 +488,7 @@ void check_settings(const std::string &settings)
         status != XSEG_OK) {
         std::string text = error_text(status);
         /* PyTorch's words come first where programs may look for them. */
-        const char *words = text.rfind("configuration: ", 0) == 0
+        const char *words = text.find(": unknown key, ") != std::string::npos
                                 ? "Unrecognized key in the allocator config: "
                                 : "";
         TORCH_CHECK_VALUE(false, words, "xseg: ", text);

@@ -70,35 +70,43 @@ static void advance(struct parser *parser)
     parser->next = parser->token.at + parser->token.length;
 }
 
-/* Begin the text of an error: the key, the token that was found, and its column. */
-static void point_at(const struct parser *parser, const struct xseg_config_token *token)
+/* Begin the error message: what is wrong, the token and its column. */
+static void point_at(const struct parser *parser, const struct xseg_config_token *token,
+                     const char *wrong, const char *key)
 {
     char found[48];
     const size_t shown = token->length < sizeof(found) ? token->length : sizeof(found) - 1;
 
     memcpy(found, token->at, shown);
     found[shown] = '\0';
-    xseg_fail(XSEG_ERR_CONFIG, "%s",
-              parser->row != NULL                     ? parser->row->name
-              : parser->ignored < XSEG_CONFIG_IGNORED ? xseg_config_ignored[parser->ignored]
-                                                      : "configuration");
-    xseg_fail_add(token->length > 0 ? ": '%s' at column %zu" : ": the end%s at column %zu", found,
-                  (size_t)(token->at - parser->text) + 1);
+    xseg_fail(XSEG_ERR_CONFIG, "%s%s", wrong, key);
+    xseg_fail_add(token->length > 0 ? ", '%s' at column %zu" : ", end of string%s at column %zu",
+                  found, (size_t)(token->at - parser->text) + 1);
 }
 
-/* Refuse a token, and say what should stand there. */
+/* The name of the key that is being read. */
+static const char *key_of(const struct parser *parser)
+{
+    return parser->row != NULL ? parser->row->name : xseg_config_ignored[parser->ignored];
+}
+
+/* Reject a token of a value: `invalid value of page_size, '20' at column 11; expected fixed, auto or small`. */
 static xseg_status refuse(const struct parser *parser, const struct xseg_config_token *token,
                           const char *expected)
 {
-    point_at(parser, token);
-    xseg_fail_add(": expected %s", expected);
+    point_at(parser, token, "invalid value of ", key_of(parser));
+    xseg_fail_add("; expected %s", expected);
     return XSEG_ERR_CONFIG;
 }
 
+/* Read a separator.  The error message is `syntax error after page_size, '=' at column 10; expected ':' between key and value`. */
 static xseg_status expect_mark(struct parser *parser, char mark, const char *expected)
 {
-    if (!xseg_config_token_is_mark(&parser->token, mark))
-        return refuse(parser, &parser->token, expected);
+    if (!xseg_config_token_is_mark(&parser->token, mark)) {
+        point_at(parser, &parser->token, "syntax error after ", key_of(parser));
+        xseg_fail_add("; expected %s", expected);
+        return XSEG_ERR_CONFIG;
+    }
     advance(parser);
     return XSEG_OK;
 }
@@ -215,10 +223,10 @@ static xseg_status read_list_interval(struct parser *parser, struct intervals *l
     uint32_t divisions;
 
     if (list->is_closed)
-        return refuse(parser, &parser->token, "']', because '>' covers all that follows");
+        return refuse(parser, &parser->token, "']' after the interval '>'");
     if (xseg_config_token_is_mark(&parser->token, '>')) {
         if (!list->any)
-            return refuse(parser, &parser->token, "an interval before '>'");
+            return refuse(parser, &parser->token, "the start of an interval before '>'");
         list->is_closed = true;
         first = list->last + 1;
     } else if (read_interval(&parser->token, &last)) {
@@ -227,10 +235,10 @@ static xseg_status read_list_interval(struct parser *parser, struct intervals *l
         list->any = true;
     } else {
         return refuse(parser, &parser->token,
-                      "the start of an interval: a power of two of MiB, or '>'");
+                      "the start of an interval, which is a power of two of MiB, or '>'");
     }
     advance(parser);
-    if (expect_mark(parser, ':', "':' behind the start of an interval") != XSEG_OK)
+    if (expect_mark(parser, ':', "':' after the start of an interval") != XSEG_OK)
         return XSEG_ERR_CONFIG;
     if (!read_divisions(&parser->token, &divisions))
         return refuse(parser, &parser->token, "0 or a power of two up to 2147483648");
@@ -252,7 +260,7 @@ static xseg_status read_list_divisions(struct parser *parser, uint32_t *division
         if (read_list_interval(parser, &list) != XSEG_OK)
             return XSEG_ERR_CONFIG;
     } while (xseg_config_token_is_mark(&parser->token, ','));
-    return expect_mark(parser, ']', "',' or ']' behind an interval");
+    return expect_mark(parser, ']', "',' or ']' after an interval");
 }
 
 /* Read the word of an action. */
@@ -271,10 +279,11 @@ static xseg_status read_list_actions(struct parser *parser, uint32_t *out)
 {
     uint32_t set = 0;
 
-    if (expect_mark(parser, '[', parser->row->accepts) != XSEG_OK)
-        return XSEG_ERR_CONFIG;
+    if (!xseg_config_token_is_mark(&parser->token, '['))
+        return refuse(parser, &parser->token, parser->row->accepts);
+    advance(parser);
     while (!xseg_config_token_is_mark(&parser->token, ']')) {
-        if (set != 0 && expect_mark(parser, ',', "',' or ']' behind an action") != XSEG_OK)
+        if (set != 0 && expect_mark(parser, ',', "',' or ']' after an action") != XSEG_OK)
             return XSEG_ERR_CONFIG;
         if (!read_action(&parser->token, &set))
             return refuse(parser, &parser->token, "the name of an action, such as free_completed");
@@ -381,7 +390,7 @@ static xseg_status skip_value(struct parser *parser)
                       parser->row != NULL ? parser->row->accepts : "a value");
     while (is_list && !xseg_config_token_is_mark(&parser->token, ']')) {
         if (parser->token.length == 0)
-            return refuse(parser, &parser->token, "']'");
+            return expect_mark(parser, ']', "']'");
         advance(parser);
     }
     advance(parser);
@@ -424,14 +433,14 @@ static xseg_status read_key(struct parser *parser)
     parser->row = xseg_config_names_find(token->at, token->length);
     parser->ignored = xseg_config_names_find_ignored(token->at, token->length);
     if (parser->row == NULL && parser->ignored == XSEG_CONFIG_IGNORED) {
-        point_at(parser, token);
+        point_at(parser, token, "unknown key", "");
         xseg_config_names_suggest(token->at, token->length);
         return XSEG_ERR_CONFIG;
     }
     advance(parser);
     if (token->length > 1 && *token->at == '=')
         parser->token.length = 1;
-    return expect_mark(parser, ':', "':' behind the key");
+    return expect_mark(parser, ':', "':' between key and value");
 }
 
 /* Read one `key:value`, or skip the value if the other pass reads it. */
@@ -462,7 +471,8 @@ static xseg_status read_entries(struct parser *parser, bool reads_large)
     while (parser->token.length > 0) {
         if (read_entry(parser, reads_large) != XSEG_OK)
             return XSEG_ERR_CONFIG;
-        if (parser->token.length > 0 && expect_mark(parser, ',', "',' behind the value") != XSEG_OK)
+        if (parser->token.length > 0 &&
+            expect_mark(parser, ',', "',' before the next key") != XSEG_OK)
             return XSEG_ERR_CONFIG;
     }
     return XSEG_OK;
@@ -531,13 +541,14 @@ static xseg_status check_together(struct parser *parser)
     if (!config->expandable_segments || large % 2 == 0)
         return check_limits(parser);
     if ((parser->named >> XSEG_CONFIG_LARGE_SEGMENT_SIZE & 1) != 0)
-        return refuse_value(parser, XSEG_CONFIG_LARGE_SEGMENT_SIZE,
-                            "an even number while expandable_segments is True, because pages are "
-                            "multiples of 2 MiB");
-    (void)refuse_value(parser, XSEG_CONFIG_EXPANDABLE_SEGMENTS,
-                       "False while large_segment_size_mb is odd, because pages are multiples of "
-                       "2 MiB");
-    xseg_fail_add("; it is %u", large);
+        return refuse_value(
+            parser, XSEG_CONFIG_LARGE_SEGMENT_SIZE,
+            "an even number, because expandable_segments is True and page sizes are "
+            "multiples of 2 MiB");
+    (void)refuse_value(
+        parser, XSEG_CONFIG_EXPANDABLE_SEGMENTS,
+        "False, because page sizes are multiples of 2 MiB and large_segment_size_mb is");
+    xseg_fail_add(" %u", large);
     return XSEG_ERR_CONFIG;
 }
 

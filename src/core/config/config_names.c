@@ -85,7 +85,7 @@ void xseg_config_names_suggest(const char *name, size_t length)
     for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
         xseg_nearest_offer(&nearest, xseg_config_ignored[i]);
     if (nearest.name != NULL)
-        xseg_fail_add(": did you mean %s?", nearest.name);
+        xseg_fail_add("; did you mean %s?", nearest.name);
     else
-        xseg_fail_add(": expected a key; `xseg config --keys` lists them");
+        xseg_fail_add("; run `xseg config --keys` for a list");
 }

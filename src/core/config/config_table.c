@@ -5,7 +5,7 @@
 
 #define ANY_BOOL "True or False"
 #define ANY_MIB  "a whole number of MiB"
-#define ANY_SPAN "a fraction of the device's memory above 0, or a number of GiB with a G behind it"
+#define ANY_SPAN "a fraction of the device memory above 0, or a size in GiB such as 40G"
 
 const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_EXPANDABLE_SEGMENTS] =
@@ -29,7 +29,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .start = 20,
             .least = 11,
             .most = 1048576,
-            .accepts = ANY_MIB " from 11 to 1048576, even while expandable_segments is True",
+            .accepts =
+                ANY_MIB " from 11 to 1048576 (an even number if expandable_segments is True)",
             .sentence = "Page size of large expandable segments, and size of a classic segment "
                         "for requests between 1 and 10 MiB.",
         },
@@ -42,7 +43,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(max_split_bytes),
             .start = XSEG_CONFIG_UNSET,
             .is_above_large = true,
-            .accepts = "-1, or " ANY_MIB ", not below large_segment_size_mb",
+            .accepts = "-1 (unlimited), or " ANY_MIB " that is at least large_segment_size_mb",
             .unset = "unlimited",
             .sentence = "Blocks of this size or more are not split, and serve no smaller request.",
         },
@@ -54,7 +55,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(max_non_split_rounding_bytes),
             .start = 20,
             .is_above_large = true,
-            .accepts = ANY_MIB ", not below large_segment_size_mb",
+            .accepts = ANY_MIB " that is at least large_segment_size_mb",
             .sentence = "How much larger than a request of max_split_size_mb or more its block may "
                         "be. A string that names large_segment_size_mb alone sets this one, too.",
         },
@@ -125,8 +126,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .is_expandable = true,
             .accepts = ANY_SPAN,
             .unset = "9/8 of the device",
-            .sentence = "Addresses that one expandable segment reserves, at the most; more where a "
-                        "request needs more.",
+            .sentence =
+                "Virtual addresses that one expandable segment reserves. A request that needs "
+                "more reserves more.",
         },
     [XSEG_CONFIG_PAGE] =
         {
@@ -228,7 +230,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch (`_record_memory_history()`)",
             .type = XSEG_CONFIG_ACTIONS,
             .offset = MEMBER(history_skip),
-            .accepts = "a list of actions, such as [free_completed,segment_map]",
+            .accepts = "a list of actions such as [free_completed,segment_map]",
             .sentence = "Actions that the history leaves out.",
         },
     [XSEG_CONFIG_IDLE] =
@@ -249,7 +251,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "microsoft/onnxruntime#7284",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(keep_bytes),
-            .accepts = ANY_MIB ", not above soft_limit_mb and hard_limit_mb",
+            .accepts = ANY_MIB ", at most soft_limit_mb and hard_limit_mb",
             .sentence = "Idle memory stays as long as no more than this is reserved on a device.",
         },
     [XSEG_CONFIG_KEEP_WINDOW] =
@@ -283,10 +285,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(soft_limit_bytes),
             .start = XSEG_CONFIG_UNSET,
-            .accepts = ANY_MIB ", not below keep_mb and not above hard_limit_mb",
+            .accepts = ANY_MIB ", at least keep_mb and at most hard_limit_mb",
             .unset = "none",
-            .sentence = "While more than this is taken of a device, idle memory goes back whatever "
-                        "its age. No request fails for it.",
+            .sentence = "While the process has more than this of a device, idle memory is released "
+                        "regardless of its age. No request fails because of this limit.",
         },
     [XSEG_CONFIG_HARD_LIMIT] =
         {
@@ -295,10 +297,11 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(hard_limit_bytes),
             .start = XSEG_CONFIG_UNSET,
-            .accepts = ANY_MIB ", not below soft_limit_mb and keep_mb",
+            .accepts = ANY_MIB ", at least soft_limit_mb and keep_mb",
             .unset = "none",
-            .sentence = "No more than this is taken of a device: a request that would need more is "
-                        "served from idle memory, or refused.",
+            .sentence =
+                "Maximum memory that the process has of a device. A request that needs more "
+                "is served from idle memory, or rejected.",
         },
     [XSEG_CONFIG_DEVICE_FREE_MIN] =
         {
@@ -364,8 +367,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "pytorch/pytorch#32101, Lightning-AI/pytorch-lightning#16901",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(oom_snapshot),
-            .accepts = "the name of a folder, of up to 255 characters, without blanks, commas, "
-                       "colons and brackets; or none",
+            .accepts = "none, or the path of a directory of up to 255 characters without blanks, "
+                       "commas, colons and brackets",
             .unset = "unset",
             .sentence =
                 "Folder into which a snapshot is written when a request fails for lack of memory, "
@@ -415,13 +418,13 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "ovg-project/kvcached#87, #221",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(budget_file),
-            .accepts = "a name of up to 64 letters, digits, '-', '_' and '.', or the path of a "
-                       "file, of up "
-                       "to 255 characters, without blanks, commas, colons and brackets; or none",
+            .accepts = "none, a name of up to 64 letters, digits, '-', '_' and '.', or the path of "
+                       "a file of up to 255 characters without blanks, commas, colons and brackets",
             .unset = "none",
-            .sentence = "Ledger by which processes share devices: a name stands for the file "
-                        "`/dev/shm/xseg-UID-NAME`. Idle memory is lent and asked back; see "
-                        "[processes](processes.md). Implies background_thread.",
+            .sentence =
+                "Shared budget file of the processes that share devices: a name means the file "
+                "`/dev/shm/xseg-UID-NAME`. Idle memory is lent and asked back; see "
+                "[processes](processes.md). Implies background_thread.",
         },
     [XSEG_CONFIG_BUDGET_SHARE] =
         {
