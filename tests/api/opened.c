@@ -16,7 +16,7 @@ static void hear(void *context, enum xseg_log_level level, const char *line)
 {
     struct heard *heard = context;
 
-    if (strstr(line, "checks itself") == NULL)
+    if (strstr(line, "self-checks: ") == NULL)
         return;
     heard->count++;
     heard->level = level;

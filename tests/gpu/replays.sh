@@ -59,7 +59,7 @@ replay() {
 figure() { sed -n "s/^$3	//p" "$detail/$2.$1.figures" | head -n 1; }
 
 # The last line that the tool said, without what every build with self-checks says.
-said() { grep -v 'checks itself' "$detail/$2.$1.log" | tail -n 1 | grep . || echo "nothing was said"; }
+said() { grep -v 'self-checks: ' "$detail/$2.$1.log" | tail -n 1 | grep . || echo "nothing was said"; }
 
 differ() { echo "- $*" >>"$detail/differs.md"; }
 

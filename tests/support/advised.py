@@ -16,7 +16,7 @@ KEYS = ["trace", "device_bytes", "replayed", "why", "certain", "notes", "left_ou
 # There a search takes ten times as long.
 IS_SANITIZED = b"__asan_init" in pathlib.Path(TOOL).read_bytes()
 # What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: this libxseg checks itself [^\n]*\n", re.MULTILINE)
+CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 
 
 def entry(action, address, size, **more):

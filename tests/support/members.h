@@ -62,7 +62,7 @@ static struct {
 static inline void member_log(void *context, enum xseg_log_level level, const char *line)
 {
     (void)context;
-    if (level != XSEG_LOG_WARNING || strstr(line, "checks itself") != NULL)
+    if (level != XSEG_LOG_WARNING || strstr(line, "self-checks: ") != NULL)
         return;
     (void)pthread_mutex_lock(&member.lock);
     member.lines++;

@@ -25,7 +25,7 @@ except ImportError:
     protos = None
 
 # What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: this libxseg checks itself [^\n]*\n", re.MULTILINE)
+CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
 MIB = 1 << 20
 BASE = 0x7f0000000000

@@ -19,7 +19,7 @@ import zipfile
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
 # What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: this libxseg checks itself [^\n]*\n", re.MULTILINE)
+CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 READERS = {"view": ("-o", "out"), "blame": (), "compare": ("file",), "export": ("--perfetto", "-o", "out"), "advise": (),
            "replay": ("--json",)}
 SLOW = ("classic", "expandable")  # both ask for 4 TiB; advice on the first is in advise.py

@@ -15,7 +15,7 @@ KEYS = ["number", "line", "action", "device", "stream", "pool", "lent", "base", 
         "requested", "time_ns", "order", "thread", "label", "stack"]
 FRAME_KEYS = ["function", "function_offset", "file", "line", "module", "build_id", "offset"]
 # What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: this libxseg checks itself [^\n]*\n", re.MULTILINE)
+CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 
 CLOCKED = """xtrace 1
 c expandable_segments:True

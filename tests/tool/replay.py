@@ -12,7 +12,7 @@ import unittest
 
 MIB = 1 << 20
 # What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: this libxseg checks itself [^\n]*\n", re.MULTILINE)
+CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 KEYS = ["trace", "config", "events", "oom_at", "peak_requested", "peak_allocated", "peak_active",
         "peak_reserved", "driver_calls", "driver_us", "ns_per_event", "checked", "mismatches",
         "min_device"]

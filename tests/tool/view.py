@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 import viewed  # pylint: disable=wrong-import-position
 
 # What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: this libxseg checks itself [^\n]*\n", re.MULTILINE)
+CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
 
 

@@ -121,7 +121,7 @@ class Example(unittest.TestCase):
     def test_the_programmes_say_alike(self):
         self.maxDiff = None
         # Which allocator it is, and what a library with self-checks says first.
-        own = ("backend", "xseg: this libxseg checks itself")
+        own = ("backend", "xseg: self-checks: ")
         native, xseg = ([line for line in self.said[backend] if not line.startswith(own)] for backend in ("native", "xseg"))
         self.assertEqual(native, xseg)
         self.assertEqual(self.said["xseg"][-2:], ["saving allocated state during OOM 0 True True True", "raised"])

@@ -16,10 +16,11 @@ static void log_checks(const struct xseg_log *log)
     static atomic_flag is_logged = ATOMIC_FLAG_INIT;
 
     if (!atomic_flag_test_and_set(&is_logged))
-        xseg_log_line(log, XSEG_LOG_WARNING,
-                      "this libxseg checks itself (level %d) and is slow: build it with "
-                      "--buildtype=release for use",
-                      XSEG_CHECKS);
+        xseg_log_line(
+            log, XSEG_LOG_WARNING,
+            "self-checks: enabled at level %d and slow; build with --buildtype=release for "
+            "production",
+            XSEG_CHECKS);
 }
 #endif
 
@@ -42,8 +43,8 @@ static void log_ignored_variables(const struct xseg_log *log)
             xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", variable[i]);
     if (text.length > 0 && !atomic_flag_test_and_set(&is_logged))
         xseg_log_line(log, XSEG_LOG_WARNING,
-                      "the environment of a set-user-ID process is ignored: %s; defaults are in "
-                      "force where the program names nothing else",
+                      "environment: ignored in a set-user-ID process, %s; pass the values to "
+                      "xseg_open()",
                       names);
 }
 
@@ -61,8 +62,8 @@ void xseg_opened_log_stacks(const struct xseg_log *log, uint64_t settings)
 
     if (xseg_history_settings_take(settings) && !xseg_stack_prepare() &&
         !atomic_flag_test_and_set(&is_logged))
-        xseg_log_line(log, XSEG_LOG_WARNING,
-                      "call stacks are taken by the C library, some 25 times slower than by "
-                      "libunwind, which cannot be opened: install libunwind.so.8 (Debian: "
-                      "libunwind8)");
+        xseg_log_line(
+            log, XSEG_LOG_WARNING,
+            "history_stacks: libunwind cannot be loaded, so call stacks are about 25 times "
+            "slower; install libunwind.so.8 (Debian: libunwind8)");
 }
