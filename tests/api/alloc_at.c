@@ -73,19 +73,20 @@ static void what_is_not_cached_there_is_refused(void **state)
         assert_int_equal(xseg_record_stream(allocator, pending, side), XSEG_OK);
         assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
         scene_free(allocator, pending);
-        scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, live, &ptr), XSEG_ERR_BUSY, "live");
+        scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, live, &ptr), XSEG_ERR_BUSY,
+                           "in an allocated block");
         scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr), XSEG_ERR_BUSY,
-                           "waits");
+                           "another stream still uses");
         scene_expect_error(xseg_alloc_at(pool, 41 * MIB, NULL, base, &ptr), XSEG_ERR_BUSY,
-                           "ends before");
+                           "cached block is too short");
         scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 38 * MIB), &ptr),
-                           XSEG_ERR_BUSY, "ends before");
+                           XSEG_ERR_BUSY, "cached block is too short");
         scene_expect_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), XSEG_ERR_BUSY,
-                           "another pool");
+                           "another pool, stream or kind");
         scene_expect_error(xseg_alloc_at(pool, 4 * MIB, side, base, &ptr), XSEG_ERR_BUSY,
-                           "another stream");
+                           "another pool, stream or kind");
         scene_expect_error(xseg_alloc_at(pool, 512, NULL, base, &ptr), XSEG_ERR_BUSY,
-                           "the other kind");
+                           "another pool, stream or kind");
         scene_expect_error(
             xseg_alloc_at(pool, 4 * MIB, NULL, at(nowhere, 512 - (uintptr_t)nowhere % 512), &ptr),
             XSEG_ERR_BUSY, "no segment");

@@ -567,7 +567,8 @@ static void marks_are_refused_in_words(void **state)
     allocator = scene_open_on(&settings, NULL);
     assert_int_equal(xseg_capture_mark(NULL, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
-    scene_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT, "device 2");
+    scene_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT,
+                       "device 2 does not exist");
     scene_expect_error(xseg_capture_unmark(allocator, -1), XSEG_ERR_ARGUMENT, "device -1");
     scene_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT,
                        "no capture is marked on device");
@@ -579,7 +580,7 @@ static void marks_are_refused_in_words(void **state)
                        "no capture is marked on device");
     assert_int_equal(xseg_capture_end(pool), XSEG_OK);
     assert_int_equal(xseg_capture_mark(allocator, 1), XSEG_OK);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "a capture is under way on device 1");
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "capture is active on device 1");
     assert_int_equal(xseg_capture_unmark(allocator, 1), XSEG_OK);
     capture_close(allocator, stream, NULL);
 }

@@ -54,7 +54,8 @@ static void a_stream_that_has_passed_is_not_asked(void **state)
     assert_int_equal(xseg_stream_synchronized(allocator, 0, (xseg_stream)(uintptr_t)0x5000),
                      XSEG_OK);
     assert_int_equal(xseg_stream_synchronized(allocator, 0, NULL), XSEG_OK);
-    scene_expect_error(xseg_stream_synchronized(allocator, 9, side), XSEG_ERR_ARGUMENT, "device 9");
+    scene_expect_error(xseg_stream_synchronized(allocator, 9, side), XSEG_ERR_ARGUMENT,
+                       "device 9 does not exist");
     assert_int_equal(xseg_sim_finish(other), XSEG_OK);
     assert_int_equal(xseg_stream_synchronized(allocator, 0, other), XSEG_OK);
     assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_CACHED);
@@ -363,7 +364,8 @@ static void complete_events_are_not_waited_for(void **state)
     a = scene_alloc(allocator, 5 * MIB, NULL);
     assert_int_equal(cuEventDestroy_v2(event), 0);
     event = NULL;
-    scene_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_ARGUMENT, "event 0");
+    scene_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_ARGUMENT,
+                       "events[0] is NULL");
     assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_ALLOCATED);
     scene_free(allocator, a);
     scene_close(allocator);

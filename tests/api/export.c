@@ -395,7 +395,7 @@ static void the_same_process_can_import(void **state)
     assert_true(holds(twice, 50 * MIB, 5));
     /* An import is no block. */
     scene_expect_error(xseg_free(allocator, second), XSEG_ERR_NOT_ALLOCATED, "");
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "live block");
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
     scene_free(allocator, before);
     scene_free(allocator, block);
     scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_export_close");

@@ -399,7 +399,7 @@ static void the_same_process_can_import(void **state)
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
     expect_valid(allocator, &token);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "live block");
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_ALLOCATED, "closed"));
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
@@ -623,7 +623,8 @@ static void memory_of_another_device_is_refused(void **state)
     const struct xseg_export_token token = export_block(allocator, block, NULL);
     scene_expect_error(xseg_import(allocator, 1, &token, &base), XSEG_ERR_ARGUMENT,
                        "memory is on another device, UUID");
-    scene_expect_error(xseg_import(allocator, 2, &token, &base), XSEG_ERR_ARGUMENT, "device 2");
+    scene_expect_error(xseg_import(allocator, 2, &token, &base), XSEG_ERR_ARGUMENT,
+                       "device 2 does not exist");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
     scene_close(allocator);

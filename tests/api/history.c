@@ -430,8 +430,9 @@ static void a_second_free_is_told_about_the_first(void **state)
         for (unsigned k = 0; k < 19; k++)
             scene_free(other.allocator, scene_alloc(other.allocator, 30 * MIB, NULL));
         const xseg_status status = xseg_free(other.allocator, (char *)other.ptr + MIB);
-        (void)snprintf(word, sizeof(word), " ms ago by thread %d, with the 8388608 bytes at %p%s",
-                       other.number, other.ptr, rows[i].has_frames ? ", from " : "");
+        (void)snprintf(word, sizeof(word),
+                       " ms ago by thread %d with the block of 8388608 bytes at %p%s", other.number,
+                       other.ptr, rows[i].has_frames ? ", from " : "");
         scene_expect_error(status, XSEG_ERR_NOT_ALLOCATED, word);
         if (rows[i].has_frames)
             scene_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "test-api-history");

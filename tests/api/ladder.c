@@ -589,7 +589,7 @@ static void a_growth_past_the_fraction_of_rejections_is_rejected(void **state)
         scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
         limits.rejection_fraction = 1.5;
         scene_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_ARGUMENT,
-                           "rejection_fraction 1.5");
+                           "rejection_fraction is out of range, 1.5; ");
         scene_close(allocator);
     }
 }

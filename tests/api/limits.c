@@ -244,8 +244,10 @@ static void a_device_has_a_fraction_of_its_own(void **state)
     /* Other limits leave the fraction as it is. */
     assert_int_equal(set_limits(allocator, 1, 2 * GIB, UINT64_MAX, 0), XSEG_OK);
     assert_true(limits_of(allocator, 1).fraction == 0.25);
-    scene_expect_error(set_fraction(allocator, 1, 1.5), XSEG_ERR_ARGUMENT, "fraction 1.5");
-    scene_expect_error(set_fraction(allocator, 1, -1), XSEG_ERR_ARGUMENT, "from 0 to 1");
+    scene_expect_error(set_fraction(allocator, 1, 1.5), XSEG_ERR_ARGUMENT,
+                       "fraction is out of range, 1.5; ");
+    scene_expect_error(set_fraction(allocator, 1, -1), XSEG_ERR_ARGUMENT,
+                       "-1; use a number from 0 to 1");
     assert_true(limits_of(allocator, 1).fraction == 0.25);
     assert_int_equal(xseg_config_set(allocator, "per_process_memory_fraction:0.125"), XSEG_OK);
     assert_true(limits_of(allocator, 0).fraction == 0.125);
@@ -427,8 +429,8 @@ static void contradictory_keys_are_refused(void **state)
     expect_refused(allocator, "hard_limit_mb:400,soft_limit_mb:x", "whole number");
     /* With what has been set for one device. */
     assert_int_equal(set_limits(allocator, 0, 900 * MIB, 800 * MIB, 700 * MIB), XSEG_OK);
-    expect_refused(allocator, "hard_limit_mb:600", "device 0 soft_bytes is above hard_bytes");
-    expect_refused(allocator, "soft_limit_mb:250", "device 0 keep_bytes is above soft_bytes");
+    expect_refused(allocator, "hard_limit_mb:600", "device 0, soft_bytes exceeds hard_bytes");
+    expect_refused(allocator, "soft_limit_mb:250", "device 0, keep_bytes exceeds soft_bytes");
     assert_int_equal(xseg_config_set(allocator, "keep_mb:1,soft_limit_mb:2,hard_limit_mb:3"),
                      XSEG_OK);
     expect_limits(allocator, 0, 3 * MIB, 2 * MIB, MIB);
@@ -443,13 +445,15 @@ static void contradictory_limits_are_refused(void **state)
 
     (void)state;
     scene_expect_error(set_limits(allocator, 0, 2, 3, 1), XSEG_ERR_ARGUMENT,
-                       "soft_bytes is above hard_bytes");
+                       "soft_bytes exceeds hard_bytes");
     scene_expect_error(set_limits(allocator, 0, 9, 3, 4), XSEG_ERR_ARGUMENT,
-                       "keep_bytes is above soft_bytes");
+                       "keep_bytes exceeds soft_bytes");
     scene_expect_error(set_limits(allocator, 0, 3, UINT64_MAX, 4), XSEG_ERR_ARGUMENT,
-                       "keep_bytes is above hard_bytes");
-    scene_expect_error(set_limits(allocator, -1, 3, 2, 1), XSEG_ERR_ARGUMENT, "device -1");
-    scene_expect_error(set_limits(allocator, 7, 3, 2, 1), XSEG_ERR_ARGUMENT, "device 7");
+                       "keep_bytes exceeds hard_bytes");
+    scene_expect_error(set_limits(allocator, -1, 3, 2, 1), XSEG_ERR_ARGUMENT,
+                       "device -1 does not exist");
+    scene_expect_error(set_limits(allocator, 7, 3, 2, 1), XSEG_ERR_ARGUMENT,
+                       "device 7 does not exist");
     expect_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0);
     scene_expect_error(xseg_limits_get(NULL, &where, &odd), XSEG_ERR_ARGUMENT, "NULL");
     scene_expect_error(xseg_limits_get(allocator, NULL, &odd), XSEG_ERR_ARGUMENT, "scope is NULL");

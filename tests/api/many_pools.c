@@ -259,7 +259,7 @@ static void a_released_pool_serves_no_requests(void **state)
                        "pool has been released");
     scene_expect_error(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_ARGUMENT,
                        "pool has been released");
-    scene_expect_error(xseg_route_end(pool), XSEG_ERR_ARGUMENT, "not routed");
+    scene_expect_error(xseg_route_end(pool), XSEG_ERR_ARGUMENT, "route is not active");
     scene_expect_error(xseg_pool_checkpoint(pool, &checkpoint), XSEG_ERR_ARGUMENT,
                        "pool has been released");
     scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT,

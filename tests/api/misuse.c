@@ -161,9 +161,9 @@ static void uses_need_a_live_block_and_a_stream(void **state)
     REFUSED(&stage, xseg_record_stream(stage.allocator, stage.cached, stage.stream),
             XSEG_ERR_NOT_ALLOCATED, "cached memory");
     REFUSED(&stage, xseg_record_stream(stage.allocator, stage.pending, stage.stream),
-            XSEG_ERR_NOT_ALLOCATED, "waits for another stream");
+            XSEG_ERR_NOT_ALLOCATED, "another stream still uses");
     REFUSED(&stage, xseg_record_stream(stage.allocator, (char *)stage.live + 512, stage.stream),
-            XSEG_ERR_NOT_ALLOCATED, "512 bytes inside");
+            XSEG_ERR_NOT_ALLOCATED, "at offset 512 of the block at ");
     REFUSED(&stage, xseg_record_stream(stage.allocator, &outside, stage.stream),
             XSEG_ERR_NOT_ALLOCATED, "not memory of this allocator");
     REFUSED(&stage, xseg_record_stream(stage.others, stage.live, stage.stream),
@@ -174,9 +174,9 @@ static void uses_need_a_live_block_and_a_stream(void **state)
     REFUSED(&stage, xseg_stream_synchronized(NULL, 0, NULL), XSEG_ERR_ARGUMENT,
             "allocator is NULL");
     REFUSED(&stage, xseg_stream_synchronized(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT,
-            "device 7");
+            "device 7 does not exist");
     REFUSED(&stage, xseg_stream_synchronized(stage.allocator, -1, stage.stream), XSEG_ERR_ARGUMENT,
-            "device -1");
+            "device -1 does not exist");
     assert_int_equal(xseg_stream_synchronized(stage.allocator, 0, nonsense), XSEG_OK);
     tear_down(&stage);
 }
@@ -195,7 +195,7 @@ static void frees_behind_events_are_checked(void **state)
     REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, NULL, 1), XSEG_ERR_ARGUMENT,
             "events is NULL");
     REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 2), XSEG_ERR_ARGUMENT,
-            "event 1 is NULL");
+            "events[1] is NULL");
     REFUSED(&stage, xseg_free_after(stage.allocator, stage.cached, events, 1),
             XSEG_ERR_NOT_ALLOCATED, "cached memory");
     REFUSED(&stage, xseg_free_after(stage.allocator, stage.cached, NULL, 0), XSEG_ERR_NOT_ALLOCATED,
@@ -206,7 +206,7 @@ static void frees_behind_events_are_checked(void **state)
     capture_start(stage.stream);
     assert_int_equal(cuEventRecord(captured, stage.stream), 0);
     REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 1), XSEG_ERR_BUSY,
-            "capture is under way");
+            "capture is active");
     capture_end(stage.pool, stage.stream);
     events[1] = captured;
     REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 2), XSEG_ERR_DRIVER,
@@ -225,7 +225,7 @@ static void streams_that_stay_are_not_gone(void **state)
     set_up(&stage);
     REFUSED(&stage, xseg_stream_retire(NULL, 0, stage.stream), XSEG_ERR_ARGUMENT, "NULL");
     REFUSED(&stage, xseg_stream_retire(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT,
-            "device 7");
+            "device 7 does not exist");
     for (uintptr_t handle = 0; handle <= 2; handle++)
         REFUSED(&stage, xseg_stream_retire(stage.allocator, 0, (xseg_stream)handle),
                 XSEG_ERR_ARGUMENT, "default stream");
@@ -253,8 +253,8 @@ static void captures_need_a_pool_and_a_stream(void **state)
             "pool has been released");
     REFUSED(&stage, xseg_capture_begin(stage.pool, nonsense), XSEG_ERR_DRIVER, "cuStream");
     REFUSED(&stage, xseg_capture_end(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
-    REFUSED(&stage, xseg_capture_end(stage.pool), XSEG_ERR_ARGUMENT, "no capture");
-    REFUSED(&stage, xseg_capture_end(stage.retired), XSEG_ERR_ARGUMENT, "no capture");
+    REFUSED(&stage, xseg_capture_end(stage.pool), XSEG_ERR_ARGUMENT, "capture is not active");
+    REFUSED(&stage, xseg_capture_end(stage.retired), XSEG_ERR_ARGUMENT, "capture is not active");
     /* None of them has begun anything: events are polled, memory goes back. */
     assert_int_equal(xseg_close(stage.others), XSEG_OK);
     stage.others = NULL;
@@ -276,20 +276,20 @@ static void captures_begin_and_end_once(void **state)
     /* The pending block could come back now, but nobody may ask. */
     assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
     REFUSED(&stage, xseg_capture_begin(stage.pool, stage.stream), XSEG_ERR_BUSY,
-            "captured into already");
+            "capture is already active");
     REFUSED(&stage, xseg_capture_begin(stage.second, stage.stream), XSEG_ERR_BUSY,
-            "began on the stream already");
+            "stream is already being captured");
     REFUSED(&stage, xseg_route_begin(stage.pool, NULL, NULL), XSEG_ERR_BUSY,
-            "captured into already");
-    REFUSED(&stage, xseg_route_end(stage.pool), XSEG_ERR_ARGUMENT, "not routed to");
-    REFUSED(&stage, xseg_capture_end(stage.second), XSEG_ERR_ARGUMENT, "no capture");
+            "capture is already active");
+    REFUSED(&stage, xseg_route_end(stage.pool), XSEG_ERR_ARGUMENT, "route is not active");
+    REFUSED(&stage, xseg_capture_end(stage.second), XSEG_ERR_ARGUMENT, "capture is not active");
     REFUSED(&stage, xseg_pool_checkpoint(stage.pool, &other), XSEG_ERR_BUSY, "capture");
     assert_null(other);
     REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
             "capture");
-    REFUSED(&stage, xseg_close(stage.allocator), XSEG_ERR_BUSY, "capture is under way");
+    REFUSED(&stage, xseg_close(stage.allocator), XSEG_ERR_BUSY, "capture is active");
     capture_end(stage.pool, stage.stream);
-    REFUSED(&stage, xseg_capture_end(stage.pool), XSEG_ERR_ARGUMENT, "no capture");
+    REFUSED(&stage, xseg_capture_end(stage.pool), XSEG_ERR_ARGUMENT, "capture is not active");
     /* What was refused has not kept the pool. */
     assert_int_equal(xseg_pool_release(stage.pool), XSEG_OK);
     REFUSED(&stage, xseg_pool_release(stage.pool), XSEG_ERR_ARGUMENT, "pool has been released");
@@ -320,7 +320,7 @@ static void pools_are_made_of_what_is_known(void **state)
     REFUSED(&stage, xseg_pool_create(stage.allocator, 0, NULL, NULL), XSEG_ERR_ARGUMENT,
             "out is NULL");
     REFUSED(&stage, xseg_pool_create(stage.allocator, -1, NULL, &pool), XSEG_ERR_ARGUMENT,
-            "device -1");
+            "device -1 does not exist");
     options.struct_size = 3;
     REFUSED(&stage, xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
             "struct_size is unknown, 3");
@@ -382,18 +382,19 @@ static void a_routed_pool_is_let_go_at_the_end(void **state)
     (void)state;
     set_up(&stage);
     assert_int_equal(xseg_route_begin(stage.second, NULL, NULL), XSEG_OK);
-    REFUSED(&stage, xseg_route_begin(stage.second, NULL, NULL), XSEG_ERR_BUSY, "routed to already");
+    REFUSED(&stage, xseg_route_begin(stage.second, NULL, NULL), XSEG_ERR_BUSY,
+            "route is already active");
     REFUSED(&stage, xseg_capture_begin(stage.second, stage.stream), XSEG_ERR_BUSY,
-            "routed to already");
-    REFUSED(&stage, xseg_capture_end(stage.second), XSEG_ERR_ARGUMENT, "no capture");
+            "route is already active");
+    REFUSED(&stage, xseg_capture_end(stage.second), XSEG_ERR_ARGUMENT, "capture is not active");
     REFUSED(&stage, xseg_route_end(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
     REFUSED(&stage, xseg_route_begin(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
-    REFUSED(&stage, xseg_close(stage.allocator), XSEG_ERR_BUSY, "route to a pool is under way");
+    REFUSED(&stage, xseg_close(stage.allocator), XSEG_ERR_BUSY, "route to a pool is active");
     assert_int_equal(xseg_pool_release(stage.second), XSEG_OK);
     ptr = scene_alloc(stage.allocator, 512, NULL);
     assert_ptr_equal(scene_block(stage.allocator, ptr).pool, stage.second);
     assert_int_equal(xseg_route_end(stage.second), XSEG_OK);
-    REFUSED(&stage, xseg_route_end(stage.second), XSEG_ERR_ARGUMENT, "not routed to");
+    REFUSED(&stage, xseg_route_end(stage.second), XSEG_ERR_ARGUMENT, "route is not active");
     REFUSED(&stage, xseg_pool_release(stage.second), XSEG_ERR_ARGUMENT, "pool has been released");
     scene_free(stage.allocator, ptr);
     tear_down(&stage);

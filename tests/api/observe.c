@@ -280,7 +280,7 @@ static void one_that_has_ended_is_not_called(void **state)
     assert_int_equal(first.asked + first.told, 0);
     assert_int_equal(second.told, 1);
     scene_expect_error(xseg_observer_remove(first.allocator, ended), XSEG_ERR_ARGUMENT,
-                       "no observer");
+                       "observer does not exist");
     scene_close(first.allocator);
 }
 

@@ -374,8 +374,10 @@ static void the_rest_is_refused(void **state)
     void *block = take_on(allocator, 0, 3 * MIB);
 
     scene_expect_error(xseg_peer_allow(NULL, 0, 1), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_peer_allow(allocator, 0, 3), XSEG_ERR_ARGUMENT, "device 3");
-    scene_expect_error(xseg_peer_allow(allocator, -1, 1), XSEG_ERR_ARGUMENT, "device -1");
+    scene_expect_error(xseg_peer_allow(allocator, 0, 3), XSEG_ERR_ARGUMENT,
+                       "device 3 does not exist");
+    scene_expect_error(xseg_peer_allow(allocator, -1, 1), XSEG_ERR_ARGUMENT,
+                       "device -1 does not exist");
     scene_expect_error(xseg_peer_allow(allocator, 1, 1), XSEG_ERR_ARGUMENT, "same device");
     scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_UNSUPPORTED,
                        "device 1 cannot access memory of device 0");

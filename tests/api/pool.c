@@ -45,7 +45,7 @@ static void the_latest_route_that_accepts_serves(void **state)
     ptr[1] = scene_alloc(allocator, 100, NULL);
     ptr[2] = scene_alloc_in(allocator, all, 100, NULL);
     assert_int_equal(xseg_route_end(all), XSEG_OK);
-    scene_expect_error(xseg_route_end(all), XSEG_ERR_ARGUMENT, "not routed");
+    scene_expect_error(xseg_route_end(all), XSEG_ERR_ARGUMENT, "route is not active");
     ptr[3] = scene_alloc(allocator, 100, NULL);
     assert_ptr_equal(scene_block(allocator, ptr[0]).pool, one);
     assert_ptr_equal(scene_block(allocator, ptr[1]).pool, all);
@@ -194,12 +194,13 @@ static void sentences_name_the_pool(void **state)
 
     (void)state;
     memset(name, 'x', sizeof(name));
-    scene_expect_error(xseg_route_end(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
-    scene_expect_error(xseg_route_end(other), XSEG_ERR_ARGUMENT, "pool 2 is not routed to");
-    scene_expect_error(xseg_capture_end(third), XSEG_ERR_ARGUMENT, "into pool 3 is under way");
+    scene_expect_error(xseg_route_end(named), XSEG_ERR_ARGUMENT,
+                       "route is not active, pool \"kv cache\"");
+    scene_expect_error(xseg_route_end(other), XSEG_ERR_ARGUMENT, "route is not active, pool 2");
+    scene_expect_error(xseg_capture_end(third), XSEG_ERR_ARGUMENT, "capture is not active, pool 3");
     assert_int_equal(xseg_route_begin(named, NULL, NULL), XSEG_OK);
     scene_expect_error(xseg_route_begin(named, NULL, NULL), XSEG_ERR_BUSY,
-                       "pool \"kv cache\" is routed to already");
+                       "route is already active, pool \"kv cache\"");
     assert_int_equal(xseg_route_end(named), XSEG_OK);
     assert_int_equal(xseg_pool_checkpoint(named, &checkpoint), XSEG_OK);
     scene_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
@@ -208,7 +209,7 @@ static void sentences_name_the_pool(void **state)
     scene_expect_error(xseg_pool_resume(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
     assert_int_equal(xseg_pool_pause(named, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     scene_expect_error(scene_try_alloc_in(allocator, named, 1, &ptr), XSEG_ERR_PAUSED,
-                       "pool \"kv cache\" is paused");
+                       "pool is paused, \"kv cache\"; ");
     assert_int_equal(xseg_pool_resume(named), XSEG_OK);
     where.pool = third;
     limits.soft_bytes = limits.hard_bytes = MIB;

@@ -167,7 +167,7 @@ static void bad_input_changes_nothing(void **state)
     scene_expect_error(xseg_range_unhold(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT,
                        "not held");
     scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "8388608 bytes");
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "live");
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
     scene_expect_error(xseg_free(allocator, info(range).base), XSEG_ERR_NOT_ALLOCATED, "range");
     assert_int_equal(calls(), before);
     assert_int_equal(xseg_range_commit(range, 0, 0, NULL), XSEG_OK);

@@ -143,7 +143,7 @@ static void a_pool_can_be_set_to_it_before_its_first_block(void **state)
     scene_free(allocator, block);
     scene_empty_cache(allocator);
     scene_expect_error(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, false), XSEG_ERR_BUSY,
-                       "has had a request");
+                       "has served a request");
     char *const next = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(next, 30 * MIB);
     scene_free(allocator, next);
@@ -217,7 +217,7 @@ static void a_page_is_taken_at_its_address_or_not_at_all(void **state)
     (void)state;
     scene_free(allocator, first);
     scene_expect_error(xseg_alloc_at(pool, 40 * MIB, NULL, first + 20 * MIB, &block), XSEG_ERR_BUSY,
-                       "inside a single page");
+                       "not the start of a single page");
     assert_int_equal(xseg_alloc_at(pool, 40 * MIB, NULL, first, &block), XSEG_OK);
     assert_int_equal(scene_block(allocator, block).bytes, 100 * MIB);
     scene_free(allocator, block);

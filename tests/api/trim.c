@@ -149,7 +149,8 @@ static void prewarmed_memory_is_ready(void **state)
     uint64_t calls;
 
     (void)state;
-    scene_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT, "device -1");
+    scene_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
+                       "device -1 does not exist");
     where.device = 0;
     assert_int_equal(xseg_prewarm(allocator, &where, 0), XSEG_OK);
     assert_int_equal(xseg_prewarm(allocator, &where, 70 * MIB), XSEG_OK);

@@ -57,7 +57,7 @@ static void only_named_keys_are_followed(void **state)
     assert_int_equal(xseg_bounds_follow(&device, &config, 0, true), XSEG_OK);
     assert_int_equal(xseg_bounds_hard(&device.bounds), 50);
     scene_expect_error(xseg_bounds_follow(&device, &config, hard, true), XSEG_ERR_CONFIG,
-                       "soft_bytes is above hard_bytes");
+                       "soft_bytes exceeds hard_bytes");
     assert_int_equal(xseg_bounds_hard(&device.bounds), 50);
     assert_int_equal(xseg_bounds_follow(&device, &config, hard | soft, false), XSEG_OK);
     assert_int_equal(xseg_bounds_hard(&device.bounds), 50);

@@ -368,9 +368,10 @@ static void only_live_blocks_are_freed(void **state)
         char *ptr = scene_alloc(allocator, sizes[i], NULL);
         char *end = ptr + (sizes[i] + 511) / 512 * 512;
 
-        scene_expect_error(xseg_free(allocator, ptr + 1), XSEG_ERR_NOT_ALLOCATED, "give its start");
+        scene_expect_error(xseg_free(allocator, ptr + 1), XSEG_ERR_NOT_ALLOCATED,
+                           "not the start of a block");
         scene_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
-                           "give its start");
+                           "not the start of a block");
         scene_expect_error(xseg_free(allocator, end), XSEG_ERR_NOT_ALLOCATED, ""); /* cached */
         scene_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_ALLOCATED,
                            ""); /* a hole */

@@ -414,7 +414,7 @@ static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
 /* Every call that gathers reports a due sweep, because the first may find another thread in one. */
 static void a_sweep_stays_due_until_one_has_ended(void **state)
 {
-    struct xseg_history_hook hook = XSEG_HISTORY_HOOK_INIT;
+    struct xseg_history_hook hook = {sizeof(hook)};
     struct xseg_history_store store;
     struct xseg_config config;
     uint32_t drawn = 0;

@@ -144,7 +144,8 @@ static void a_driver_that_cannot_tell_is_an_error(void **state)
     (void)state;
     set_up(&f);
     assert_int_equal(xseg_sim_fail("cuStreamGetId", 1, 400), XSEG_OK);
-    scene_expect_error(xseg_streams_get(&f.streams, NULL, &stream), XSEG_ERR_DRIVER, "no stream");
+    scene_expect_error(xseg_streams_get(&f.streams, NULL, &stream), XSEG_ERR_DRIVER,
+                       "stream of device 0");
     assert_null(stream);
     stream = get(&f, per_thread);
     assert_int_equal(xseg_sim_fail("cuStreamGetId", 1, 400), XSEG_OK);

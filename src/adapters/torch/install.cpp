@@ -103,7 +103,7 @@ bool is_about_added(const char *line)
 /* A line without the keys that the library ignores and PyTorch applies; "" if no key remains. */
 std::string without_keys_of_pytorch(const std::string &line)
 {
-    static const std::string begins = "the configuration names keys that have no effect here: ";
+    static const std::string begins = "configuration: keys have no effect, ";
     if (line.compare(0, begins.size(), begins) != 0) {
         return line;
     }

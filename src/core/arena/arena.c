@@ -69,6 +69,11 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t
     return true;
 }
 
+xseg_status xseg_arena_fail_to_stock(void)
+{
+    return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
+}
+
 /* Note for the granules of some bytes when they became idle. */
 static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *extent,
                            uint64_t base, uint64_t bytes)

@@ -204,6 +204,9 @@ static inline void xseg_arena_unlock(struct xseg_arena *arena) XSEG_RELEASES(are
 bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
     XSEG_REQUIRES(arena->lock);
 
+/* Fail because xseg_arena_stock() has returned false for block records. */
+xseg_status xseg_arena_fail_to_stock(void);
+
 /* Whether a free has notes to make. */
 static inline bool xseg_arena_has_notes(const struct xseg_arena *arena)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/cache/arena_blocks.h"
 
-#include "src/base/error.h"
 #include "src/base/zeroed.h"
 #include "src/core/arena/flags.h"
 #include "src/core/arena/notes.h"
@@ -204,7 +203,7 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
         stocked = alloc_large(arena, need, out);
     xseg_arena_unlock(arena);
     if (!stocked)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+        return xseg_arena_fail_to_stock();
     return XSEG_OK;
 }
 
@@ -238,7 +237,7 @@ xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *ne
     }
     xseg_arena_unlock(arena);
     if (!stocked)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the record of a lent block");
+        return xseg_arena_fail_to_stock();
     return XSEG_OK;
 }
 

@@ -71,6 +71,9 @@ xseg_status xseg_allocator_check(const struct xseg_allocator *allocator);
 /* Fail with the error of calls in a forked child. */
 xseg_status xseg_allocator_fail_forked(void);
 
+/* Fail because an address belongs to no segment of the allocator. */
+xseg_status xseg_allocator_fail_foreign(uint64_t address);
+
 static inline const struct xseg_config *xseg_allocator_config(struct xseg_allocator *allocator)
 {
     return &atomic_load_explicit(&allocator->config, memory_order_acquire)->config;

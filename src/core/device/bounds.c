@@ -12,10 +12,10 @@
 static const char *contradiction(const struct xseg_limits *set)
 {
     if (set->soft_bytes != UINT64_MAX && set->soft_bytes > set->hard_bytes)
-        return "soft_bytes is above hard_bytes";
+        return "soft_bytes exceeds hard_bytes";
     if (set->keep_bytes > set->soft_bytes)
-        return "keep_bytes is above soft_bytes";
-    return set->keep_bytes > set->hard_bytes ? "keep_bytes is above hard_bytes" : NULL;
+        return "keep_bytes exceeds soft_bytes";
+    return set->keep_bytes > set->hard_bytes ? "keep_bytes exceeds hard_bytes" : NULL;
 }
 
 static void store_all(struct xseg_bounds *bounds, const struct xseg_limits *set)
@@ -66,15 +66,17 @@ xseg_status xseg_bounds_set(struct xseg_bounds *bounds, const struct xseg_limits
 
     if (wrong != NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "%s (hard_bytes %" PRIu64 ", soft_bytes %" PRIu64 ", keep_bytes %" PRIu64
-                         "): give keep <= soft <= hard",
-                         wrong, set->hard_bytes, set->soft_bytes, set->keep_bytes);
+                         "%s, keep_bytes is %" PRIu64 ", soft_bytes %" PRIu64
+                         ", hard_bytes %" PRIu64 "; use keep_bytes <= soft_bytes <= hard_bytes",
+                         wrong, set->keep_bytes, set->soft_bytes, set->hard_bytes);
     /* A fraction that is NaN fails both comparisons. */
     if (set->has_fraction && !(set->fraction >= 0 && set->fraction <= 1))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "fraction %g: give one from 0 to 1", set->fraction);
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "fraction is out of range, %g; use a number from 0 to 1", set->fraction);
     if (set->has_rejection_fraction &&
         !(set->rejection_fraction >= 0 && set->rejection_fraction <= 1))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "rejection_fraction %g: give one from 0 to 1",
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "rejection_fraction is out of range, %g; use a number from 0 to 1",
                          set->rejection_fraction);
     store_all(bounds, set);
     return XSEG_OK;
@@ -101,8 +103,8 @@ xseg_status xseg_bounds_follow(struct xseg_device *device, const struct xseg_con
     if (wrong != NULL)
         return xseg_fail(
             XSEG_ERR_CONFIG,
-            "hard_limit_mb, soft_limit_mb, keep_mb: with what xseg_limits_set() has set "
-            "for device %d %s",
+            "values contradict the limits that xseg_limits_set() has set for device %d, "
+            "%s; set hard_limit_mb, soft_limit_mb and keep_mb together",
             device->context.ordinal, wrong);
     if (store)
         store_all(&device->bounds, &set);

@@ -69,9 +69,11 @@ xseg_status xseg_pool_set_single(struct xseg_pool *pool, bool is_single)
         atomic_store_explicit(&pool->is_single, is_single, memory_order_relaxed);
     xseg_lock_give(&device->table_lock);
     return is_new ? XSEG_OK
-                  : xseg_fail(XSEG_ERR_BUSY,
-                              "pool %s has had a request: set single_page before the first one",
-                              xseg_pool_label(pool));
+                  : xseg_fail(
+                        XSEG_ERR_BUSY,
+                        "single_page cannot change, pool %s has served a request; set single_page "
+                        "before the first request",
+                        xseg_pool_label(pool));
 }
 
 unsigned xseg_pool_properties(const struct xseg_pool *pool)
@@ -193,7 +195,7 @@ static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream
     struct xseg_arena *made = get(pool, stream, is_small);
 
     if (made == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a stream's pool");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, arena of a pool");
     xseg_lock_take(&device->table_lock);
     struct xseg_arena *arena = add(pool, made);
     xseg_lock_give(&device->table_lock);
@@ -222,8 +224,15 @@ xseg_status xseg_pool_check_running(const struct xseg_pool *pool)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_PAUSED,
                      pool->state == XSEG_POOL_PAUSED
-                         ? "pool %s is paused: xseg_pool_resume() brings its memory back"
-                         : "pool %s is being paused or resumed by another thread",
+                         ? "pool is paused, %s; resume the pool by xseg_pool_resume()"
+                         : "pool is being paused or resumed by another thread, %s; wait for "
+                           "that call to return",
+                     xseg_pool_label(pool));
+}
+
+xseg_status xseg_pool_fail_released(const struct xseg_pool *pool)
+{
+    return xseg_fail(XSEG_ERR_ARGUMENT, "pool has been released, %s; create another one",
                      xseg_pool_label(pool));
 }
 

@@ -76,10 +76,13 @@ static inline bool xseg_pool_is_retired(const struct xseg_pool *pool)
     return pool->is_private && atomic_load_explicit(&pool->holders, memory_order_relaxed) == 0;
 }
 
+/* Fail because all holders have released the pool. */
+xseg_status xseg_pool_fail_released(const struct xseg_pool *pool);
+
 /* Set the label of a pool: its name in quotes, or without a name the next number. */
 void xseg_pool_set_label(struct xseg_pool *pool, const char *name);
 
-/* The name of a pool in messages: `pool "kv cache" is paused`, `pool 3 is paused`. */
+/* The name of a pool in messages: `pool is paused, "kv cache"`, `pool is paused, 3`. */
 static inline const char *xseg_pool_label(const struct xseg_pool *pool)
 {
     return pool->label;

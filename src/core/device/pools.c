@@ -62,7 +62,7 @@ xseg_status xseg_pools_create(struct xseg_device *device, const struct xseg_pool
     }
     if (pool == NULL || !keep_id(pool)) {
         free(pool);
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a pool");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, pool");
     }
     atomic_fetch_add(&device->pools.host_bytes, sizeof(*pool));
     xseg_lock_take(&device->table_lock);

@@ -94,13 +94,13 @@ static xseg_status check(struct xseg_routes *routes, const struct xseg_route *wa
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
     if (other != NULL)
-        return xseg_fail(XSEG_ERR_BUSY, "pool %s is %s already: end that first",
-                         xseg_pool_label(wanted->pool),
-                         other->captured != NULL ? "captured into" : "routed to");
+        return xseg_fail(XSEG_ERR_BUSY, "%s is already active, pool %s; end it first",
+                         other->captured != NULL ? "capture" : "route",
+                         xseg_pool_label(wanted->pool));
     other = wanted->captured == NULL ? NULL : capture_on(routes, wanted->captured);
     if (other != NULL)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "a capture into pool %s began on the stream already: end that first",
+                         "stream is already being captured, into pool %s; end that capture first",
                          xseg_pool_label(other->pool));
     return XSEG_OK;
 }
@@ -111,7 +111,7 @@ xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_rout
 
     XSEG_ASSERT(wanted->pool != NULL && (wanted->captured == NULL || wanted->accepts == NULL));
     if (route == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a route to a pool");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, route to a pool");
     *route = *wanted;
     xseg_lock_take(routes->table_lock);
     const xseg_status status = check(routes, wanted);

@@ -45,9 +45,9 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
         if (key == XSEG_CONFIG_GARBAGE_COLLECTION)
             xseg_log_line(
                 &allocator->log, XSEG_LOG_WARNING,
-                "configuration: garbage_collection_threshold has no effect without a "
-                "memory fraction below 1; set per_process_memory_fraction, or the "
-                "fraction of xseg_limits_set() (in PyTorch set_per_process_memory_fraction())");
+                "configuration: garbage_collection_threshold has no effect, memory fraction is 1; "
+                "set per_process_memory_fraction, or fraction by xseg_limits_set() (in PyTorch, "
+                "set_per_process_memory_fraction())");
         else
             xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
     }
@@ -55,8 +55,8 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
         if ((named >> (XSEG_CONFIG_KEYS + i) & 1) != 0)
             xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_ignored[i]);
     if (text.length > 0)
-        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                      "the configuration names keys that have no effect here: %s", buffer);
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING, "configuration: keys have no effect, %s",
+                      buffer);
 }
 
 /* Let the bounds of every open device follow a configuration, up to the first device that refuses. */
@@ -106,7 +106,7 @@ static struct xseg_config_version *make_version(struct xseg_allocator *allocator
     struct xseg_config_version *version = calloc(1, sizeof(*version));
 
     if (version == NULL) {
-        (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a configuration");
+        (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, configuration");
         return NULL;
     }
     version->config = *xseg_allocator_config(allocator);

@@ -24,14 +24,14 @@
 /* --- From an address to its block. --- */
 
 static const char *const state_text[] = {
-    [XSEG_BLOCK_ALLOCATED] = "a live block",
-    [XSEG_BLOCK_PENDING_FREE] = "a block that was freed and waits for another stream",
-    [XSEG_BLOCK_CACHED] = "cached memory: it was freed before, or never handed out",
-    [XSEG_BLOCK_UNMAPPED] = "a hole of a segment",
-    [XSEG_BLOCK_CLAIMED] = "memory that is being freed, mapped or unmapped right now",
+    [XSEG_BLOCK_ALLOCATED] = "an allocated block",
+    [XSEG_BLOCK_PENDING_FREE] = "a freed block that another stream still uses",
+    [XSEG_BLOCK_CACHED] = "cached memory",
+    [XSEG_BLOCK_UNMAPPED] = "unmapped addresses of a segment",
+    [XSEG_BLOCK_CLAIMED] = "memory that another thread is freeing, mapping or unmapping",
 };
 
-/* Write the error text for an address that is not the start of a live block.  The arena's lock is held. */
+/* Set the error message for an address that is not the start of an allocated block.  The arena's lock is held. */
 static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t address, bool *is_free)
 {
     const struct xseg_part part = xseg_walk_at(extent, address);
@@ -41,22 +41,21 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
     *is_free = part.state != XSEG_BLOCK_ALLOCATED && extent->elastic == NULL;
     if (extent->elastic != NULL)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
-                         "%#" PRIx64 " is an address of a range, which has no blocks: "
-                         "xseg_range_decommit() gives its memory up",
+                         "address belongs to a range, %#" PRIx64
+                         "; release memory of a range by xseg_range_decommit()",
                          address);
     if (part.state == XSEG_BLOCK_ALLOCATED)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
-                         "%#" PRIx64 " lies %" PRIu64 " bytes inside the live block at %#" PRIx64
-                         ": give its start",
+                         "address is not the start of a block, %#" PRIx64 " at offset %" PRIu64
+                         " of the block at %#" PRIx64 "; pass the start",
                          address, address - part.base, part.base);
-    return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%#" PRIx64 " is no live block: it lies in %s",
-                     address,
+    return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "block is not allocated, %#" PRIx64 " in %s", address,
                      part.state == XSEG_BLOCK_UNMAPPED && extent->arena->is_guarded
-                         ? "memory that was freed and unmapped"
+                         ? "memory that has been freed and unmapped"
                          : state_text[part.state]);
 }
 
-/* Add to the error text when the address was freed, if the history of a device has that. */
+/* Append to the error message when the address was freed, if the history of a device contains the free. */
 static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
 {
     struct xseg_text text;
@@ -67,11 +66,12 @@ static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL &&
-            xseg_free_event_describe(&device->history, address, "; it was ", &text)) {
+            xseg_free_event_describe(&device->history, address, "; address was ", &text)) {
             xseg_fail_add("%s", buffer);
-            break;
+            return XSEG_ERR_NOT_ALLOCATED;
         }
     }
+    xseg_fail_add("; check for a double free or an invalid pointer");
     return XSEG_ERR_NOT_ALLOCATED;
 }
 
@@ -96,7 +96,7 @@ static inline bool lock_live(struct xseg_allocator *allocator, const void *point
     struct xseg_extent *extent = xseg_live_lock_extent(&allocator->page_map, address);
 
     if (__builtin_expect(extent == NULL, 0)) {
-        (void)xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%p is not memory of this allocator", pointer);
+        (void)xseg_allocator_fail_foreign(address);
         *status = add_free(allocator, address);
         return false;
     }
@@ -136,7 +136,7 @@ static bool lock_record(struct xseg_allocator *allocator, const void *pointer, s
         const bool stocked = xseg_arena_stock(live->arena, &live->arena->blocks, 2);
         xseg_arena_unlock(live->arena);
         if (!stocked) {
-            *status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+            *status = xseg_arena_fail_to_stock();
             return false;
         }
     }
@@ -250,7 +250,7 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
         const bool stocked = xseg_arena_stock(live.arena, &live.arena->uses, 1);
         xseg_arena_unlock(live.arena);
         if (!stocked)
-            return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a use");
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, stream use of a block");
         if (!lock_record(allocator, pointer, &live, &status))
             return status;
         const bool ready = live.arena->uses.free_count > 0;
@@ -303,7 +303,7 @@ static xseg_status wait_aside(struct xseg_device *device, const xseg_event *even
         int mode = 0;
 
         if (events[i] == NULL)
-            return xseg_fail(XSEG_ERR_ARGUMENT, "event %zu is NULL", i);
+            return xseg_fail(XSEG_ERR_ARGUMENT, "events[%zu] is NULL", i);
         status = xseg_driver_relax(&device->context, &mode);
         if (status != XSEG_OK)
             return status;
@@ -331,8 +331,8 @@ xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const vo
     XSEG_ASSERT(device != NULL);
     if (xseg_pending_captures(device->pending))
         return xseg_fail(XSEG_ERR_BUSY,
-                         "a capture is under way on device %d: no event can be asked or waited for "
-                         "before its end",
+                         "capture is active on device %d; end it first, since events cannot be "
+                         "queried during a capture",
                          device->context.ordinal);
     status = wait_aside(device, events, count, &side);
     if (status == XSEG_OK && side != NULL)

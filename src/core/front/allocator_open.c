@@ -41,7 +41,7 @@ static xseg_status load_config(struct xseg_allocator *allocator, const char *tex
     struct xseg_config_version *version = calloc(1, sizeof(*version));
 
     if (version == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a configuration");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, configuration");
     const xseg_status status =
         xseg_config_load(&version->config, text, &allocator->config_source, named);
     if (status != XSEG_OK) {
@@ -103,7 +103,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
 
     XSEG_ASSERT(log != NULL && clock != NULL);
     if (whole == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an allocator");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, allocator");
     struct xseg_allocator *allocator = &whole->allocator;
     init_parts(whole);
     allocator->log = *log;
@@ -116,7 +116,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     if (allocator->frees_plainly == NULL || !xseg_fork_init(&allocator->fork) ||
         !xseg_page_map_init(&allocator->page_map) ||
         !xseg_shortcuts_init(&allocator->shortcuts, &allocator->page_map.lock)) {
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the look-up table");
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, page map");
         goto free_all;
     }
     status = load_config(allocator, config, &named);
@@ -129,7 +129,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     XSEG_ASSERT(allocator->device_count >= 0);
     allocator->device = calloc((size_t)allocator->device_count, sizeof(*allocator->device));
     if (allocator->device == NULL) {
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the table of devices");
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of devices");
         goto free_all;
     }
     if (xseg_config_has_thread(xseg_allocator_config(allocator)))
@@ -227,26 +227,26 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
         return status;
     xseg_budget_add(device);
     xseg_log_line(&allocator->log, XSEG_LOG_INFO,
-                  "device %d is open: %" PRIu64 " MiB, %s, one call %s over several mappings",
+                  "device %d: opened, %" PRIu64 " MiB, %s, driver calls over several mappings %s",
                   ordinal, device->context.total_bytes >> 20,
                   device->context.has_vmm ? "virtual memory management" : "classic segments only",
                   device->context.batches_unmap && device->context.batches_access
-                      ? "works"
-                      : "does not work");
+                      ? "supported"
+                      : "not supported");
     if (xseg_allocator_config(allocator)->exportable && !device->pool.options.exportable)
         xseg_log_line(
-            &allocator->log, XSEG_LOG_WARNING, "device %d: exportable has no effect: %s", ordinal,
-            !device->context.has_vmm                   ? "it has no virtual memory management"
-            : xseg_page_trial_is_owed(device->sharing) ? "memory is too short to try it, which is "
-                                                         "done when more is needed"
+            &allocator->log, XSEG_LOG_WARNING, "device %d: exportable has no effect, %s", ordinal,
+            !device->context.has_vmm                   ? "virtual memory management is unavailable"
+            : xseg_page_trial_is_owed(device->sharing) ? "too little free memory for the driver "
+                                                         "test, repeated at the next growth"
                                                        : device->sharing->exporting.why);
     if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                      "device %d: no virtual memory management, so segments are classic%s: %s; "
-                      "expandable_segments:False makes them so without this line",
+                      "device %d: segments are classic%s, %s; set "
+                      "expandable_segments:False to avoid this warning",
                       ordinal,
                       xseg_guarded_is_asked(xseg_allocator_config(allocator))
-                          ? ", and unmap_on_free and guard_page have no effect"
+                          ? ", unmap_on_free and guard_page have no effect"
                           : "",
                       why);
     *out = device;
@@ -257,7 +257,8 @@ xseg_status xseg_allocator_device(struct xseg_allocator *allocator, int ordinal,
                                   struct xseg_device **out)
 {
     if (ordinal < 0 || ordinal >= allocator->device_count)
-        return xseg_fail(XSEG_ERR_ARGUMENT, "device %d: the driver shows devices 0 to %d", ordinal,
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "device %d does not exist; the driver has devices 0 to %d", ordinal,
                          allocator->device_count - 1);
     struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
     if (__builtin_expect(device == NULL, 0))

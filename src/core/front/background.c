@@ -104,7 +104,9 @@ xseg_status xseg_background_start(struct xseg_allocator *allocator)
     (void)pthread_cond_destroy(&background->wake);
     (void)pthread_mutex_destroy(&background->lock);
     return xseg_fail(XSEG_ERR_HOST_MEMORY,
-                     "background_thread: the system gives no thread (error %d)", error);
+                     "background thread cannot be created, %s (%d); raise the limit on threads, or "
+                     "disable background_thread and budget_file",
+                     strerror(error), error);
 }
 
 void xseg_background_end(struct xseg_allocator *allocator)

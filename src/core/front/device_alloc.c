@@ -53,8 +53,8 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
     if (__builtin_expect(request->bytes >= XSEG_SIZE_ABSURD, 0)) {
         atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
         return xseg_fail(XSEG_ERR_NO_MEMORY,
-                         "device %d has no room for %" PRIu64 " bytes: no device has so much",
-                         device->context.ordinal, request->bytes);
+                         "requested size exceeds the maximum allocation size, %" PRIu64 " bytes",
+                         request->bytes);
     }
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
@@ -118,43 +118,41 @@ void xseg_device_follow(struct xseg_device *device, const struct xseg_config *co
     xseg_housekeeping_end_call(device->allocator);
 }
 
-/* Fail because a request's bytes are not all cached where it wants them. */
+/* Fail because the bytes at the requested address are not all cached memory of the arena. */
 static xseg_status fail_at(const struct xseg_arena *arena, const struct xseg_need *need,
-                           uint64_t at, const char *what)
+                           uint64_t at, const char *wrong)
 {
     return xseg_fail(XSEG_ERR_BUSY,
-                     "the %" PRIu64 " bytes at %#" PRIx64
-                     " are not cached memory of pool %s, stream %p, in %s segments: %s",
-                     need->bytes, at, xseg_pool_label(arena->pool),
-                     (void *)xseg_arena_stream(arena)->handle, arena->is_small ? "small" : "large",
-                     what);
+                     "%s, %" PRIu64 " bytes at %#" PRIx64
+                     "; pass cached memory of pool %s, stream %p, in %s segments",
+                     wrong, need->bytes, at, xseg_pool_label(arena->pool),
+                     (void *)xseg_arena_stream(arena)->handle, arena->is_small ? "small" : "large");
 }
 
 static xseg_status take_at(struct xseg_arena *arena, const struct xseg_need *need, uint64_t at,
                            struct xseg_grant *out) XSEG_REQUIRES(arena->lock)
 {
     static const char *const lies[] = {
-        [XSEG_BLOCK_ALLOCATED] = "a live block lies there",
-        [XSEG_BLOCK_PENDING_FREE] = "a freed block lies there that waits for another stream",
-        [XSEG_BLOCK_CACHED] = "what is cached there ends before",
-        [XSEG_BLOCK_UNMAPPED] = "nothing is mapped there",
-        [XSEG_BLOCK_CLAIMED] = "another thread works on what lies there",
+        [XSEG_BLOCK_ALLOCATED] = "address is in an allocated block",
+        [XSEG_BLOCK_PENDING_FREE] = "address is in a freed block that another stream still uses",
+        [XSEG_BLOCK_CACHED] = "cached block is too short",
+        [XSEG_BLOCK_UNMAPPED] = "address is unmapped",
+        [XSEG_BLOCK_CLAIMED] = "address is in a block that another thread is changing",
     };
     struct xseg_extent *extent = xseg_page_map_find(arena->page_map, at);
 
     if (extent == NULL || at < extent->segment.base ||
         at - extent->segment.base >= extent->segment.bytes)
-        return fail_at(arena, need, at, "no segment of this allocator is there");
+        return fail_at(arena, need, at, "address is in no segment of this allocator");
     if (extent->arena != arena)
-        return fail_at(arena, need, at,
-                       "it is another pool's, another stream's or of the other kind");
+        return fail_at(arena, need, at, "segment belongs to another pool, stream or kind");
     if (!xseg_arena_stock(arena, &arena->blocks, 4))
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a block's record");
+        return xseg_arena_fail_to_stock();
     const struct xseg_part part = xseg_walk_at(extent, at);
     if (part.state != XSEG_BLOCK_CACHED || xseg_part_end(&part) - at < need->bytes)
         return fail_at(arena, need, at, lies[part.state]);
     if (need->is_single && at != part.base)
-        return fail_at(arena, need, at, "it lies inside a single page, which is handed out whole");
+        return fail_at(arena, need, at, "address is not the start of a single page");
     *out = xseg_arena_hand_out_at(arena, extent, at, need);
     return XSEG_OK;
 }

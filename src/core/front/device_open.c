@@ -84,7 +84,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
 
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_FIRST) && ordinal >= 0);
     if (whole == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to open device %d", ordinal);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, device %d", ordinal);
     struct xseg_device *device = &whole->device;
     device->pending = &whole->pending;
     device->poison = &whole->poison;
@@ -157,7 +157,7 @@ xseg_status xseg_device_make_pool(struct xseg_device *device,
 
 /* --- Closing. --- */
 
-/* The first live blocks, for the error text. */
+/* The first allocated blocks, for the error message. */
 struct survivors {
     uint64_t count;
     struct xseg_text text;
@@ -217,8 +217,9 @@ static xseg_status give_everything_back(struct xseg_device *device)
     xseg_device_visit_arenas(device, end_extents, &all);
     if (!all)
         return xseg_fail(XSEG_ERR_DRIVER,
-                         "device %d: the driver did not take back %" PRIu64 " bytes: close again",
-                         device->context.ordinal, done.kept_failed);
+                         "driver has not released all memory, %" PRIu64
+                         " bytes on device %d; call xseg_close() again",
+                         done.kept_failed, device->context.ordinal);
     status = xseg_leftovers_retry(&device->leftovers);
     if (status == XSEG_OK)
         status = end_stream(device, &device->side);
@@ -281,7 +282,7 @@ xseg_status xseg_device_expect_none_live(struct xseg_device *device)
     struct survivors live = {0};
 
     if (xseg_pending_captures(device->pending) || xseg_routes_exist(&device->routes))
-        return xseg_fail(XSEG_ERR_BUSY, "a %s is under way on device %d: end it first",
+        return xseg_fail(XSEG_ERR_BUSY, "%s is active on device %d; end it first",
                          xseg_pending_captures(device->pending) ? "capture" : "route to a pool",
                          device->context.ordinal);
     xseg_text_init(&live.text, live.buffer, sizeof(live.buffer));
@@ -291,13 +292,14 @@ xseg_status xseg_device_expect_none_live(struct xseg_device *device)
     xseg_lock_give(&device->growth_lock);
     if (live.count == 0 && pinned != 0 && !xseg_context_is_lost(&device->context))
         return xseg_fail(XSEG_ERR_BUSY,
-                         "%" PRIu64 " bytes are pinned on device %d: unpin them first", pinned,
-                         device->context.ordinal);
+                         "memory is pinned, %" PRIu64
+                         " bytes on device %d; call xseg_unpin() first",
+                         pinned, device->context.ordinal);
     if (live.count == 0)
         return xseg_share_expect_none(device);
-    return xseg_fail(XSEG_ERR_BUSY, "%" PRIu64 " live block%s on device %d:%s%s", live.count,
-                     live.count > 1 ? "s" : "", device->context.ordinal, live.buffer,
-                     live.count > 4 ? ", ..." : "");
+    return xseg_fail(
+        XSEG_ERR_BUSY, "blocks are allocated, %" PRIu64 " on device %d; free these first:%s%s",
+        live.count, device->context.ordinal, live.buffer, live.count > 4 ? ", ..." : "");
 }
 
 /* Count a stream of a lost device as passed. */

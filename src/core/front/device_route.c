@@ -13,9 +13,7 @@
 
 static xseg_status hold(struct xseg_pool *pool)
 {
-    return xseg_pool_hold(pool)
-               ? XSEG_OK
-               : xseg_fail(XSEG_ERR_ARGUMENT, "pool has been released; create another one");
+    return xseg_pool_hold(pool) ? XSEG_OK : xseg_pool_fail_released(pool);
 }
 
 /* Add a route to a pool; the route holds the pool as long as it lasts. */
@@ -67,7 +65,9 @@ xseg_status xseg_device_end_route(struct xseg_pool *pool)
     struct xseg_device *device = pool->device;
 
     if (!xseg_routes_end(&device->routes, pool, false))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "pool %s is not routed to", xseg_pool_label(pool));
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "route is not active, pool %s; match each call to one xseg_route_begin()",
+                         xseg_pool_label(pool));
     xseg_pending_lock(device->pending);
     settle_pool(device->pending, pool);
     xseg_pending_unlock(device->pending);
@@ -105,8 +105,9 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
         return xseg_driver_fail_lost(&device->context);
     status = xseg_stream_retirement_get(device, handle, &route.captured);
     if (status == XSEG_OK && route.captured->handle == NULL)
-        status = xseg_fail(XSEG_ERR_ARGUMENT,
-                           "the legacy default stream cannot be captured: give another stream");
+        status = xseg_fail(
+            XSEG_ERR_ARGUMENT,
+            "stream is the legacy default stream, which cannot be captured; pass another stream");
     if (status == XSEG_OK)
         status = check_running(pool);
     if (status == XSEG_OK)
@@ -142,8 +143,10 @@ xseg_status xseg_device_end_capture(struct xseg_pool *pool)
     struct xseg_pending *pending = device->pending;
 
     if (!xseg_routes_end(&device->routes, pool, true))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "no capture into pool %s is under way",
-                         xseg_pool_label(pool));
+        return xseg_fail(
+            XSEG_ERR_ARGUMENT,
+            "capture is not active, pool %s; match each call to one xseg_capture_begin()",
+            xseg_pool_label(pool));
     xseg_pending_lock(pending);
     end_capture(pending);
     settle_pool(pending, pool);

@@ -53,7 +53,7 @@ static xseg_status give(struct xseg_allocator *allocator, struct giving *giving)
         outcome = give_once(store, giving);
     }
     if (outcome == XSEG_HISTORY_LABELS_NO_MEMORY)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the label \"%.*s\"",
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, label \"%.*s\"",
                          (int)XSEG_HISTORY_LABEL_BYTES - 1, giving->text);
     return XSEG_OK;
 }

@@ -19,10 +19,10 @@ static xseg_status find_device(struct xseg_allocator *allocator, const struct xs
     if (request->pool == NULL)
         return xseg_allocator_device(allocator, request->device, out);
     if (!xseg_allocator_owns(allocator, request->pool))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "pool %s belongs to another allocator",
+        return xseg_fail(XSEG_ERR_ARGUMENT, "pool is of another allocator, %s",
                          xseg_pool_label(request->pool));
     if (xseg_pool_is_retired(request->pool))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "pool has been released");
+        return xseg_pool_fail_released(request->pool);
     *out = request->pool->device;
     return XSEG_OK;
 }
@@ -35,9 +35,7 @@ xseg_status xseg_request_serve(struct xseg_allocator *allocator, const struct xs
     XSEG_ASSERT(request != NULL && out != NULL);
     if (request->alignment != 0 &&
         (!xseg_is_power_of_two(request->alignment) || request->alignment > ALIGNMENT_MAX))
-        return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "an alignment of %zu bytes: give a power of two up to "
-                         "1 GiB",
+        return xseg_fail(XSEG_ERR_ARGUMENT, "alignment is not a power of two up to 1 GiB, %zu",
                          request->alignment);
     const xseg_status status = find_device(allocator, request, &device);
     if (status != XSEG_OK)

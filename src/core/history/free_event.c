@@ -68,7 +68,7 @@ bool xseg_free_event_describe(struct xseg_history *history, uint64_t address, co
     const uint64_t ago = now.ns - xseg_min(now.ns, then);
     xseg_text_add(text,
                   "%sfreed %" PRIu64 ".%03" PRIu64 " ms ago by thread %" PRIu32
-                  ", with the %" PRIu64 " bytes at %#" PRIx64,
+                  " with the block of %" PRIu64 " bytes at %#" PRIx64,
                   lead, ago / 1000000, ago / 1000 % 1000, event.thread,
                   xseg_history_event_bytes(&event), (uint64_t)event.base);
     xseg_history_store_print_stack(history->store, event.stack, FRAMES_SHOWN, ", from ", text);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/inspect/allocator_describe.h"
 
-#include "src/base/error.h"
 #include "src/core/arena/live.h"
 #include "src/core/arena/origins.h"
 #include "src/core/cache/walk.h"
@@ -92,7 +91,7 @@ xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void
     struct xseg_extent *extent = xseg_live_lock_extent(&allocator->page_map, address);
 
     if (extent == NULL)
-        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "%p is not memory of this allocator", pointer);
+        return xseg_allocator_fail_foreign(address);
     const struct xseg_part part = xseg_walk_at(extent, address);
     XSEG_ASSERT(part.base <= address && address < xseg_part_end(&part));
     xseg_allocator_tell(&part, now, out);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/error.h"
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
 #include "src/core/registration/registrations.h"
@@ -133,7 +132,7 @@ xseg_status xseg_borrowed_weigh(struct xseg_explaining *look)
         return XSEG_OK;
     struct xseg_reason **young = calloc(found, sizeof(struct xseg_reason *));
     if (young == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to explain %zu pages", found);
+        return xseg_explain_fail(found);
     for (size_t i = look->first; i < reasons->count; i++)
         if (reasons->list[i].kind == XSEG_REASON_ABOVE_SHARE)
             young[at++] = &reasons->list[i];

@@ -187,7 +187,7 @@ static bool read_ring(struct xseg_device *device, struct xseg_history_end *of, u
 
 static xseg_status fail_to_copy(void)
 {
-    return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a copy of the history");
+    return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, copy of the history");
 }
 
 xseg_status xseg_device_history_read(struct xseg_device *device,
@@ -365,6 +365,7 @@ xseg_status xseg_device_history_annotate(struct xseg_device *device, uint32_t la
     const bool has_room =
         xseg_history_note_aside(history, ANNOTATIONS, xseg_history_settings(history), &event);
     xseg_lock_give(&device->growth_lock);
-    return has_room ? XSEG_OK
-                    : xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for texts in the history");
+    return has_room
+               ? XSEG_OK
+               : xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, annotation in the history");
 }

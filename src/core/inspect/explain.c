@@ -40,6 +40,11 @@ static void count_pages(void *self, struct xseg_arena *arena)
     }
 }
 
+xseg_status xseg_explain_fail(size_t pages)
+{
+    return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, explanation of %zu pages", pages);
+}
+
 static xseg_status make_room(struct xseg_explaining *look)
 {
     struct xseg_reasons *reasons = look->reasons;
@@ -56,7 +61,7 @@ static xseg_status make_room(struct xseg_explaining *look)
                : realloc(reasons->list, (reasons->count + room.pages) * sizeof(*list));
     if (list == NULL) {
         free(look->arenas);
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to explain %zu pages", room.pages);
+        return xseg_explain_fail(room.pages);
     }
     reasons->list = list;
     reasons->capacity = reasons->count + room.pages;
@@ -395,7 +400,8 @@ static xseg_status name_streams(struct xseg_explaining *look, size_t first)
     struct wait *waits = calloc(most + 1, sizeof(*waits));
 
     if (waits == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to explain %zu uses", most);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY,
+                         "out of host memory, explanation of %zu pending blocks", most);
     const size_t count = read_waits(pending, waits, most);
     qsort(waits, count, sizeof(*waits), compare_waits);
     for (size_t i = first; i < look->reasons->count; i++) {
@@ -427,7 +433,7 @@ static xseg_status weigh_decay(struct xseg_explaining *look, size_t first)
     size_t found = 0;
 
     if (young == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to explain %zu pages", count);
+        return xseg_explain_fail(count);
     for (size_t i = first; i < reasons->count; i++) {
         const enum xseg_reason_kind kind = reasons->list[i].kind;
 

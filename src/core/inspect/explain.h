@@ -75,6 +75,9 @@ xseg_status xseg_explain_begin(struct xseg_explaining *explaining);
 void xseg_explain_part(struct xseg_explaining *explaining, const struct xseg_part *part);
 xseg_status xseg_explain_end(struct xseg_explaining *explaining);
 
+/* Fail because host memory is too low to explain the pages. */
+xseg_status xseg_explain_fail(size_t pages);
+
 /*
  * Blocks of an arena from an address on, at most `most`; *cursor moves on behind the last one.  No lock
  * is held.

@@ -166,7 +166,7 @@ xseg_status xseg_picture_take(struct xseg_device *device, struct xseg_picture *p
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
     if (look(device, picture, explaining))
         return XSEG_OK;
-    return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a picture of device %d",
+    return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, snapshot of device %d",
                      device->context.ordinal);
 }
 

@@ -157,9 +157,11 @@ void xseg_publisher_follow(struct xseg_allocator *allocator)
     }
     atomic_store(&publisher->is_busy, false);
     if (error != 0)
-        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                      "publish: xseg top will not see this process: no memory to publish in: %s",
-                      strerror(error));
+        xseg_log_line(
+            &allocator->log, XSEG_LOG_WARNING,
+            "publish: shared statistics region cannot be created, %s; xseg top does not list "
+            "this process",
+            strerror(error));
 }
 
 void xseg_publisher_end(struct xseg_publisher *publisher)

@@ -219,8 +219,7 @@ static xseg_status metrics_init(struct metrics *metrics, struct xseg_allocator *
     metrics->device = calloc(open + 1, sizeof(*metrics->device));
     metrics->pool = malloc((open * rows + 1) * sizeof(*metrics->pool));
     if (metrics->device == NULL || metrics->pool == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for the metrics of %zu devices",
-                         open);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, metrics of %zu devices", open);
     for (int i = 0; i < allocator->device_count && metrics->devices < open; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
@@ -434,7 +433,7 @@ static xseg_status write_page(const struct metrics *metrics, char *text, size_t 
     struct label *labels = malloc((count + 1) * sizeof(*labels));
 
     if (labels == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for %zu labels of metrics", count);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, %zu labels of metrics", count);
     put_page(&page, metrics, labels);
     free(labels);
     if (bytes > 0)
@@ -468,7 +467,8 @@ static xseg_status make_page(struct xseg_allocator *allocator, char **out)
     if (status == XSEG_OK)
         status = write_page(&metrics, NULL, 0, &needed);
     if (status == XSEG_OK && (*out = malloc(needed)) == NULL)
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for %zu bytes of metrics", needed);
+        status =
+            xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, %zu bytes of metrics", needed);
     if (status == XSEG_OK)
         status = write_page(&metrics, *out, needed, &needed);
     metrics_fini(&metrics);
@@ -507,7 +507,7 @@ xseg_status xseg_metrics_file_write(struct xseg_allocator *allocator, const char
             error = error == 0 ? ended : error;
         }
         if (error != 0)
-            status = xseg_fail(XSEG_ERR_FILE, "the metrics %s cannot be written: %s", path,
+            status = xseg_fail(XSEG_ERR_FILE, "metrics file cannot be written, \"%s\" (%s)", path,
                                strerror(error));
     }
     free(page);

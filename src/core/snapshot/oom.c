@@ -73,12 +73,12 @@ static void write_into(struct xseg_allocator *allocator, const char *folder, uns
     xseg_fail_keep(&kept);
     if (!choose_path(path, sizeof(path), folder, number))
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
-                      "out of memory: wrote no snapshot: name of the folder is too long, %s", path);
+                      "out of memory: no snapshot written, path is too long, %s", path);
     else if (xseg_snapshot_file_write(allocator, &plan, path) == XSEG_OK)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "out of memory: wrote memory snapshot to %s", path);
     else
-        xseg_log_line(&allocator->log, XSEG_LOG_WARNING, "out of memory: wrote no snapshot: %s",
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING, "out of memory: no snapshot written, %s",
                       xseg_fail_detail());
     xseg_fail_restore(&kept);
 }

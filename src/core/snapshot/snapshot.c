@@ -140,14 +140,14 @@ static xseg_status look(struct writing *writing, struct view *view)
         status = xseg_device_history_copy(view->device, &view->picture.ends,
                                           count_room(writing, view), &view->reading);
     if (status == XSEG_OK && !xseg_history_merge_begin(&view->reading.merge))
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to put the history in order");
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, merge of the history");
     if (status == XSEG_OK)
         count_whole(view);
     xseg_snapshot_trace_init(&view->trace, &writing->document, &writing->stacks, &writing->naming);
     view->trace.moment = view->reading.moment;
     if (status == XSEG_OK &&
         !xseg_snapshot_paused_init(&view->trace.paused, &view->reading.merge, &view->picture))
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for what was paused");
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, history of paused memory");
     return status;
 }
 
@@ -442,7 +442,7 @@ static xseg_status find_devices(struct writing *writing)
 
     writing->views = calloc((size_t)allocator->device_count + 1, sizeof(*writing->views));
     if (writing->views == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a snapshot");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, snapshot");
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
@@ -458,7 +458,7 @@ xseg_status xseg_snapshot_write(struct xseg_allocator *allocator,
     struct writing *writing = calloc(1, sizeof(*writing));
 
     if (writing == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for a snapshot");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, snapshot");
     writing->allocator = allocator;
     writing->plan = plan;
     xseg_snapshot_stacks_init(&writing->stacks, &allocator->history, &writing->document);
@@ -485,7 +485,8 @@ xseg_status xseg_snapshot_write(struct xseg_allocator *allocator,
 
 static xseg_status fail_file(const char *path, int error)
 {
-    return xseg_fail(XSEG_ERR_FILE, "the snapshot %s cannot be written: %s", path, strerror(error));
+    return xseg_fail(XSEG_ERR_FILE, "snapshot file cannot be written, \"%s\" (%s)", path,
+                     strerror(error));
 }
 
 xseg_status xseg_snapshot_file_write(struct xseg_allocator *allocator,

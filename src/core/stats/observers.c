@@ -81,7 +81,7 @@ xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xs
     struct xseg_watcher *watcher = calloc(1, sizeof(*watcher));
 
     if (watcher == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory for an observer");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, observer");
     XSEG_ASSERT(calls->struct_size <= sizeof(watcher->calls));
     memcpy(&watcher->calls, calls, calls->struct_size);
     xseg_list_init(&watcher->link);
@@ -130,11 +130,10 @@ xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
     }
     xseg_lock_give(&observers->lock);
     if (watcher == NULL)
-        return xseg_fail(XSEG_ERR_ARGUMENT, "there is no observer with the id %" PRIu64, id);
+        return xseg_fail(XSEG_ERR_ARGUMENT, "observer does not exist, id %" PRIu64, id);
     return is_busy ? xseg_fail(XSEG_ERR_BUSY,
-                               "observer %" PRIu64
-                               " cannot end from within itself, nor from within another callback "
-                               "while it runs: end it after its return",
+                               "observer is running, id %" PRIu64
+                               "; remove the observer after its callback has returned",
                                id)
                    : XSEG_OK;
 }

@@ -183,7 +183,7 @@ static xseg_status add(struct xseg_streams *streams, xseg_stream handle, uint64_
     if (stream == NULL)
         stream = make(streams);
     if (stream == NULL)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "no host memory to remember a stream");
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, stream entry");
     XSEG_ASSERT(xseg_list_is_empty(&stream->going));
     XSEG_ASSERT(stream->last == NULL);
     /* A thread that found the entry as that of the last stream may take it for this one as soon as the handle is
@@ -240,7 +240,8 @@ static xseg_status get_slowly(struct xseg_streams *streams, xseg_stream handle,
     if (known == NULL)
         status = xseg_driver_stream_id(streams->context, handle, &number);
     if (status != XSEG_OK)
-        xseg_fail_add(": %p is no stream of device %d", (void *)handle, streams->context->ordinal);
+        xseg_fail_add("; pass an existing stream of device %d instead of %p",
+                      streams->context->ordinal, (void *)handle);
     else if (is_per_thread)
         known = find(streams, handle, number);
     if (known != NULL)
