@@ -16,7 +16,7 @@ namespace
 
 struct Slot {
     std::shared_ptr<GatheredContext> context;
-    uint64_t round = 0; /* of `forget` in which it was gathered */
+    uint64_t round = 0; /* of `discard` in which it was gathered */
 };
 
 struct Contexts {
@@ -65,7 +65,7 @@ uint32_t gather(void *)
 }
 
 /* Contexts are destroyed behind the lock, since that may run code of PyTorch's. */
-void forget(void *, const uint32_t *kept, size_t count)
+void discard(void *, const uint32_t *kept, size_t count)
 {
     std::vector<std::shared_ptr<GatheredContext>> ended;
     std::unordered_set<uint32_t> stay(kept, kept + count);

@@ -41,7 +41,7 @@ std::atomic<double> the_rejection{
 
 bool note_key(void *context, const struct xseg_config_key *key)
 {
-    (*static_cast<Keys *>(context))[key->name] = {key->value, key->is_named};
+    (*static_cast<Keys *>(context))[key->name] = {key->value, key->is_set};
     return true;
 }
 
