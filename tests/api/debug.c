@@ -449,8 +449,8 @@ static void write_past_the_end(void)
 static void late_and_wide_accesses_fault(void **state)
 {
     (void)state;
-    expect_report(read_late, "an unmapped address is touched");
-    expect_report(write_past_the_end, "an unmapped address is touched");
+    expect_report(read_late, "access to an unmapped address");
+    expect_report(write_past_the_end, "access to an unmapped address");
 }
 
 /* Where blocks lie in their pages, and what is counted. */

@@ -145,10 +145,10 @@ static void work_of_a_peer_needs_the_right(void **state)
 
     (void)state;
     assert_true(child_aborted(child_run_part(copy_without_a_right, text, sizeof(text))));
-    assert_non_null(strstr(text, "touched without access rights"));
-    assert_non_null(strstr(text, "touched by device 1"));
+    assert_non_null(strstr(text, "access to memory without access rights"));
+    assert_non_null(strstr(text, "accessed by device 1"));
     assert_true(child_aborted(child_run_part(launch_the_wrong_way, text, sizeof(text))));
-    assert_non_null(strstr(text, "touched by device 0"));
+    assert_non_null(strstr(text, "accessed by device 0"));
     copy_between(true);
 }
 

@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_accepted(&costs);
     } else {
         HOLDS(memcmp(&costs, &before, sizeof(costs)) == 0);
-        HOLDS(why[0] != '\0' && strlen(why) < sizeof(why) && strchr(why, ':') != NULL);
+        HOLDS(why[0] != '\0' && strlen(why) < sizeof(why) && strchr(why, ';') != NULL);
     }
     free(text);
     return 0;

@@ -340,7 +340,7 @@ class Failures(ProbeTest):
                                (("--device", "99999999999"), "--device takes the number"),
                                (("--driver", "hip"), "--driver takes sim or cuda"),
                                (("--costs", "cheap"), "--costs takes none, a100"),
-                               (("--costs", "./none"), "XSEG_SIM_COSTS=./none: it cannot be opened"),
+                               (("--costs", "./none"), "XSEG_SIM_COSTS: ./none, cannot open the file, No such file"),
                                (("--seconds", "0"), "--seconds takes a number of seconds, from 1 to 3600"),
                                (("--driver", "cuda", "--costs", "none"), "cannot be given with"),
                                (("--nonsense",), "xseg probe --help lists the options"),

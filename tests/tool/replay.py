@@ -114,7 +114,7 @@ class BadInput(ReplayTest):
                 (("--check=maybe", good), "exact or floor"),
                 (("--check", good), "no `=` line"),
                 (("--driver", "metal", good), "sim or cuda"),
-                (("--costs", "./none.costs", good), "costs \"./none.costs\": it cannot be opened"),
+                (("--costs", "./none.costs", good), "xseg_sim_reset: costs: ./none.costs, cannot open the file"),
                 (("--driver", "cuda", "--min-device", good), "cannot be given"),
                 (("--driver", "cuda", "--costs", "none", good), "cannot be given"),
                 (("--device-memory", "much", good), "such as 900MiB"),

@@ -46,8 +46,8 @@ class Secure(unittest.TestCase):
         self.assertIn("secure 0\n", said)
         self.assertIn("\nsource XSEG_ALLOC_CONF\n", said)
         self.assertNotIn("set-user-ID", said)
-        self.assertIn("XSEG_SIM_DEVICES=none is ignored", complaint)
-        self.assertIn("XSEG_SIM_COSTS=/none is ignored: it cannot be opened", complaint)
+        self.assertIn("ignoring XSEG_SIM_DEVICES: invalid value, 'none'", complaint)
+        self.assertIn("ignoring XSEG_SIM_COSTS: /none, cannot open the file", complaint)
 
     def test_a_user_does_not_set_up_a_set_user_id_program(self):
         os.chown(self.program, OTHER, OTHER)

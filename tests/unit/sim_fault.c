@@ -228,7 +228,8 @@ static void somebody_else_holds_memory_and_addresses(void **state)
     ASSERT_CU(cuMemCreate(&other, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     ASSERT_OK(cuMemCreate(&other, 1024 * MIB, &prop, 0));
-    expect_refused(xseg_sim_set_external_memory(2, 0), "device 2: the machine has 2");
+    expect_refused(xseg_sim_set_external_memory(2, 0),
+                   "xseg_sim_set_external_memory: invalid device, 2; pass a device below 2");
 
     xseg_sim_set_external_addresses((uint64_t)128 << 40);
     ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
@@ -245,19 +246,20 @@ static void bad_faults_in_full_are_refused(void)
 {
     struct xseg_sim_fault fault = fault_in("cuMemCreate", 1);
 
-    expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, &fault), "slot 16");
-    expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, NULL), "slot 16");
+    expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, &fault), "invalid slot, 16;");
+    expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, NULL), "invalid slot, 16;");
     fault.halfway = 1;
-    expect_refused(xseg_sim_fault_set(0, &fault), "only cuMemUnmap");
+    expect_refused(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
     fault.call = NULL;
-    expect_refused(xseg_sim_fault_set(0, &fault), "only cuMemUnmap");
+    expect_refused(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
     fault = fault_in("cuNone", 1);
-    expect_refused(xseg_sim_fault_set(0, &fault), "no call \"cuNone\"");
+    expect_refused(xseg_sim_fault_set(0, &fault),
+                   "xseg_sim_fault_set: unknown driver call, 'cuNone'");
     fault = fault_in("cuMemCreate", 0);
-    expect_refused(xseg_sim_fault_set(0, &fault), "from 1");
+    expect_refused(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: nth is 0;");
     fault = fault_in("cuMemCreate", 1);
     fault.error = 0;
-    expect_refused(xseg_sim_fault_set(0, &fault), "from 1");
+    expect_refused(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: error is CUDA_SUCCESS, 0;");
     fault = fault_in("cuMemCreate", 1);
     fault.struct_size--;
     expect_refused(xseg_sim_fault_set(0, &fault), "struct_size");
@@ -293,12 +295,14 @@ static void bad_faults_are_refused(void **state)
 
     (void)state;
     bad_faults_in_full_are_refused();
-    expect_refused(xseg_sim_fail("cuMemCreate_v2", 1, 2), "without its version");
-    expect_refused(xseg_sim_fail("", 1, 2), "no call \"\"");
-    expect_refused(xseg_sim_fail("cuMemCreate", 1, 0), "error 0");
+    expect_refused(
+        xseg_sim_fail("cuMemCreate_v2", 1, 2),
+        "xseg_sim_fail: unknown driver call, 'cuMemCreate_v2'; use a name without version suffix");
+    expect_refused(xseg_sim_fail("", 1, 2), "unknown driver call, ''");
+    expect_refused(xseg_sim_fail("cuMemCreate", 1, 0), "error is CUDA_SUCCESS, 0;");
     assert_true(xseg_sim_error_message(NULL, 0) > 7);
     assert_true(xseg_sim_error_message(text, sizeof(text)) > 7);
-    assert_string_equal(text, "error 0");
+    assert_string_equal(text, "xseg_si");
     (void)create(GRANULE);
 }
 
@@ -408,7 +412,7 @@ static void expect_said(const char *call, uint64_t count, const char *want)
     assert_string_equal(text, want);
 }
 
-#define ADVICE ": give a name without its version, such as cuMemCreate\n"
+#define ADVICE "; use a name without version suffix, such as cuMemCreate\n"
 
 /* A name that is mistyped counts nothing for ever, which looks like a test that passes. */
 static void names_that_are_no_calls_are_told(void **state)
@@ -418,10 +422,10 @@ static void names_that_are_no_calls_are_told(void **state)
     expect_said("cuMemAddressReserve", 1, "");
     expect_said("cuMemMap", 0, "");
     expect_said("cuMemCreat", 0,
-                "xseg-sim: xseg_sim_calls: there is no call \"cuMemCreat\"" ADVICE);
+                "xseg-sim: xseg_sim_calls: unknown driver call, 'cuMemCreat'" ADVICE);
     expect_said("cuMemAddressReserve_v2", 0,
-                "xseg-sim: xseg_sim_calls: there is no call \"cuMemAddressReserve_v2\"" ADVICE);
-    expect_said("\033[2J", 0, "xseg-sim: xseg_sim_calls: there is no call \"\\x1b[2J\"" ADVICE);
+                "xseg-sim: xseg_sim_calls: unknown driver call, 'cuMemAddressReserve_v2'" ADVICE);
+    expect_said("\033[2J", 0, "xseg-sim: xseg_sim_calls: unknown driver call, '\\x1b[2J'" ADVICE);
 }
 
 int main(void)

@@ -50,15 +50,15 @@ static void each_kind_has_its_line(void **state)
     (void)enter(0);
 
     (void)snprintf(expected, sizeof(expected),
-                   "physical memory: 2, such as 2097152 bytes of device 0 with 1 reference and 0 "
+                   "physical memory: 2, first: 2097152 bytes on device 0, 1 reference, 0 "
                    "mappings\n"
-                   "mappings: 1, such as 2097152 bytes at 0x%llx\n"
-                   "reservations: 2, such as 8388608 bytes at 0x%llx\n"
-                   "allocations: 2, such as 100 bytes at 0x%llx\n"
-                   "streams: 1, such as number %llu of device 0\n"
-                   "events: 2, such as one of device 0 that was never recorded\n"
-                   "graphs: 1, such as one with 2 nodes\n"
-                   "retained contexts: 2, such as that of device 0, 2 times\n",
+                   "mappings: 1, first: 2097152 bytes at 0x%llx\n"
+                   "reservations: 2, first: 8388608 bytes at 0x%llx\n"
+                   "allocations: 2, first: 100 bytes at 0x%llx\n"
+                   "streams: 1, first: stream %llu of device 0\n"
+                   "events: 2, first: on device 0, never recorded\n"
+                   "graphs: 1, first: 2 nodes\n"
+                   "retained contexts: 2, first: device 0, 2 references\n",
                    base + GRANULE, base, second + GRANULE, id);
     assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 2 + 1 + 2 + 2 + 1 + 2 + 1 + 2);
     assert_string_equal(text, expected);

@@ -627,28 +627,34 @@ static void unmap_in_a_foreign_context(void)
 static void memory_in_use_ends_in_a_report(void **state)
 {
     (void)state;
-    EXPECT_REPORT(unmap_under_work, "memory is taken away that queued work touches",
-                  "call:    cuMemUnmap", "mapping: 2097152 bytes at 0x200000000, by cuMemMap",
-                  "memory:  2097152 bytes of device 0, by cuMemCreate", "used by: work on stream ",
-                  "which touches 50 bytes at 0x200000064", "by xseg_sim_launch_on", "where:");
-    EXPECT_REPORT(unmap_under_work_that_names_several, "cuMemUnmap", "touches 1 bytes");
-    EXPECT_REPORT(take_access_under_work, "call:    cuMemSetAccess", "used by:");
-    EXPECT_REPORT(free_under_open_work, "call:    cuMemFree", "memory is freed",
-                  "100 bytes of device 0", "by cuMemAlloc", "used by:");
-    EXPECT_REPORT(unmap_in_a_foreign_context, "context of another device", "of device 1",
-                  "does not say what it touches");
+    EXPECT_REPORT(
+        unmap_under_work,
+        "xseg-sim: cuMemUnmap: undefined behavior, queued work accesses the memory; synchronize "
+        "its stream first",
+        "call:         cuMemUnmap",
+        "mapping:      2097152 bytes at 0x200000000, created by cuMemMap",
+        "memory:       2097152 bytes on device 0, created by cuMemCreate", "work:         stream ",
+        " of device 0, accesses 50 bytes at 0x200000064, queued by xseg_sim_launch_on", "stack:");
+    EXPECT_REPORT(unmap_under_work_that_names_several, "cuMemUnmap", "accesses 1 bytes");
+    EXPECT_REPORT(take_access_under_work, "call:         cuMemSetAccess", "work:  ");
+    EXPECT_REPORT(free_under_open_work, "call:         cuMemFree",
+                  "queued work accesses the memory", "100 bytes on device 0",
+                  "created by cuMemAlloc", "work:  ");
+    EXPECT_REPORT(unmap_in_a_foreign_context, "current context is of another device",
+                  "context:      device 1", "accesses unknown memory");
 }
 
 static void unreachable_memory_ends_in_a_report(void **state)
 {
     (void)state;
-    EXPECT_REPORT(touch_nothing, "where nothing is", "0x1000, touched by device 0",
-                  "call:    xseg_sim_launch_on");
-    EXPECT_REPORT(touch_a_hole, "an unmapped address", "0x200200000",
-                  "range:   8388608 bytes at 0x200000000, by cuMemAddressReserve");
+    EXPECT_REPORT(touch_nothing, "neither reserved nor allocated", "0x1000, accessed by device 0",
+                  "call:         xseg_sim_launch_on");
+    EXPECT_REPORT(touch_a_hole, "access to an unmapped address", "0x200200000",
+                  "reservation:  8388608 bytes at 0x200000000, created by cuMemAddressReserve");
     EXPECT_REPORT(touch_without_rights, "without access rights", "0x200200000", "by cuMemMap");
-    EXPECT_REPORT(touch_from_another_device, "without access rights", "touched by device 1");
-    EXPECT_REPORT(touch_an_allocation_of_another_device, "without peer access", "by cuMemAlloc");
+    EXPECT_REPORT(touch_from_another_device, "without access rights", "accessed by device 1");
+    EXPECT_REPORT(touch_an_allocation_of_another_device, "without peer access",
+                  "1 bytes on device 0 at 0x200000000, created by cuMemAlloc");
 }
 
 static void memory_can_go_when_its_work_has_ended(void **state)
@@ -711,7 +717,8 @@ static void in_fast_mode_nobody_looks(void **state)
     assert_int_equal(xseg_sim_launch_on(NULL, UINT64_MAX, base, GRANULE), XSEG_OK);
     ASSERT_CU(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
     ASSERT_OK(cuMemUnmap(base, GRANULE));
-    expect_refused(xseg_sim_launch_on((CUstream)(uintptr_t)77, 1, base, 1), "0x4d is no stream");
+    expect_refused(xseg_sim_launch_on((CUstream)(uintptr_t)77, 1, base, 1),
+                   "xseg_sim_launch_on: invalid stream handle, 0x4d;");
 }
 
 static void many_touches_are_forgotten_in_time(void **state)
@@ -1003,15 +1010,16 @@ static void fill_another_device(void)
 static void bad_copies_end_in_a_report(void **state)
 {
     (void)state;
-    EXPECT_REPORT(copy_from_another_device, "without access rights", "touched by device 1",
+    EXPECT_REPORT(copy_from_another_device, "without access rights", "accessed by device 1",
                   "cuMemcpyDtoD");
-    EXPECT_REPORT(copy_to_another_device, "without access rights", "touched by device 1",
+    EXPECT_REPORT(copy_to_another_device, "without access rights", "accessed by device 1",
                   "cuMemcpyDtoDAsync");
-    EXPECT_REPORT(fill_another_device, "without access rights", "touched by device 1",
+    EXPECT_REPORT(fill_another_device, "without access rights", "accessed by device 1",
                   "cuMemsetD8");
-    EXPECT_REPORT(fill_a_hole, "an unmapped address", "call:    cuMemsetD8", "0x200200000");
+    EXPECT_REPORT(fill_a_hole, "access to an unmapped address", "call:         cuMemsetD8",
+                  "0x200200000");
     EXPECT_REPORT(copy_from_memory_without_rights, "without access rights", "cuMemcpyDtoH");
-    EXPECT_REPORT(unmap_under_a_copy, "cuMemUnmap", "used by:");
+    EXPECT_REPORT(unmap_under_a_copy, "cuMemUnmap", "work:  ");
 }
 
 /* --- Peers, and what is known about addresses. --- */

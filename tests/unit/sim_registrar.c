@@ -93,12 +93,24 @@ static void expect_lack(xseg_status status, const char *words)
     expect_refused(XSEG_ERR_ARGUMENT, words);
 }
 
-/* "... 0xADDRESS ..." */
-static const char *at_page(CUdeviceptr address, const char *why)
+/* The end of a message: "..., 0xADDRESS (range: ..." */
+static const char *at_page(const char *why, CUdeviceptr address)
 {
     static char text[128];
 
-    (void)snprintf(text, sizeof(text), "0x%llx%s", (unsigned long long)address, why);
+    (void)snprintf(text, sizeof(text), "%s, 0x%llx (range: ", why, (unsigned long long)address);
+    return text;
+}
+
+/* A message about a range that does not end in one mapping or allocation. */
+static const char *past_end(uint64_t bytes, CUdeviceptr address, CUdeviceptr end)
+{
+    static char text[192];
+
+    (void)snprintf(text, sizeof(text),
+                   "range exceeds its mapping or allocation, %llu bytes at 0x%llx; end the range "
+                   "at 0x%llx or before",
+                   (unsigned long long)bytes, (unsigned long long)address, (unsigned long long)end);
     return text;
 }
 
@@ -257,7 +269,7 @@ static void registrations_are_counted(void **state)
     assert_true(first != second && second != third && first != 0);
     assert_int_equal(xseg_sim_registered(), 6 * GRANULE - 104);
     assert_int_equal(xseg_sim_unregister(second), XSEG_OK);
-    expect_refused(xseg_sim_unregister(second), "there is no registration ");
+    expect_refused(xseg_sim_unregister(second), "xseg_sim_unregister: unknown registration, ID ");
     assert_int_equal(xseg_sim_unregister(first), XSEG_OK);
     assert_int_equal(xseg_sim_registered(), 4 * GRANULE - 5);
     assert_int_equal(xseg_sim_unregister(third), XSEG_OK);
@@ -269,7 +281,7 @@ static void registrations_are_counted(void **state)
     (void)fresh(NULL);
     assert_int_equal(xseg_sim_registered(), 0);
     assert_int_equal(xseg_sim_registrations(), 0);
-    expect_refused(xseg_sim_unregister(first), "there is no registration ");
+    expect_refused(xseg_sim_unregister(first), "xseg_sim_unregister: unknown registration, ID ");
 }
 
 /* What every registrar refuses, with the page that is the reason. */
@@ -278,9 +290,9 @@ static void no_registrar_takes(CUdeviceptr address, uint64_t bytes, CUdeviceptr 
 {
     uint64_t id = 77;
 
-    expect_refused(peermem(address, bytes, &id), at_page(page, why));
-    expect_refused(dmabuf(address, bytes, &id), at_page(page, why));
-    expect_refused(nccl(address, bytes, &id), at_page(page, why));
+    expect_refused(peermem(address, bytes, &id), at_page(why, page));
+    expect_refused(dmabuf(address, bytes, &id), at_page(why, page));
+    expect_refused(nccl(address, bytes, &id), at_page(why, page));
     assert_int_equal(id, 77);
 }
 
@@ -291,21 +303,22 @@ static void every_registrar_looks_at_the_memory(void **state)
 
     (void)state;
     no_registrar_takes(base + 4 * GRANULE + page_bytes() + 900, 1,
-                       base + 4 * GRANULE + page_bytes(), " is not mapped");
+                       base + 4 * GRANULE + page_bytes(), "page is not mapped");
     no_registrar_takes(base + 7 * GRANULE + 1, 1, base + 7 * GRANULE,
-                       " is not accessible to its device");
-    no_registrar_takes(2 * page_bytes(), 1, 2 * page_bytes(), " is not mapped");
+                       "page is not accessible to its device");
+    no_registrar_takes(2 * page_bytes(), 1, 2 * page_bytes(), "page is not mapped");
     for (int kind = XSEG_SIM_PEERMEM; kind <= XSEG_SIM_NCCL; kind++) {
         const enum xseg_sim_registrar registrar = (enum xseg_sim_registrar)kind;
 
         expect_lack(xseg_sim_register(base + 5 * GRANULE, GRANULE, registrar, &id),
-                    at_page(base + 5 * GRANULE, " was made without gpuDirectRDMACapable"));
-        expect_refused(xseg_sim_register(base, 0, registrar, &id), "are no range of addresses");
+                    at_page("page was created without gpuDirectRDMACapable", base + 5 * GRANULE));
+        expect_refused(xseg_sim_register(base, 0, registrar, &id),
+                       "range is empty or wraps around");
         expect_refused(xseg_sim_register(base, UINT64_MAX, registrar, &id),
-                       "no range of addresses");
+                       "range is empty or wraps around");
         expect_refused(xseg_sim_register(base, 1, registrar, NULL), "id is NULL");
     }
-    expect_refused(xseg_sim_register(base, 1, (enum xseg_sim_registrar)3, &id), "of kind 3");
+    expect_refused(xseg_sim_register(base, 1, (enum xseg_sim_registrar)3, &id), "unknown kind, 3;");
     assert_int_equal(id, 77);
     assert_int_equal(xseg_sim_registered(), 0);
     assert_int_equal(xseg_sim_registrations(), 0);
@@ -318,18 +331,18 @@ static void some_registrars_take_one_mapping_only(void **state)
 
     (void)state;
     expect_refused(peermem(base + GRANULE, GRANULE + 1, &id),
-                   at_page(base + 2 * GRANULE, ": the allocation there has 4194304 bytes"));
+                   past_end(GRANULE + 1, base + GRANULE, base + 2 * GRANULE));
     expect_refused(dmabuf(base + 2 * GRANULE, 2 * GRANULE, &id),
-                   at_page(base + 3 * GRANULE, ": the allocation there has 2097152 bytes"));
+                   past_end(2 * GRANULE, base + 2 * GRANULE, base + 3 * GRANULE));
     assert_int_equal(nccl(base + GRANULE, 3 * GRANULE, &id), XSEG_OK);
-    expect_refused(nccl(base, 5 * GRANULE, &id), at_page(base + 4 * GRANULE, " is not mapped"));
+    expect_refused(nccl(base, 5 * GRANULE, &id), at_page("page is not mapped", base + 4 * GRANULE));
     back_for_rdma(base + 4 * GRANULE, GRANULE);
     expect_lack(nccl(base + 3 * GRANULE, 3 * GRANULE, &id),
-                at_page(base + 5 * GRANULE, " was made without gpuDirectRDMACapable"));
+                at_page("page was created without gpuDirectRDMACapable", base + 5 * GRANULE));
     ASSERT_OK(cuMemUnmap(base + 5 * GRANULE, GRANULE));
     back_for_rdma(base + 5 * GRANULE, GRANULE);
     expect_refused(nccl(base + 5 * GRANULE, 2 * GRANULE, &id),
-                   at_page(base + 6 * GRANULE, " is memory of another device than the first"));
+                   at_page("page is on another device than the first page", base + 6 * GRANULE));
 }
 
 static void properties_must_be_the_same(void **state)
@@ -342,7 +355,7 @@ static void properties_must_be_the_same(void **state)
     exported.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     back_with(base + 4 * GRANULE, GRANULE, &exported);
     expect_refused(nccl(base, 5 * GRANULE, &id),
-                   at_page(base + 4 * GRANULE, " has other properties than the first"));
+                   at_page("page has other properties than the first page", base + 4 * GRANULE));
 }
 
 static void allocations_can_be_registered(void **state)
@@ -358,10 +371,10 @@ static void allocations_can_be_registered(void **state)
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     assert_int_equal(nccl(address + 1, 4999, &id), XSEG_OK);
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
-    expect_refused(peermem(address, 5001, &id), ": the allocation there has 5000 bytes");
-    expect_refused(dmabuf(address, 5001, &id), ": the allocation there has 5000 bytes");
+    expect_refused(peermem(address, 5001, &id), past_end(5001, address, address + 5000));
+    expect_refused(dmabuf(address, 5001, &id), past_end(5001, address, address + 5000));
     expect_refused(nccl(address, 2 * page_bytes() + 1, &id),
-                   " is behind the reservation or allocation");
+                   "page is past the end of the reservation or allocation");
     ASSERT_OK(cuMemFree(address));
 }
 
@@ -373,12 +386,15 @@ static void a_descriptor_is_registered(void **state)
 
     (void)state;
     expect_refused(xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE + 1, &id),
-                   at_page(base + 4 * GRANULE, ": the dma-buf has 6291456 bytes"));
-    expect_refused(xseg_sim_register_descriptor(file, 4 * GRANULE, 1, &id), "the dma-buf has");
-    expect_refused(xseg_sim_register_descriptor(file, 0, 0, &id), "no range of addresses");
+                   "range exceeds the dma-buf of 6291456 bytes, 4194305 bytes at offset 2097152");
+    expect_refused(xseg_sim_register_descriptor(file, 4 * GRANULE, 1, &id),
+                   "range exceeds the dma-buf of");
+    expect_refused(xseg_sim_register_descriptor(file, 0, 0, &id), "range is empty or wraps around");
     expect_refused(xseg_sim_register_descriptor(file, 0, 1, NULL), "id is NULL");
-    expect_refused(xseg_sim_register_descriptor(-1, 0, 1, &id), "descriptor -1: give one");
-    expect_refused(xseg_sim_register_descriptor(STDIN_FILENO, 0, 1, &id), "descriptor 0: give one");
+    expect_refused(xseg_sim_register_descriptor(-1, 0, 1, &id),
+                   "descriptor is not a dma-buf of this process, -1;");
+    expect_refused(xseg_sim_register_descriptor(STDIN_FILENO, 0, 1, &id),
+                   "descriptor is not a dma-buf of this process, 0;");
     assert_int_equal(xseg_sim_register_descriptor(file, 5, 3 * GRANULE - 5, &id), XSEG_OK);
     (void)close(file);
     assert_int_equal(xseg_sim_registered(), 3 * GRANULE - 5);
@@ -395,10 +411,12 @@ static void a_descriptor_of_former_memory_is_refused(void **state)
 
     (void)state;
     ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
-    expect_refused(xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE, &id),
-                   at_page(base + 2 * GRANULE, " has other memory than when"));
+    expect_refused(
+        xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE, &id),
+        at_page("page was remapped after the descriptor was created", base + 2 * GRANULE));
     back_for_rdma(base + 2 * GRANULE, GRANULE);
-    expect_refused(xseg_sim_register_descriptor(file, 2 * GRANULE, 1, &id), "has other memory");
+    expect_refused(xseg_sim_register_descriptor(file, 2 * GRANULE, 1, &id),
+                   "page was remapped after the descriptor was created");
     assert_int_equal(xseg_sim_register_descriptor(file, 0, 2 * GRANULE, &id), XSEG_OK);
     (void)close(file);
     ASSERT_OK(cuMemAlloc(&address, 1));
@@ -406,7 +424,8 @@ static void a_descriptor_of_former_memory_is_refused(void **state)
     assert_int_equal(xseg_sim_register_descriptor(other, 0, 4096, &id), XSEG_OK);
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     ASSERT_OK(cuMemFree(address));
-    expect_refused(xseg_sim_register_descriptor(other, 0, 4096, &id), "has other memory");
+    expect_refused(xseg_sim_register_descriptor(other, 0, 4096, &id),
+                   "page was remapped after the descriptor was created");
     (void)close(other);
 }
 
@@ -420,8 +439,8 @@ static void registrations_are_leaks(void **state)
     (void)state;
     assert_int_equal(nccl(base, 3 * GRANULE, &id), XSEG_OK);
     assert_int_equal(xseg_sim_leaks(text, sizeof(text)), before + 1);
-    assert_non_null(strstr(text, "registrations: 1, such as 6291456 bytes at 0x"));
-    assert_non_null(strstr(text, " by NCCL\n"));
+    assert_non_null(strstr(text, "registrations: 1, first: 6291456 bytes at 0x"));
+    assert_non_null(strstr(text, " for NCCL\n"));
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     assert_int_equal(xseg_sim_leaks(NULL, 0), before);
 }
@@ -464,15 +483,18 @@ static void free_registered(void)
 static void registered_memory_that_goes_ends_in_a_report(void **state)
 {
     (void)state;
-    EXPECT_REPORT(unmap_registered, "memory is taken away that is registered",
-                  "call:    cuMemUnmap", "mapping: 2097152 bytes at 0x200400000, by cuMemMap",
-                  "memory:  2097152 bytes of device 0, by cuMemCreate",
-                  "held by: NCCL, which has 4194304 bytes at 0x200400000 registered",
-                  "by xseg_sim_register, call", "where:");
-    EXPECT_REPORT(unmap_what_a_descriptor_registered, "the user of a descriptor",
-                  "1 bytes at 0x200000fff", "by xseg_sim_register_descriptor, call");
-    EXPECT_REPORT(free_registered, "memory is freed that is registered", "call:    cuMemFree",
-                  "100 bytes of device 0", "held by: nvidia_peermem");
+    EXPECT_REPORT(
+        unmap_registered, "xseg-sim: cuMemUnmap: undefined behavior, memory is registered",
+        "call:         cuMemUnmap",
+        "mapping:      2097152 bytes at 0x200400000, created by cuMemMap",
+        "memory:       2097152 bytes on device 0, created by cuMemCreate", "registration: ID ",
+        ", 4194304 bytes at 0x200400000 for NCCL, created by xseg_sim_register, call", "stack:");
+    EXPECT_REPORT(unmap_what_a_descriptor_registered,
+                  "1 bytes at 0x200000fff for descriptor user, created by "
+                  "xseg_sim_register_descriptor, call");
+    EXPECT_REPORT(free_registered, "cuMemFree: undefined behavior, memory is registered",
+                  "call:         cuMemFree", "100 bytes on device 0", "registration: ID ",
+                  "for nvidia_peermem");
 }
 
 static void memory_beside_a_registration_can_go(void **state)
@@ -537,9 +559,9 @@ static void memory_for_rdma_can_be_refused(void **state)
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &plain, 0));
     ASSERT_OK(cuMemAlloc(&address, 1));
     assert_int_equal(is_capable(address), 0);
-    expect_lack(peermem(address, 1, &id), "the machine has no RDMA");
+    expect_lack(peermem(address, 1, &id), "RDMA is not supported by the simulated machine");
     expect_lack(xseg_sim_register_descriptor(new_handle(address, page_bytes()), 0, 1, &id),
-                "the machine has no RDMA");
+                "RDMA is not supported by the simulated machine");
 }
 
 static void memory_for_rdma_can_be_denied_or_ignored(void **state)
@@ -584,11 +606,10 @@ static void a_machine_can_be_without_dma_bufs(void **state)
     expect_attributes(1, 1, 0);
     base = set_scene();
     ASSERT_CU(handle_of(base, GRANULE, &file), CUDA_ERROR_NOT_SUPPORTED);
-    expect_lack(dmabuf(base, GRANULE, &id), "the machine has no dma-buf");
+    expect_lack(dmabuf(base, GRANULE, &id), "dma-bufs are not supported by the simulated machine");
     assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
     assert_int_equal(nccl(base, 2 * GRANULE, &id), XSEG_OK);
-    expect_refused(nccl(base, 3 * GRANULE, &id),
-                   at_page(base + 2 * GRANULE, ": the allocation there has 4194304 bytes"));
+    expect_refused(nccl(base, 3 * GRANULE, &id), past_end(3 * GRANULE, base, base + 2 * GRANULE));
 }
 
 static void a_machine_can_be_without_answers(void **state)
@@ -603,9 +624,11 @@ static void a_machine_can_be_without_answers(void **state)
     ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, base), CUDA_ERROR_NOT_FOUND);
     (void)close(new_handle(base, 4 * GRANULE));
     assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
-    expect_lack(dmabuf(base, GRANULE, &id), at_page(base, " is mapped, and cuMemGetAddressRange"));
-    expect_lack(nccl(base, GRANULE, &id), at_page(base, " is mapped, and cuMemGetAddressRange"));
-    expect_refused(nccl(base + 4 * GRANULE, 1, &id), " is not mapped");
+    expect_lack(dmabuf(base, GRANULE, &id),
+                at_page("page is not found by cuMemGetAddressRange", base));
+    expect_lack(nccl(base, GRANULE, &id),
+                at_page("page is not found by cuMemGetAddressRange", base));
+    expect_refused(nccl(base + 4 * GRANULE, 1, &id), "page is not mapped");
     ASSERT_OK(cuMemAlloc(&address, 1));
     ASSERT_OK(cuMemGetAddressRange(&start_of, &bytes, address));
     assert_int_equal(dmabuf(address, 1, &id), XSEG_OK);

@@ -156,7 +156,7 @@ static void each_kind_of_rdma_has_its_word(void **state)
         struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.rdma = (enum xseg_sim_rdma)(XSEG_SIM_RDMA_ABSENT + 1);
-        expect_refused(xseg_sim_reset(&settings), "rdma is 5");
+        expect_refused(xseg_sim_reset(&settings), "unknown rdma, 5;");
     }
 }
 
@@ -207,7 +207,7 @@ static void addresses_rise_fall_or_are_shuffled(void **state)
         struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.address_order = (enum xseg_sim_address_order)(XSEG_SIM_ADDRESSES_SHUFFLED + 1);
-        expect_refused(xseg_sim_reset(&settings), "address_order is 3");
+        expect_refused(xseg_sim_reset(&settings), "unknown address_order, 3;");
     }
 }
 
@@ -350,23 +350,23 @@ static void costs_from_a_file(void **state)
     static const struct {
         const char *text, *words;
     } bad[] = {
-        {"", "name is missing: every cost has its line"},
-        {WITHOUT_MAP, "map is missing"},
-        {WITHOUT_MAP "map = 1\nshrink = 2\n", "line 19: there is no cost \"shrink\""},
-        {WITHOUT_MAP "map = 1\nmap = 1\n", "line 19: map is there twice"},
-        {WITHOUT_MAP "map = \n", "line 18: map has no number: give base"},
-        {"reserve = # none\n", "line 1: reserve has no number: give its nanoseconds"},
-        {"# fine\n\nmap 1\n", "line 3: \"map 1\" has no '='"},
-        {"map = 1 2 3 4\n", "line 1: map takes up to three numbers"},
-        {"unmap = 1 2\n", "line 1: unmap takes one number"},
-        {"unmap = -1\n", "line 1: unmap takes whole nanoseconds, not \"-1\""},
-        {"unmap = 1.5\n", "not \"1.5\""},
-        {"unmap = 1000000000001\n", "may be up to 1000000000000 ns"},
-        {"unmap = 99999999999999999999999\n", "may be up to 1000000000000 ns"},
-        {"name = a\nname = b\n", "line 2: name is there twice"},
-        {"name =\n", "line 1: name takes 1 to 63 characters"},
-        {"name = \x01\n", "line 1: name takes printable ASCII"},
-        {"n\x01me = 1\n", "there is no cost \"n\\x01me\""},
+        {"", "missing key, name; set every key"},
+        {WITHOUT_MAP, "missing key, map"},
+        {WITHOUT_MAP "map = 1\nshrink = 2\n", "line 19: unknown key, 'shrink'"},
+        {WITHOUT_MAP "map = 1\nmap = 1\n", "line 19: duplicate key, map"},
+        {WITHOUT_MAP "map = \n", "line 18: no number for map; set up to three numbers of ns: base"},
+        {"reserve = # none\n", "line 1: no number for reserve; set one number of ns"},
+        {"# fine\n\nmap 1\n", "line 3: no '=' in the line, 'map 1'"},
+        {"map = 1 2 3 4\n", "line 1: too many numbers for map; set up to three numbers"},
+        {"unmap = 1 2\n", "line 1: too many numbers for unmap; set one number"},
+        {"unmap = -1\n", "line 1: unmap is not a whole number of ns, '-1'"},
+        {"unmap = 1.5\n", "not a whole number of ns, '1.5'"},
+        {"unmap = 1000000000001\n", "use at most 1000000000000 ns"},
+        {"unmap = 99999999999999999999999\n", "use at most 1000000000000 ns"},
+        {"name = a\nname = b\n", "line 2: duplicate key, name"},
+        {"name =\n", "line 1: invalid length of name, 0 characters; use 1 to 63"},
+        {"name = \x01\n", "line 1: name has a character that is not printable ASCII, code 1"},
+        {"n\x01me = 1\n", "unknown key, 'n\\x01me'"},
     };
     static char large[(64 << 10) + 1];
     char path[] = P_tmpdir "/xseg-costs.XXXXXX";
@@ -386,19 +386,19 @@ static void costs_from_a_file(void **state)
         expect_refused(xseg_sim_reset(NULL), path);
     }
     put(path, "name = a\0b\n", 11);
-    expect_refused(xseg_sim_reset(NULL), "this is no text: give a file of costs");
+    expect_refused(xseg_sim_reset(NULL), "not a text file; give a cost file");
     memset(large, '\n', sizeof(large));
     put(path, large, sizeof(large));
-    expect_refused(xseg_sim_reset(NULL), "more than 64 KiB");
+    expect_refused(xseg_sim_reset(NULL), "file exceeds the limit, 64 KiB");
     put(path, large, sizeof(large) - 1);
-    expect_refused(xseg_sim_reset(NULL), "name is missing");
+    expect_refused(xseg_sim_reset(NULL), "missing key, name");
     assert_int_equal(unlink(path), 0);
-    expect_refused(xseg_sim_reset(NULL), "cannot be opened: No such file");
+    expect_refused(xseg_sim_reset(NULL), "cannot open the file, No such file");
     assert_int_equal(mkfifo(path, 0600), 0);
-    expect_refused(xseg_sim_reset(NULL), "no regular file");
+    expect_refused(xseg_sim_reset(NULL), "not a regular file");
     assert_int_equal(unlink(path), 0);
     set("XSEG_SIM_COSTS", "/");
-    expect_refused(xseg_sim_reset(NULL), "no regular file");
+    expect_refused(xseg_sim_reset(NULL), "not a regular file");
     /* Nothing has changed: the costs of the file are charged still. */
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 22);
@@ -406,9 +406,10 @@ static void costs_from_a_file(void **state)
         struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.costs = "./none.costs";
-        expect_refused(xseg_sim_reset(&settings), "costs \"./none.costs\": it cannot be opened");
+        expect_refused(xseg_sim_reset(&settings),
+                       "xseg_sim_reset: costs: ./none.costs, cannot open the file");
         settings.costs = "cheap";
-        expect_refused(xseg_sim_reset(&settings), "or a file, whose name has a / or a .");
+        expect_refused(xseg_sim_reset(&settings), "or a path of a cost file that contains / or .");
     }
 }
 
@@ -580,11 +581,13 @@ static void a_shared_machine_ends_with_its_last_process(void **state)
     start(&own);
 
     settings.shared = "no/such";
-    expect_refused(xseg_sim_reset(&settings), "\"no/such\" cannot be joined");
+    expect_refused(xseg_sim_reset(&settings),
+                   "xseg_sim_reset: shared: cannot join the simulated machine, 'no/such'");
     settings.shared = "";
-    expect_refused(xseg_sim_reset(&settings), "\"\" cannot be joined");
+    expect_refused(xseg_sim_reset(&settings), "cannot join the simulated machine, ''");
     set("XSEG_SIM_SHARED", "a b");
-    expect_refused(xseg_sim_reset(NULL), "XSEG_SIM_SHARED=a b cannot be joined");
+    expect_refused(xseg_sim_reset(NULL),
+                   "XSEG_SIM_SHARED: cannot join the simulated machine, 'a b'");
     set("XSEG_SIM_SHARED", path + sizeof("/xseg-sim-") - 1);
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     file = shm_open(path, O_RDONLY, 0);

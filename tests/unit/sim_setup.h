@@ -36,7 +36,7 @@ static inline struct xseg_sim_settings small_machine(void)
     return settings;
 }
 
-/* A function of sim.h has refused its arguments, and its sentence has a word. */
+/* A function of sim.h has rejected its arguments, and its message contains a text. */
 static inline void expect_refused(xseg_status status, const char *word)
 {
     char text[512];
@@ -176,6 +176,6 @@ static inline void expect_report(void (*part)(void), const char *const *words)
 }
 
 #define EXPECT_REPORT(part, ...) \
-    expect_report((part), (const char *const[]){"undefined on a real driver", __VA_ARGS__, NULL})
+    expect_report((part), (const char *const[]){": undefined behavior, ", __VA_ARGS__, NULL})
 
 #endif

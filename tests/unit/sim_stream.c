@@ -551,8 +551,8 @@ static void destroyed_objects_are_recognised(void **state)
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventSynchronize((CUevent)stream), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
-    expect_refused(xseg_sim_launch(stream, 1), "is no stream");
-    expect_refused(xseg_sim_finish(rubbish), "0x7777 is no stream");
+    expect_refused(xseg_sim_launch(stream, 1), "invalid stream handle, ");
+    expect_refused(xseg_sim_finish(rubbish), "xseg_sim_finish: invalid stream handle, 0x7777;");
     ASSERT_OK(cuStreamQuery(fine));
 }
 
@@ -622,12 +622,12 @@ static void wait_for_destroyed_event(void)
 static void destroyed_objects_end_in_a_report(void **state)
 {
     (void)state;
-    EXPECT_REPORT(query_destroyed_stream, "after its destruction", "cuStreamQuery",
-                  "stream:", "destroyed, by cuStreamDestroy, call 5, thread 1", "where:");
-    EXPECT_REPORT(destroy_destroyed_stream, "call:    cuStreamDestroy");
-    EXPECT_REPORT(record_on_destroyed_stream, "call:    cuEventRecord", "stream:");
+    EXPECT_REPORT(query_destroyed_stream, "use of a destroyed stream or event", "cuStreamQuery",
+                  "stream:", ", destroyed by cuStreamDestroy, call 5, thread 1", "stack:");
+    EXPECT_REPORT(destroy_destroyed_stream, "call:         cuStreamDestroy");
+    EXPECT_REPORT(record_on_destroyed_stream, "call:         cuEventRecord", "stream:");
     EXPECT_REPORT(use_long_destroyed_stream, "cuStreamSynchronize", "destroyed");
-    EXPECT_REPORT(record_destroyed_event, "event:", "destroyed, by cuEventDestroy");
+    EXPECT_REPORT(record_destroyed_event, "event:", ", destroyed by cuEventDestroy");
     EXPECT_REPORT(destroy_destroyed_event, "event:");
     EXPECT_REPORT(wait_for_destroyed_event, "cuStreamWaitEvent", "event:");
 }

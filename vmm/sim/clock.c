@@ -33,20 +33,27 @@ void xseg_sim_advance(uint64_t nanoseconds)
     sim_unlock();
 }
 
-static xseg_status status_of(CUresult result, const struct CUstream_st *stream)
+/* Convert the result of a function of sim.h to a status and a message. */
+static xseg_status status_of(const char *name, CUresult result, const struct CUstream_st *stream)
 {
     switch (result) {
     case CUDA_SUCCESS:
         return XSEG_OK;
     case CUDA_ERROR_OUT_OF_MEMORY:
-        return sim_refuse(XSEG_ERR_HOST_MEMORY, "no host memory for a piece of work");
+        return sim_refuse(XSEG_ERR_HOST_MEMORY, "%s: out of host memory, queued work", name);
     case CUDA_ERROR_INVALID_CONTEXT:
-        return sim_refuse(XSEG_ERR_ARGUMENT, "no context is current, which a default stream needs");
+        return sim_refuse(
+            XSEG_ERR_ARGUMENT,
+            "%s: no current context for the default stream, %p; call cuCtxSetCurrent() first", name,
+            (const void *)stream);
     case CUDA_ERROR_INVALID_HANDLE:
-        return sim_refuse(XSEG_ERR_ARGUMENT, "%p is no stream that is alive", (const void *)stream);
+        return sim_refuse(
+            XSEG_ERR_ARGUMENT,
+            "%s: invalid stream handle, %p; pass a stream that has not been destroyed", name,
+            (const void *)stream);
     default:
-        return sim_refuse(XSEG_ERR_ARGUMENT, "stream %p takes no work: error %d",
-                          (const void *)stream, (int)result);
+        return sim_refuse(XSEG_ERR_ARGUMENT, "%s: cannot queue work on stream %p, CUDA error %d",
+                          name, (const void *)stream, (int)result);
     }
 }
 
@@ -77,7 +84,7 @@ xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds)
     result = launch("xseg_sim_launch", stream, nanoseconds, NULL, 0);
     sim_machine.current = NULL;
     sim_unlock();
-    return status_of(result, stream);
+    return status_of("xseg_sim_launch", result, stream);
 }
 
 xseg_status xseg_sim_launch_accessing(struct CUstream_st *stream, uint64_t nanoseconds,
@@ -89,7 +96,7 @@ xseg_status xseg_sim_launch_accessing(struct CUstream_st *stream, uint64_t nanos
     result = launch("xseg_sim_launch_accessing", stream, nanoseconds, touch, count);
     sim_machine.current = NULL;
     sim_unlock();
-    return status_of(result, stream);
+    return status_of("xseg_sim_launch_accessing", result, stream);
 }
 
 xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds, uint64_t address,
@@ -102,7 +109,7 @@ xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds,
     result = launch("xseg_sim_launch_on", stream, nanoseconds, &touch, 1);
     sim_machine.current = NULL;
     sim_unlock();
-    return status_of(result, stream);
+    return status_of("xseg_sim_launch_on", result, stream);
 }
 
 xseg_status xseg_sim_finish(struct CUstream_st *stream)
@@ -115,7 +122,7 @@ xseg_status xseg_sim_finish(struct CUstream_st *stream)
     if (result == CUDA_SUCCESS)
         sim_queue_finish(&found->queue);
     sim_unlock();
-    return status_of(result, stream);
+    return status_of("xseg_sim_finish", result, stream);
 }
 
 static void finish(struct sim_stream *stream)

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A line is cut here for its sentence. */
+/* Characters of a key, a value or a line that a message shows. */
 #define KEY_SHOWN 32
 
 /* Name, where its numbers go, and how many it may have. */
@@ -93,12 +93,15 @@ static int shown(struct piece piece)
 static bool take_name(struct reading *reading, struct piece value)
 {
     if (reading->has_name)
-        return refuse(reading, "name is there twice: leave one of them out");
+        return refuse(reading, "duplicate key, name; remove one of its lines");
     if (value.length == 0 || value.length >= SIM_COSTS_NAME)
-        return refuse(reading, "name takes 1 to %d characters", SIM_COSTS_NAME - 1);
+        return refuse(reading, "invalid length of name, %zu characters; use 1 to %d", value.length,
+                      SIM_COSTS_NAME - 1);
     for (size_t i = 0; i < value.length; i++)
         if (value.text[i] < ' ' || value.text[i] > '~')
-            return refuse(reading, "name takes printable ASCII");
+            return refuse(reading,
+                          "name has a character that is not printable ASCII, code %u; remove it",
+                          (unsigned)(unsigned char)value.text[i]);
     memcpy(reading->costs.name, value.text, value.length);
     reading->costs.name[value.length] = '\0';
     reading->has_name = true;
@@ -113,12 +116,12 @@ static bool take_number(struct reading *reading, const struct field *field, stru
 
     for (size_t i = 0; i < value.length; i++) {
         if (value.text[i] < '0' || value.text[i] > '9')
-            return refuse(reading, "%s takes whole nanoseconds, not \"%.*s\"", field->key,
-                          shown(value), value.text);
+            return refuse(reading, "%s is not a whole number of ns, '%.*s'; use digits only",
+                          field->key, shown(value), value.text);
         number = number * 10 + (uint64_t)(value.text[i] - '0');
         if (number > SIM_COST_MOST)
-            return refuse(reading, "%s is %.*s, and may be up to %" PRIu64 " ns", field->key,
-                          shown(value), value.text, SIM_COST_MOST);
+            return refuse(reading, "%s is too large, %.*s ns; use at most %" PRIu64 " ns",
+                          field->key, shown(value), value.text, SIM_COST_MOST);
     }
     *out = number;
     return true;
@@ -136,16 +139,19 @@ static bool take_numbers(struct reading *reading, const struct field *field, str
         while (stop < end && !is_blank(*stop))
             stop++;
         if (count == field->numbers)
-            return refuse(reading, "%s takes %s", field->key,
-                          field->numbers == 1 ? "one number" : "up to three numbers");
+            return refuse(reading, "too many numbers for %s; set %s", field->key,
+                          field->numbers == 1
+                              ? "one number of ns"
+                              : "up to three numbers of ns: base, per MiB, minimum");
         if (!take_number(reading, field, (struct piece){at, (size_t)(stop - at)}, &number[count++]))
             return false;
         for (at = stop; at < end && is_blank(*at);)
             at++;
     }
     if (count == 0)
-        return refuse(reading, "%s has no number: give %s", field->key,
-                      field->numbers == 1 ? "its nanoseconds" : "base, for each MiB, and least");
+        return refuse(reading, "no number for %s; set %s", field->key,
+                      field->numbers == 1 ? "one number of ns"
+                                          : "up to three numbers of ns: base, per MiB, minimum");
     memcpy((char *)&reading->costs + field->offset, number, field->numbers * sizeof(number[0]));
     return true;
 }
@@ -161,7 +167,8 @@ static bool take_line(struct reading *reading, const char *text, const char *end
         return true;
     equals = memchr(line.text, '=', line.length);
     if (equals == NULL)
-        return refuse(reading, "\"%.*s\" has no '=': write NAME = NUMBER", shown(line), line.text);
+        return refuse(reading, "no '=' in the line, '%.*s'; write KEY = NUMBER", shown(line),
+                      line.text);
     key = piece_of(line.text, equals);
     value = piece_of(equals + 1, line.text + line.length);
     if (key.length == 4 && memcmp(key.text, "name", 4) == 0)
@@ -170,11 +177,11 @@ static bool take_line(struct reading *reading, const char *text, const char *end
         if (key.length != strlen(fields[i].key) || memcmp(key.text, fields[i].key, key.length) != 0)
             continue;
         if (reading->has[i])
-            return refuse(reading, "%s is there twice: leave one of them out", fields[i].key);
+            return refuse(reading, "duplicate key, %s; remove one of its lines", fields[i].key);
         reading->has[i] = true;
         return take_numbers(reading, &fields[i], value);
     }
-    return refuse(reading, "there is no cost \"%.*s\": docs/simulator.md lists them", shown(key),
+    return refuse(reading, "unknown key, '%.*s'; docs/simulator.md lists the keys", shown(key),
                   key.text);
 }
 
@@ -187,9 +194,7 @@ static bool is_whole(const struct reading *reading)
             missing = fields[i].key;
     if (missing != NULL)
         (void)snprintf(reading->why, reading->why_bytes,
-                       "%s is missing: every cost has its line, that of a call that takes no time "
-                       "says 0",
-                       missing);
+                       "missing key, %s; set every key, 0 for a call without cost", missing);
     return missing == NULL;
 }
 
@@ -200,7 +205,8 @@ bool sim_cost_file_parse(const char *text, size_t length, struct sim_costs *cost
     const char *const end = text + length;
 
     if (length > 0 && memchr(text, '\0', length) != NULL) {
-        (void)snprintf(why, why_bytes, "this is no text: give a file of costs");
+        (void)snprintf(why, why_bytes,
+                       "not a text file; give a cost file, format: docs/simulator.md");
         return false;
     }
     while (text < end) {
@@ -248,16 +254,19 @@ static bool read_open(int file, struct sim_costs *costs, char *why, size_t why_b
     bool fine = false;
 
     if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
-        (void)snprintf(why, why_bytes, "this is no regular file: give a file of costs");
+        (void)snprintf(why, why_bytes,
+                       "not a regular file; give a cost file, format: docs/simulator.md");
         return false;
     }
     char *text = malloc(SIM_COST_FILE_BYTES + 1);
     const ssize_t length = text != NULL ? read_whole(file, text) : -1;
     if (length < 0)
-        (void)snprintf(why, why_bytes, "it cannot be read: %s", strerror(errno));
+        (void)snprintf(why, why_bytes, "cannot read the file, %s", strerror(errno));
     else if ((size_t)length > SIM_COST_FILE_BYTES)
-        (void)snprintf(why, why_bytes, "it has more than %zu KiB: give a file of costs",
-                       SIM_COST_FILE_BYTES >> 10);
+        (void)snprintf(
+            why, why_bytes,
+            "file exceeds the limit, %zu KiB; give a cost file, format: docs/simulator.md",
+            SIM_COST_FILE_BYTES >> 10);
     else
         fine = sim_cost_file_parse(text, (size_t)length, costs, why, why_bytes);
     free(text);
@@ -271,7 +280,7 @@ bool sim_cost_file_read(const char *path, struct sim_costs *costs, char *why, si
     bool fine;
 
     if (file < 0) {
-        (void)snprintf(why, why_bytes, "it cannot be opened: %s", strerror(errno));
+        (void)snprintf(why, why_bytes, "cannot open the file, %s", strerror(errno));
         return false;
     }
     fine = read_open(file, costs, why, why_bytes);

@@ -11,7 +11,7 @@
  * MiB, and the least; those left out are 0.  Every member is there once, in any order; a name is
  * printable ASCII.
  *
- * What is refused leaves the costs as they were.  The sentence says on which line, and what to do.
+ * An error leaves the costs unchanged.  Its message begins with the line, except for errors of the whole file.
  *
  * Locking: none.
  */
@@ -29,7 +29,7 @@
 /** Whether a name is a file's: it has a '/' or a '.', which no preset has. */
 bool sim_cost_file_is(const char *name);
 
-/** Read what a file contains.  Returns: false with a sentence in `why` if it cannot be. */
+/** Parse the contents of a file.  Returns: false with a message in `why` if they are invalid. */
 bool sim_cost_file_parse(const char *text, size_t length, struct sim_costs *costs, char *why,
                          size_t why_bytes);
 

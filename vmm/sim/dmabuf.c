@@ -46,15 +46,16 @@ static CUresult check_mapping(const struct sim_mapping *mapping, const struct si
 
     if (physical->device != first->device)
         return refuse(gap, CUDA_ERROR_INVALID_VALUE, address,
-                      "is memory of another device than the first");
+                      "page is on another device than the first page");
     if (!physical->prop.allocFlags.gpuDirectRDMACapable)
         return refuse(gap, CUDA_ERROR_NOT_SUPPORTED, address,
-                      "was made without gpuDirectRDMACapable");
+                      "page was created without gpuDirectRDMACapable");
     if (!are_alike(&physical->prop, &first->prop))
         return refuse(gap, CUDA_ERROR_INVALID_VALUE, address,
-                      "has other properties than the first");
+                      "page has other properties than the first page");
     if ((mapping->accessible & (uint64_t)1 << physical->device) == 0)
-        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address, "is not accessible to its device");
+        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address,
+                      "page is not accessible to its device");
     return CUDA_SUCCESS;
 }
 
@@ -68,7 +69,7 @@ static CUresult check_mappings(uint64_t address, uint64_t bytes, struct sim_gap 
 
         mapping = sim_mapping_at(at);
         if (mapping == NULL)
-            return refuse(gap, CUDA_ERROR_INVALID_VALUE, at, "is not mapped");
+            return refuse(gap, CUDA_ERROR_INVALID_VALUE, at, "page is not mapped");
         result = check_mapping(mapping, first->physical, at, gap);
         if (result != CUDA_SUCCESS)
             return result;
@@ -83,7 +84,7 @@ CUresult sim_dmabuf_check(uint64_t address, uint64_t bytes, struct sim_gap *gap)
     uint64_t left;
 
     if (range == NULL)
-        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address, "is not mapped");
+        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address, "page is not mapped");
     /* Whole pages of the host, which an allocation has, too. */
     left = range->base + (range->bytes + page - 1) / page * page - address;
     if (range->granule != NULL) {
@@ -94,7 +95,7 @@ CUresult sim_dmabuf_check(uint64_t address, uint64_t bytes, struct sim_gap *gap)
     }
     if (bytes > left)
         return refuse(gap, CUDA_ERROR_INVALID_VALUE, address + left,
-                      "is behind the reservation or allocation");
+                      "page is past the end of the reservation or allocation");
     return CUDA_SUCCESS;
 }
 
@@ -229,7 +230,7 @@ bool sim_dmabuf_is_current(const struct sim_dmabuf *dmabuf, uint64_t offset, uin
     const uint64_t address = dmabuf->address + offset;
     const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
 
-    *gap = (struct sim_gap){address, "has other memory than when the descriptor was made"};
+    *gap = (struct sim_gap){address, "page was remapped after the descriptor was created"};
     if (dmabuf->number != 0)
         return range != NULL && range->granule == NULL && range->origin.number == dmabuf->number;
     for (size_t i = 0; i < dmabuf->count; i++) {

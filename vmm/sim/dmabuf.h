@@ -40,7 +40,7 @@ struct sim_dmabuf {
     struct sim_dmabuf_piece piece[]; /* by rising address; none of an allocation */
 };
 
-/** The first page that stands against something, and what is wrong with it: "is not mapped". */
+/** The first page that prevents a registration or a dma-buf, and the reason, such as "page is not mapped". */
 struct sim_gap {
     uint64_t address;
     const char *why;

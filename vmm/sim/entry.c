@@ -55,8 +55,8 @@ uint64_t xseg_sim_calls(const char *call)
     uint64_t count = 0;
 
     if (call != NULL && sim_call_name(call) == NULL)
-        sim_say("xseg_sim_calls: there is no call \"%s\": give a name without its version, such as "
-                "cuMemCreate",
+        sim_say("xseg_sim_calls: unknown driver call, '%s'; use a name without version suffix, "
+                "such as cuMemCreate",
                 call);
     sim_lock();
     for (int i = 0; i < SIM_CALL_COUNT; i++)

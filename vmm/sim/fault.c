@@ -65,11 +65,12 @@ static bool take_name(const char *call, struct sim_fault *fault)
     return fault->name != NULL;
 }
 
-static xseg_status refuse_name(const char *call)
+static xseg_status refuse_name(const char *operation, const char *call)
 {
     return sim_refuse(
         XSEG_ERR_ARGUMENT,
-        "there is no call \"%s\": give a name without its version, such as cuMemCreate", call);
+        "%s: unknown driver call, '%s'; use a name without version suffix, such as cuMemCreate",
+        operation, call);
 }
 
 static void set(unsigned slot, const struct sim_fault *fault)
@@ -87,9 +88,11 @@ xseg_status xseg_sim_fail(const char *call, uint64_t nth, int error)
     struct sim_fault fault = {.left = nth, .error = error};
 
     if (nth != 0 && error == CUDA_SUCCESS)
-        return sim_refuse(XSEG_ERR_ARGUMENT, "error 0 is no failure: give a CUresult such as 2");
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "xseg_sim_fail: error is CUDA_SUCCESS, 0; pass the error that the call "
+                          "returns, such as 2 (CUDA_ERROR_OUT_OF_MEMORY)");
     if (call != NULL && !take_name(call, &fault))
-        return refuse_name(call);
+        return refuse_name("xseg_sim_fail", call);
     sim_lock();
     if (nth == 0)
         sim_machine.faults.fault[0].left = 0;
@@ -113,14 +116,22 @@ static bool can_stop(const char *call)
 static xseg_status check(const struct xseg_sim_fault *wanted)
 {
     if (wanted->struct_size != sizeof(*wanted))
-        return sim_refuse(XSEG_ERR_ARGUMENT, "struct_size is %zu: start from XSEG_SIM_FAULT_INIT",
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "xseg_sim_fault_set: unknown struct_size, %zu bytes; initialize the "
+                          "fault with XSEG_SIM_FAULT_INIT",
                           wanted->struct_size);
-    if (wanted->error == CUDA_SUCCESS || wanted->nth == 0)
-        return sim_refuse(XSEG_ERR_ARGUMENT, "nth and error are counted from 1: 0 is no failure");
+    if (wanted->error == CUDA_SUCCESS)
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "xseg_sim_fault_set: error is CUDA_SUCCESS, 0; set the error that the "
+                          "call returns, such as 2 (CUDA_ERROR_OUT_OF_MEMORY)");
+    if (wanted->nth == 0)
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "xseg_sim_fault_set: nth is 0; set 1 for the next call");
     if (wanted->halfway != 0 && !can_stop(wanted->call))
-        return sim_refuse(
-            XSEG_ERR_ARGUMENT,
-            "halfway: only cuMemUnmap and cuMemSetAccess work through several mappings");
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "xseg_sim_fault_set: halfway does not apply to the call, %s; set it for "
+                          "cuMemUnmap or cuMemSetAccess",
+                          wanted->call != NULL ? wanted->call : "any");
     return XSEG_OK;
 }
 
@@ -129,7 +140,9 @@ xseg_status xseg_sim_fault_set(unsigned slot, const struct xseg_sim_fault *wante
     struct sim_fault fault = {.left = 0};
 
     if (slot >= XSEG_SIM_FAULTS)
-        return sim_refuse(XSEG_ERR_ARGUMENT, "slot %u: there are %u", slot, XSEG_SIM_FAULTS);
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "xseg_sim_fault_set: invalid slot, %u; pass a slot below %u", slot,
+                          XSEG_SIM_FAULTS);
     if (wanted != NULL) {
         const xseg_status status = check(wanted);
 
@@ -142,7 +155,7 @@ xseg_status xseg_sim_fault_set(unsigned slot, const struct xseg_sim_fault *wante
                                    .halfway = wanted->halfway,
                                    .error = wanted->error};
         if (wanted->call != NULL && !take_name(wanted->call, &fault))
-            return refuse_name(wanted->call);
+            return refuse_name("xseg_sim_fault_set", wanted->call);
     }
     sim_lock();
     if (wanted == NULL)

@@ -89,9 +89,9 @@ void sim_handles_check(const struct sim_handles *handles, uint64_t handle, const
     slot = &handles->slot[index];
     if (generation >= slot->generation || generation <= slot->lost)
         return;
-    sim_report_begin("a stream or event is used after its destruction");
+    sim_report_begin("use of a destroyed stream or event");
     sim_report_line(kind, generation + 1 == slot->generation ? &slot->ending : NULL,
-                    "handle 0x%" PRIx64 ", destroyed", handle);
+                    "0x%" PRIx64 ", destroyed", handle);
     sim_report_end();
 }
 

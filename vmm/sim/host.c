@@ -59,12 +59,12 @@ static void check_idle(const struct sim_host *host)
 
     if (action == NULL || !sim_machine.strict)
         return;
-    sim_report_begin("pinned host memory is freed that a queued copy needs");
-    sim_report_line("memory:", &host->origin, "%" PRIu64 " bytes at 0x%" PRIx64, host->bytes,
-                    host->base);
-    sim_report_line("used by:", NULL,
-                    "a copy of %" PRIu64 " bytes from 0x%" PRIx64 " to 0x%" PRIx64, action->bytes,
-                    action->from, action->to);
+    sim_report_begin("queued copy accesses the host memory; synchronize its stream first");
+    sim_report_line("memory:", &host->origin,
+                    "%" PRIu64 " bytes of pinned host memory at 0x%" PRIx64 ", created",
+                    host->bytes, host->base);
+    sim_report_line("copy:", NULL, "%" PRIu64 " bytes from 0x%" PRIx64 " to 0x%" PRIx64,
+                    action->bytes, action->from, action->to);
     sim_report_end();
 }
 

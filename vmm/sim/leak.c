@@ -10,7 +10,7 @@
 #include "vmm/sim/mapping.h"
 #include "vmm/sim/stream.h"
 
-/* A text that is cut to fit. */
+/* A report that is truncated to fit. */
 struct report {
     char *text;
     size_t bytes, used;
@@ -41,8 +41,8 @@ static void report_physical(struct report *report)
     if (example == NULL)
         return;
     print(report,
-          "physical memory: %" PRIu32 ", such as %" PRIu64 " bytes of device %u with %" PRIu64
-          " reference%s and %" PRIu64 " mapping%s\n",
+          "physical memory: %" PRIu32 ", first: %" PRIu64 " bytes on device %u, %" PRIu64
+          " reference%s, %" PRIu64 " mapping%s\n",
           sim_machine.physical.live, example->bytes, example->device, example->references,
           example->references == 1 ? "" : "s", example->mappings,
           example->mappings == 1 ? "" : "s");
@@ -73,7 +73,7 @@ static void report_mappings(struct report *report)
         return;
     while (range->granule[at] == NULL)
         at++;
-    print(report, "mappings: %" PRIu64 ", such as %" PRIu64 " bytes at 0x%" PRIx64 "\n",
+    print(report, "mappings: %" PRIu64 ", first: %" PRIu64 " bytes at 0x%" PRIx64 "\n",
           sim_machine.mappings, range->granule[at]->bytes, range->granule[at]->address);
     report->objects += sim_machine.mappings;
 }
@@ -85,8 +85,8 @@ static void report_ranges(struct report *report, bool is_reservation, const char
 
     if (range == NULL)
         return;
-    print(report, "%s: %zu, such as %" PRIu64 " bytes at 0x%" PRIx64 "\n", kind, count,
-          range->bytes, range->base);
+    print(report, "%s: %zu, first: %" PRIu64 " bytes at 0x%" PRIx64 "\n", kind, count, range->bytes,
+          range->base);
     report->objects += count;
 }
 
@@ -104,7 +104,7 @@ static void report_streams(struct report *report)
     }
     if (example == NULL)
         return;
-    print(report, "streams: %" PRIu32 ", such as number %" PRIu64 " of device %u\n", count,
+    print(report, "streams: %" PRIu32 ", first: stream %" PRIu64 " of device %u\n", count,
           example->id, example->device);
     report->objects += count;
 }
@@ -117,9 +117,8 @@ static void report_events(struct report *report)
     example = sim_handles_next(&sim_machine.events, &at);
     if (example == NULL)
         return;
-    print(report, "events: %" PRIu32 ", such as one of device %u that was %s\n",
-          sim_machine.events.live, example->device,
-          example->is_recorded ? "recorded" : "never recorded");
+    print(report, "events: %" PRIu32 ", first: on device %u, %s\n", sim_machine.events.live,
+          example->device, example->is_recorded ? "recorded" : "never recorded");
     report->objects += sim_machine.events.live;
 }
 
@@ -131,8 +130,8 @@ static void report_graphs(struct report *report)
     example = sim_handles_next(&sim_machine.graphs, &at);
     if (example == NULL)
         return;
-    print(report, "graphs: %" PRIu32 ", such as one with %" PRIu64 " nodes\n",
-          sim_machine.graphs.live, example->nodes);
+    print(report, "graphs: %" PRIu32 ", first: %" PRIu64 " nodes\n", sim_machine.graphs.live,
+          example->nodes);
     report->objects += sim_machine.graphs.live;
 }
 
@@ -152,7 +151,7 @@ static void report_hosts(struct report *report)
 
     if (count == 0)
         return;
-    print(report, "pinned host memory: %zu, such as %" PRIu64 " bytes\n", count, example->bytes);
+    print(report, "pinned host memory: %zu, first: %" PRIu64 " bytes\n", count, example->bytes);
     report->objects += count;
 }
 
@@ -167,8 +166,9 @@ static void report_contexts(struct report *report)
         }
     if (count == 0)
         return;
-    print(report, "retained contexts: %u, such as that of device %u, %u times\n", count, example,
-          sim_machine.device[example].retained);
+    print(report, "retained contexts: %u, first: device %u, %u reference%s\n", count, example,
+          sim_machine.device[example].retained,
+          sim_machine.device[example].retained == 1 ? "" : "s");
     report->objects += count;
 }
 
@@ -178,7 +178,7 @@ static void report_registrations(struct report *report)
 
     if (registrations->count == 0)
         return;
-    print(report, "registrations: %zu, such as %" PRIu64 " bytes at 0x%" PRIx64 " by %s\n",
+    print(report, "registrations: %zu, first: %" PRIu64 " bytes at 0x%" PRIx64 " for %s\n",
           registrations->count, registrations->registration[0].bytes,
           registrations->registration[0].address, registrations->registration[0].registrar);
     report->objects += registrations->count;

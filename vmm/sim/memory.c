@@ -147,7 +147,9 @@ xseg_status xseg_sim_set_external_memory(unsigned device, uint64_t bytes)
     sim_unlock();
     if (device < devices)
         return XSEG_OK;
-    return sim_refuse(XSEG_ERR_ARGUMENT, "device %u: the machine has %u", device, devices);
+    return sim_refuse(XSEG_ERR_ARGUMENT,
+                      "xseg_sim_set_external_memory: invalid device, %u; pass a device below %u",
+                      device, devices);
 }
 
 uint64_t xseg_sim_used(unsigned device)

@@ -23,9 +23,11 @@ struct sim_origin sim_origin_here(void)
     };
 }
 
+#define LABEL "%-14s" /* as long as "registration:" and a blank */
+
 static void print_origin(const struct sim_origin *origin)
 {
-    (void)fprintf(stderr, "%s, call %" PRIu64 ", thread %" PRIu64 ", at %" PRIu64 " ns\n",
+    (void)fprintf(stderr, "%s, call %" PRIu64 ", thread %" PRIu64 ", time %" PRIu64 " ns\n",
                   origin->call, origin->number, origin->thread, origin->time);
 }
 
@@ -34,7 +36,8 @@ void sim_report_begin(const char *what)
     const struct sim_origin here = sim_origin_here();
 
     (void)fflush(NULL);
-    (void)fprintf(stderr, "xseg-sim: undefined on a real driver: %s\n  %-9s", what, "call:");
+    (void)fprintf(stderr, "xseg-sim: %s: undefined behavior, %s\n  " LABEL, here.call, what,
+                  "call:");
     print_origin(&here);
 }
 
@@ -42,7 +45,7 @@ void sim_report_line(const char *kind, const struct sim_origin *origin, const ch
 {
     va_list arguments;
 
-    (void)fprintf(stderr, "  %-9s", kind);
+    (void)fprintf(stderr, "  " LABEL, kind);
     va_start(arguments, form);
     (void)vfprintf(stderr, form, arguments);
     va_end(arguments);
@@ -50,7 +53,7 @@ void sim_report_line(const char *kind, const struct sim_origin *origin, const ch
         (void)fputs("\n", stderr);
         return;
     }
-    (void)fputs(", by ", stderr);
+    (void)fputs(" by ", stderr);
     print_origin(origin);
 }
 
@@ -60,7 +63,7 @@ noreturn void sim_report_end(void)
     void *frame[32];
     const int count = backtrace(frame, 32);
 
-    (void)fprintf(stderr, "  %-9s\n", "where:");
+    (void)fputs("  stack:\n", stderr);
     (void)fflush(stderr);
     backtrace_symbols_fd(frame, count, STDERR_FILENO);
 #endif

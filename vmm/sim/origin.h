@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Origins and reports: which call made a thing, and what is said when a program does what a real
- * driver leaves undefined.
+ * Origins and reports: which call created an object, and the reports of undefined behavior in strict mode.
  *
- * A report goes to standard error line by line and ends the process:
+ * A report is written to standard error line by line and ends the process:
  *
- *     xseg-sim: undefined on a real driver: memory is unmapped that queued work touches
- *       call:    cuMemUnmap, call 12, thread 1, at 4200 ns
- *       mapping: 2097152 bytes at 0x200000000, made by cuMemMap, call 7, thread 1, at 2000 ns
- *       used by: ...
- *       where:   the caller's frames
+ *     xseg-sim: cuMemUnmap: undefined behavior, queued work accesses the memory; synchronize its stream first
+ *       call:         cuMemUnmap, call 12, thread 1, time 4200 ns
+ *       mapping:      2097152 bytes at 0x200000000, created by cuMemMap, call 7, thread 1, time 2000 ns
+ *       work:         stream 1 of device 0, accesses 50 bytes at 0x200000064, queued by xseg_sim_launch_on, ...
+ *       stack:
+ *     the frames of the caller
  *
  * Locking: the machine's lock.
  */
@@ -29,14 +29,17 @@ struct sim_origin {
 /** The call under way. */
 struct sim_origin sim_origin_here(void);
 
-/** Begin a report: its first line and the call under way. */
+/** Begin a report: its first line and the current call.  what: the error, and after a semicolon what to do */
 void sim_report_begin(const char *what);
 
-/** A line about a thing: its kind, words about it, and where it comes from (NULL: unknown). */
+/**
+ * Write a line about an object: a label and a description.  If the origin is known, " by" and the origin follow, so the
+ * description ends with a verb such as "created".
+ */
 void sim_report_line(const char *kind, const struct sim_origin *origin, const char *form, ...)
     __attribute__((format(printf, 3, 4)));
 
-/** Say where the caller stands, and end the process. */
+/** Write the stack of the caller, and end the process. */
 noreturn void sim_report_end(void);
 
 #endif

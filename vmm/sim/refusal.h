@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Why a function of sim.h refused: the sentence behind xseg_sim_error_message(), and lines on standard error.
- * Bytes that are not printable ASCII, which only text of others has, are shown as \xNN.
+ * Error messages of the functions of sim.h, for xseg_sim_error_message(), and lines on standard error.
+ *
+ *     operation: what failed, value; what to do
+ *
+ * The operation is the function or the environment variable.  Bytes that are not printable ASCII are shown as \xNN.
  *
  * Locking: none; each thread has its own.
  */
@@ -10,7 +13,7 @@
 
 #include "xseg/sim.h"
 
-/** Note the sentence of a failure.  Returns: the status. */
+/** Store the message of a failure for the calling thread.  Returns: the status. */
 xseg_status sim_refuse(xseg_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

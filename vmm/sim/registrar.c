@@ -23,12 +23,12 @@ static uint64_t page_of(uint64_t address)
     return address - address % sim_host_page();
 }
 
+/* The operation in the messages of both entry points is sim_machine.current. */
 static xseg_status refuse_page(xseg_status status, const struct wish *wish,
                                const struct sim_gap *gap)
 {
-    return sim_refuse(
-        status, "registration of %" PRIu64 " bytes at 0x%" PRIx64 ": the page at 0x%" PRIx64 " %s",
-        wish->bytes, wish->address, gap->address, gap->why);
+    return sim_refuse(status, "%s: %s, 0x%" PRIx64 " (range: %" PRIu64 " bytes at 0x%" PRIx64 ")",
+                      sim_machine.current, gap->why, gap->address, wish->bytes, wish->address);
 }
 
 /* All of it must lie in one allocation, which is told whole. */
@@ -39,9 +39,9 @@ static xseg_status check_end(const struct wish *wish, uint64_t base, uint64_t by
     if (wish->bytes <= covered)
         return XSEG_OK;
     return sim_refuse(XSEG_ERR_ARGUMENT,
-                      "registration of %" PRIu64 " bytes at 0x%" PRIx64 " ends at 0x%" PRIx64
-                      ": the allocation there has %" PRIu64 " bytes",
-                      wish->bytes, wish->address, base + bytes, bytes);
+                      "%s: range exceeds its mapping or allocation, %" PRIu64 " bytes at 0x%" PRIx64
+                      "; end the range at 0x%" PRIx64 " or before",
+                      sim_machine.current, wish->bytes, wish->address, base + bytes);
 }
 
 /* The pages of a range have to be such as a dma-buf wants. */
@@ -62,13 +62,13 @@ static xseg_status check_pages(const struct wish *wish, uint64_t address, uint64
 static xseg_status ask_range(const struct wish *wish, uint64_t address, uint64_t *base,
                              uint64_t *bytes)
 {
-    struct sim_gap gap = {page_of(address), "is not mapped"};
+    struct sim_gap gap = {page_of(address), "page is not mapped"};
 
     if (sim_pointer_range(address, base, bytes) == CUDA_SUCCESS)
         return XSEG_OK;
     if (sim_mapping_at(address) == NULL)
         return refuse_page(XSEG_ERR_ARGUMENT, wish, &gap);
-    gap.why = "is mapped, and cuMemGetAddressRange does not tell what lies there";
+    gap.why = "page is not found by cuMemGetAddressRange";
     return refuse_page(XSEG_ERR_UNSUPPORTED, wish, &gap);
 }
 
@@ -93,7 +93,9 @@ static xseg_status check_dmabuf(const struct wish *wish)
     xseg_status status;
 
     if (sim_machine.without_dma_buf)
-        return sim_refuse(XSEG_ERR_UNSUPPORTED, "the machine has no dma-buf");
+        return sim_refuse(XSEG_ERR_UNSUPPORTED,
+                          "%s: dma-bufs are not supported by the simulated machine",
+                          sim_machine.current);
     status = ask_range(wish, wish->address, &base, &bytes);
     if (status == XSEG_OK)
         status = check_end(wish, base, bytes);
@@ -140,7 +142,8 @@ static xseg_status enter(const struct wish *wish, const char *registrar, uint64_
     struct sim_registrations *registrations = &sim_machine.registrations;
 
     if (!make_room(registrations))
-        return sim_refuse(XSEG_ERR_HOST_MEMORY, "no host memory for a registration");
+        return sim_refuse(XSEG_ERR_HOST_MEMORY, "%s: out of host memory, registration",
+                          sim_machine.current);
     registrations->registration[registrations->count++] = (struct sim_registration){
         .id = ++sim_machine.last_registration,
         .address = wish->address,
@@ -157,13 +160,17 @@ static xseg_status enter(const struct wish *wish, const char *registrar, uint64_
 static xseg_status check_wish(const struct wish *wish, const uint64_t *id)
 {
     if (id == NULL)
-        return sim_refuse(XSEG_ERR_ARGUMENT, "id is NULL: it is needed to unregister");
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "%s: id is NULL; pass the address of a variable for the ID",
+                          sim_machine.current);
     if (wish->bytes == 0 || wish->bytes > UINT64_MAX - sim_host_page() - wish->address)
         return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "%" PRIu64 " bytes at 0x%" PRIx64 " are no range of addresses",
-                          wish->bytes, wish->address);
+                          "%s: range is empty or wraps around, %" PRIu64 " bytes at 0x%" PRIx64,
+                          sim_machine.current, wish->bytes, wish->address);
     if (sim_machine.rdma == XSEG_SIM_RDMA_ABSENT)
-        return sim_refuse(XSEG_ERR_UNSUPPORTED, "the machine has no RDMA");
+        return sim_refuse(XSEG_ERR_UNSUPPORTED,
+                          "%s: RDMA is not supported by the simulated machine",
+                          sim_machine.current);
     return XSEG_OK;
 }
 
@@ -172,7 +179,7 @@ static const struct {
     xseg_status (*check)(const struct wish *wish);
 } registrars[] = {
     [XSEG_SIM_PEERMEM] = {"nvidia_peermem", check_peermem},
-    [XSEG_SIM_DMABUF] = {"a user of dma-bufs", check_dmabuf},
+    [XSEG_SIM_DMABUF] = {"dma-buf user", check_dmabuf},
     [XSEG_SIM_NCCL] = {"NCCL", check_nccl},
 };
 
@@ -184,7 +191,9 @@ static xseg_status enroll(const struct wish *wish, enum xseg_sim_registrar kind,
     if (status != XSEG_OK)
         return status;
     if (number >= sizeof(registrars) / sizeof(registrars[0]))
-        return sim_refuse(XSEG_ERR_ARGUMENT, "there is no registrar of kind %u", number);
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "%s: unknown kind, %u; pass a value of enum xseg_sim_registrar",
+                          sim_machine.current, number);
     status = registrars[number].check(wish);
     return status == XSEG_OK ? enter(wish, registrars[number].name, id) : status;
 }
@@ -200,19 +209,21 @@ static xseg_status enroll_descriptor(int file, uint64_t offset, uint64_t bytes, 
     dmabuf = sim_dmabuf_find(file);
     if (dmabuf == NULL)
         return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "descriptor %d: give one that cuMemGetHandleForAddressRange made", file);
+                          "%s: descriptor is not a dma-buf of this process, %d; pass a descriptor "
+                          "of cuMemGetHandleForAddressRange",
+                          sim_machine.current, file);
     if (offset > dmabuf->bytes || bytes > dmabuf->bytes - offset)
         return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "registration of %" PRIu64 " bytes at offset %" PRIu64
-                          " ends at 0x%" PRIx64 ": the dma-buf has %" PRIu64 " bytes",
-                          bytes, offset, dmabuf->address + dmabuf->bytes, dmabuf->bytes);
+                          "%s: range exceeds the dma-buf of %" PRIu64 " bytes, %" PRIu64
+                          " bytes at offset %" PRIu64,
+                          sim_machine.current, dmabuf->bytes, bytes, offset);
     wish.address = dmabuf->address + offset;
     status = check_wish(&wish, id);
     if (status != XSEG_OK)
         return status;
     if (!sim_dmabuf_is_current(dmabuf, offset, bytes, &gap))
         return refuse_page(XSEG_ERR_ARGUMENT, &wish, &gap);
-    return enter(&wish, "the user of a descriptor", id);
+    return enter(&wish, "descriptor user", id);
 }
 
 static xseg_status leave(uint64_t id)
@@ -229,7 +240,10 @@ static xseg_status leave(uint64_t id)
                 (registrations->count - i) * sizeof(registration[0]));
         return XSEG_OK;
     }
-    return sim_refuse(XSEG_ERR_ARGUMENT, "there is no registration %" PRIu64, id);
+    return sim_refuse(XSEG_ERR_ARGUMENT,
+                      "xseg_sim_unregister: unknown registration, ID %" PRIu64
+                      "; pass the ID of a registration that has not ended",
+                      id);
 }
 
 /* The first registration that has some of that, or NULL. */
@@ -249,9 +263,9 @@ static const struct sim_registration *holder_of(uint64_t address, uint64_t bytes
 
 static void report_holder(const struct sim_registration *holder)
 {
-    sim_report_line("held by:", &holder->origin,
-                    "%s, which has %" PRIu64 " bytes at 0x%" PRIx64 " registered, number %" PRIu64,
-                    holder->registrar, holder->bytes, holder->address, holder->id);
+    sim_report_line("registration:", &holder->origin,
+                    "ID %" PRIu64 ", %" PRIu64 " bytes at 0x%" PRIx64 " for %s, created",
+                    holder->id, holder->bytes, holder->address, holder->registrar);
     sim_report_end();
 }
 
@@ -261,7 +275,7 @@ void sim_registrar_check_mapping(const struct sim_mapping *mapping)
 
     if (holder == NULL)
         return;
-    sim_report_begin("memory is taken away that is registered");
+    sim_report_begin("memory is registered; call xseg_sim_unregister() first");
     sim_report_mapping(mapping);
     report_holder(holder);
 }
@@ -272,7 +286,7 @@ void sim_registrar_check_allocation(const struct sim_range *range)
 
     if (holder == NULL)
         return;
-    sim_report_begin("memory is freed that is registered");
+    sim_report_begin("memory is registered; call xseg_sim_unregister() first");
     sim_report_allocation(range);
     report_holder(holder);
 }

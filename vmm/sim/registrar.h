@@ -23,7 +23,7 @@ struct sim_range;
 struct sim_registration {
     uint64_t id; /* unique in the process */
     uint64_t address, bytes;
-    const char *registrar; /* who, in words */
+    const char *registrar; /* its name in messages, such as "NCCL" */
     struct sim_origin origin;
 };
 

@@ -14,7 +14,10 @@
 #define MIB           ((uint64_t)1 << 20)
 #define MEMORY_MIB    ((uint64_t)80 << 10)
 #define ADDRESSES_MIB ((uint64_t)128 << 20)
-#define WHY_BYTES     256
+#define MESSAGE_BYTES 512
+#define CANNOT_JOIN                                                                              \
+    "cannot join the simulated machine, '%s'; use a name of up to 64 letters, digits, - and _, " \
+    "and at most 64 processes"
 
 static struct sim_scene default_scene(void)
 {
@@ -26,31 +29,37 @@ static struct sim_scene default_scene(void)
     };
 }
 
-/* A preset by its name, or a file.  Returns: false with a sentence in `why` if there is none such. */
+/* Get a preset by its name, or read a cost file.  Returns: false with a message in `why` on failure. */
 static bool take_costs(const char *text, struct sim_costs *costs, char *why, size_t why_bytes)
 {
     const struct sim_costs *preset = sim_costs_find(text);
+    char problem[192];
 
     if (preset != NULL) {
         *costs = *preset;
         return true;
     }
-    if (sim_cost_file_is(text))
-        return sim_cost_file_read(text, costs, why, why_bytes);
-    (void)snprintf(why, why_bytes,
-                   "it takes none, a100, a100_cold, consumer or rocm_slow, or a file, whose name "
-                   "has a / or a .");
+    if (!sim_cost_file_is(text))
+        (void)snprintf(why, why_bytes,
+                       "unknown preset, '%s'; use none, a100, a100_cold, consumer, rocm_slow, or a "
+                       "path of a cost file that contains / or .",
+                       text);
+    else if (sim_cost_file_read(text, costs, problem, sizeof(problem)))
+        return true;
+    else
+        (void)snprintf(why, why_bytes, "%.256s, %s", text, problem);
     return false;
 }
 
 xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_scene *scene)
 {
     struct sim_scene wanted = default_scene();
-    char why[WHY_BYTES];
+    char why[MESSAGE_BYTES];
 
     if (settings->struct_size != sizeof(*settings))
         return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "settings->struct_size is unknown, %zu; set it to sizeof(struct xseg_sim_settings)",
+                          "xseg_sim_reset: unknown struct_size, %zu bytes; initialize the settings "
+                          "with XSEG_SIM_SETTINGS_INIT",
                           settings->struct_size);
     if (settings->devices != 0)
         wanted.devices = settings->devices;
@@ -71,22 +80,26 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
     wanted.no_address_range = settings->without_address_range;
     wanted.address_order = settings->address_order;
     if (wanted.devices > SIM_DEVICES_MAX)
-        return sim_refuse(XSEG_ERR_ARGUMENT, "%u devices: there can be up to %u", wanted.devices,
-                          SIM_DEVICES_MAX);
+        return sim_refuse(XSEG_ERR_ARGUMENT, "xseg_sim_reset: too many devices, %u; set at most %u",
+                          wanted.devices, SIM_DEVICES_MAX);
     if ((unsigned)wanted.rdma > XSEG_SIM_RDMA_ABSENT)
-        return sim_refuse(XSEG_ERR_ARGUMENT, "rdma is %u: there is no such kind",
+        return sim_refuse(XSEG_ERR_ARGUMENT,
+                          "xseg_sim_reset: unknown rdma, %u; set a value of enum xseg_sim_rdma",
                           (unsigned)wanted.rdma);
     if ((unsigned)wanted.address_order > XSEG_SIM_ADDRESSES_SHUFFLED)
-        return sim_refuse(XSEG_ERR_ARGUMENT, "address_order is %u: there is no such order",
-                          (unsigned)wanted.address_order);
+        return sim_refuse(
+            XSEG_ERR_ARGUMENT,
+            "xseg_sim_reset: unknown address_order, %u; set a value of enum xseg_sim_address_order",
+            (unsigned)wanted.address_order);
     if (wanted.memory_bytes % SIM_GRANULE != 0)
         return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "memory_bytes is %" PRIu64 ": give a multiple of 2 MiB",
+                          "xseg_sim_reset: memory_bytes is not a multiple of 2 MiB, %" PRIu64
+                          " bytes",
                           wanted.memory_bytes);
     if (!take_costs(settings->costs, &wanted.costs, why, sizeof(why)))
-        return sim_refuse(XSEG_ERR_ARGUMENT, "costs \"%s\": %s", settings->costs, why);
+        return sim_refuse(XSEG_ERR_ARGUMENT, "xseg_sim_reset: costs: %s", why);
     if (settings->shared != NULL && !sim_shared_join(settings->shared, &wanted))
-        return sim_refuse(XSEG_ERR_ARGUMENT, "the shared machine \"%s\" cannot be joined",
+        return sim_refuse(XSEG_ERR_ARGUMENT, "xseg_sim_reset: shared: " CANNOT_JOIN,
                           settings->shared);
     *scene = wanted;
     return XSEG_OK;
@@ -325,8 +338,8 @@ static const struct {
     const char *form;
 } variables[] = {
     {"XSEG_SIM_DEVICES", take_devices, "a number from 1 to 64"},
-    {"XSEG_SIM_MEMORY_MB", take_memory, "an even number of MiB"},
-    {"XSEG_SIM_ADDRESSES_MB", take_addresses, "a number of MiB"},
+    {"XSEG_SIM_MEMORY_MB", take_memory, "an even number of MiB, at least 2"},
+    {"XSEG_SIM_ADDRESSES_MB", take_addresses, "a number of MiB, at least 1"},
     {"XSEG_SIM_BATCH", take_batch, "0 or 1"},
     {"XSEG_SIM_VMM", take_vmm, "0 or 1"},
     {"XSEG_SIM_STRICT", take_strict, "0 or 1"},
@@ -340,20 +353,29 @@ static const struct {
     {"XSEG_SIM_ADDRESS_RANGE", take_address_range, "0 or 1"},
     {"XSEG_SIM_ADDRESS_ORDER", take_address_order, "rising, falling or shuffled"},
     {"XSEG_SIM_FAIL", take_fault,
-     "CALL:N[+EVERY][:ERROR], with a call that the simulator has, and commas between several"},
+     "CALL:N[+EVERY][:ERROR] with an empty CALL or a name such as cuMemCreate; separate up to 16 "
+     "by commas"},
 };
 
-/* These have a sentence of their own for each thing that can be wrong. */
+/* Write the message of the failure to standard error if the environment is read without a caller who gets the status. */
+static xseg_status reported(bool report, xseg_status status)
+{
+    char text[MESSAGE_BYTES];
+
+    (void)xseg_sim_error_message(text, sizeof(text));
+    if (report)
+        sim_say("ignoring %s", text);
+    return status;
+}
+
 static xseg_status take_costs_of_environment(struct sim_scene *scene, bool report)
 {
     const char *text = secure_getenv("XSEG_SIM_COSTS");
-    char why[WHY_BYTES];
+    char why[MESSAGE_BYTES];
 
     if (text == NULL || *text == '\0' || take_costs(text, &scene->costs, why, sizeof(why)))
         return XSEG_OK;
-    if (report)
-        sim_say("XSEG_SIM_COSTS=%s is ignored: %s", text, why);
-    return sim_refuse(XSEG_ERR_ARGUMENT, "XSEG_SIM_COSTS=%s: %s", text, why);
+    return reported(report, sim_refuse(XSEG_ERR_ARGUMENT, "XSEG_SIM_COSTS: %s", why));
 }
 
 xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
@@ -368,18 +390,14 @@ xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
 
         if (text == NULL || *text == '\0' || variables[i].take(text, scene))
             continue;
-        status = sim_refuse(XSEG_ERR_ARGUMENT, "%s=%s: it takes %s", variables[i].name, text,
-                            variables[i].form);
-        if (report)
-            sim_say("%s=%s is ignored: it takes %s", variables[i].name, text, variables[i].form);
+        status = reported(report, sim_refuse(XSEG_ERR_ARGUMENT, "%s: invalid value, '%s'; set %s",
+                                             variables[i].name, text, variables[i].form));
     }
     /* Last, since the machine that is joined may have more or less of everything. */
     if (shared == NULL || *shared == '\0' || (status != XSEG_OK && !report) ||
         sim_shared_join(shared, scene))
         return status;
-    if (report)
-        sim_say("XSEG_SIM_SHARED=%s cannot be joined", shared);
-    return sim_refuse(XSEG_ERR_ARGUMENT, "XSEG_SIM_SHARED=%s cannot be joined", shared);
+    return reported(report, sim_refuse(XSEG_ERR_ARGUMENT, "XSEG_SIM_SHARED: " CANNOT_JOIN, shared));
 }
 
 xseg_status xseg_sim_reset(const struct xseg_sim_settings *settings)

@@ -101,28 +101,29 @@ void sim_report_mapping(const struct sim_mapping *mapping)
 {
     const struct sim_physical *physical = mapping->physical;
 
-    sim_report_line("mapping:", &mapping->origin, "%" PRIu64 " bytes at 0x%" PRIx64, mapping->bytes,
-                    mapping->address);
-    sim_report_line("memory:", &physical->origin, "%" PRIu64 " bytes of device %u", physical->bytes,
-                    physical->device);
+    sim_report_line("mapping:", &mapping->origin, "%" PRIu64 " bytes at 0x%" PRIx64 ", created",
+                    mapping->bytes, mapping->address);
+    sim_report_line("memory:", &physical->origin, "%" PRIu64 " bytes on device %u, created",
+                    physical->bytes, physical->device);
 }
 
 void sim_report_allocation(const struct sim_range *range)
 {
-    sim_report_line("memory:", &range->origin, "%" PRIu64 " bytes of device %u at 0x%" PRIx64,
-                    range->bytes, range->device, range->base);
+    sim_report_line("memory:", &range->origin,
+                    "%" PRIu64 " bytes on device %u at 0x%" PRIx64 ", created", range->bytes,
+                    range->device, range->base);
 }
 
 static void report_user(const struct sim_touch *touch)
 {
     if (touch->bytes == 0)
-        sim_report_line("used by:", &touch->origin,
-                        "work on stream %" PRIu64 " of device %u that does not say what it touches",
+        sim_report_line("work:", &touch->origin,
+                        "stream %" PRIu64 " of device %u, accesses unknown memory, queued",
                         touch->stream, touch->device);
     else
-        sim_report_line("used by:", &touch->origin,
-                        "work on stream %" PRIu64 " of device %u, which touches %" PRIu64
-                        " bytes at 0x%" PRIx64,
+        sim_report_line("work:", &touch->origin,
+                        "stream %" PRIu64 " of device %u, accesses %" PRIu64 " bytes at 0x%" PRIx64
+                        ", queued",
                         touch->stream, touch->device, touch->bytes, touch->address);
 }
 
@@ -149,7 +150,7 @@ void sim_check_idle_on(const struct sim_mapping *mapping, unsigned device)
 
     if (user == NULL)
         return;
-    sim_report_begin("memory is taken away that queued work touches");
+    sim_report_begin("queued work accesses the memory; synchronize its stream first");
     sim_report_mapping(mapping);
     report_user(user);
     sim_report_end();
@@ -166,7 +167,7 @@ void sim_check_allocation_idle(const struct sim_range *range)
 
     if (user == NULL)
         return;
-    sim_report_begin("memory is freed that queued work touches");
+    sim_report_begin("queued work accesses the memory; synchronize its stream first");
     sim_report_allocation(range);
     report_user(user);
     sim_report_end();
@@ -185,9 +186,10 @@ void sim_check_context(const struct sim_mapping *mapping)
 
         if (touch->bytes != 0 || touch->device != owner || sim_work_ended(touch->work))
             continue;
-        sim_report_begin("memory is taken away in the context of another device, whose streams say "
-                         "nothing about its use");
-        sim_report_line("context:", NULL, "of device %u", current);
+        sim_report_begin(
+            "current context is of another device, and queued work may access the memory; "
+            "make a context of the memory's device current");
+        sim_report_line("context:", NULL, "device %u", current);
         sim_report_mapping(mapping);
         report_user(touch);
         sim_report_end();
@@ -200,14 +202,18 @@ static void report_unreachable(unsigned device, uint64_t address, const char *wh
     const struct sim_mapping *mapping = sim_mapping_at(address);
 
     sim_report_begin(why);
-    sim_report_line("address:", NULL, "0x%" PRIx64 ", touched by device %u", address, device);
+    sim_report_line("address:", NULL, "0x%" PRIx64 ", accessed by device %u", address, device);
     if (mapping != NULL)
         sim_report_mapping(mapping);
+    else if (range != NULL && range->granule == NULL)
+        sim_report_allocation(range);
     else if (range != NULL)
-        sim_report_line(range->granule != NULL ? "range:" : "memory:", &range->origin,
-                        "%" PRIu64 " bytes at 0x%" PRIx64, range->bytes, range->base);
+        sim_report_line("reservation:", &range->origin,
+                        "%" PRIu64 " bytes at 0x%" PRIx64 ", created", range->bytes, range->base);
     sim_report_end();
 }
+
+#define NOT_ALLOCATED "access to an address that is neither reserved nor allocated"
 
 /* How far a device can go from an address on; 0: not at all, and why. */
 static uint64_t reach_of(unsigned device, uint64_t address, const char **why)
@@ -217,11 +223,12 @@ static uint64_t reach_of(unsigned device, uint64_t address, const char **why)
     const struct sim_mapping *mapping;
 
     if (range == NULL) {
-        *why = "an address is touched where nothing is";
+        *why = NOT_ALLOCATED;
         return 0;
     }
     if (range->granule == NULL) {
-        *why = "memory of another device is touched without peer access";
+        *why = "access to memory of another device without peer access; call cuCtxEnablePeerAccess "
+               "first";
         return range->device == device ||
                        (sim_machine.device[device].peers & (uint64_t)1 << range->device) != 0
                    ? range->bytes - (address - range->base)
@@ -229,10 +236,10 @@ static uint64_t reach_of(unsigned device, uint64_t address, const char **why)
     }
     mapping = range->granule[(address - range->base) / SIM_GRANULE];
     if (mapping == NULL) {
-        *why = "an unmapped address is touched";
+        *why = "access to an unmapped address; call cuMemMap and cuMemSetAccess first";
         return 0;
     }
-    *why = "an address is touched without access rights";
+    *why = "access to memory without access rights; call cuMemSetAccess first";
     if ((mapping->accessible & bit) == 0)
         return 0;
     return mapping->bytes - (address - mapping->address);
@@ -263,7 +270,7 @@ bool sim_can_reach(unsigned device, uint64_t address, uint64_t bytes)
 
 bool sim_check_reach(unsigned device, uint64_t address, uint64_t bytes)
 {
-    const char *why = "an address is touched where nothing is";
+    const char *why = NOT_ALLOCATED;
     const uint64_t gap = address == 0 ? 0 : gap_in(device, address, bytes, &why);
 
     if (address != 0 && gap == 0)
