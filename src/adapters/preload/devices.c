@@ -188,8 +188,7 @@ static bool open_allocator(struct xseg_allocator **out)
     if (is_first) {
         (void)xseg_error_message(text, sizeof(text));
         (void)fprintf(
-            stderr, "xseg: memory comes from CUDA itself, since no allocator could be opened: %s\n",
-            text);
+            stderr, "xseg-preload: cannot open an allocator, CUDA serves all requests: %s\n", text);
         atomic_store(&is_refused, true);
     }
     return false;

@@ -5,7 +5,7 @@
  *
  * One allocator serves the process; it opens with the first allocation, and stays open.
  *
- * Errors:  a request that is refused gives NULL, and a line on standard error says why: PyTorch raises nothing by itself.
+ * Errors:  a failed allocation returns NULL, and its message is written to standard error: PyTorch raises no exception.
  * Threads: any.
  */
 #include "src/adapters/torch/plugin/plugin.h"
@@ -33,12 +33,13 @@ static struct xseg_allocator *allocator;
 static struct graph_pool *graph_pools;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void complain(const char *what)
+/* Write the message of the library's function that failed. */
+static void complain(void)
 {
     char text[1024];
 
     xseg_error_message(text, sizeof(text));
-    (void)fprintf(stderr, "xseg: %s: %s\n", what, text);
+    (void)fprintf(stderr, "xseg-torch: %s\n", text);
 }
 
 static struct xseg_allocator *open_once(void)
@@ -48,7 +49,7 @@ static struct xseg_allocator *open_once(void)
     (void)pthread_mutex_lock(&lock);
     if (allocator == NULL && !has_failed && xseg_open(NULL, NULL, &allocator) != XSEG_OK) {
         has_failed = true;
-        complain("no allocator can be opened");
+        complain();
     }
     struct xseg_allocator *const opened = allocator;
     (void)pthread_mutex_unlock(&lock);
@@ -61,7 +62,7 @@ XSEG_API void *xseg_torch_malloc(size_t bytes, int device, xseg_stream stream)
     void *ptr = NULL;
 
     if (opened != NULL && xseg_alloc(opened, device, bytes, stream, &ptr) != XSEG_OK)
-        complain("an allocation was refused");
+        complain();
     return ptr;
 }
 
@@ -72,7 +73,7 @@ XSEG_API void xseg_torch_free(void *ptr, size_t bytes, int device, xseg_stream s
     (void)stream;
     const xseg_status status = allocator == NULL ? XSEG_OK : xseg_free(allocator, ptr);
     if (status != XSEG_OK && status != XSEG_ERR_FORKED)
-        complain("a free was refused");
+        complain();
 }
 
 XSEG_API void xseg_torch_init(int device_count)
@@ -86,7 +87,7 @@ XSEG_API void xseg_torch_reset(void)
 
     options.wait = true;
     if (allocator != NULL && xseg_trim(allocator, NULL, &options, NULL) != XSEG_OK)
-        complain("empty_cache");
+        complain();
 }
 
 XSEG_API void xseg_torch_memory_fraction(double fraction, int device)
@@ -104,7 +105,7 @@ XSEG_API void xseg_torch_memory_fraction(double fraction, int device)
     if (status == XSEG_OK)
         status = xseg_limits_set(opened, &where, &limits);
     if (status != XSEG_OK)
-        complain("the fraction cannot be set");
+        complain();
 }
 
 XSEG_API void *xseg_torch_base_alloc(void *ptr, size_t *bytes)
@@ -121,7 +122,7 @@ XSEG_API void *xseg_torch_base_alloc(void *ptr, size_t *bytes)
 XSEG_API void xseg_torch_record_stream(void *ptr, xseg_stream stream)
 {
     if (allocator != NULL && xseg_record_stream(allocator, ptr, stream) != XSEG_OK)
-        complain("a use was refused");
+        complain();
 }
 
 static struct graph_pool **find(int device, unsigned long long first, unsigned long long second)
@@ -174,7 +175,12 @@ static struct graph_pool *hold(int device, unsigned long long first, unsigned lo
     if (*at == NULL) {
         struct graph_pool *made = calloc(1, sizeof(*made));
 
-        if (made == NULL || xseg_pool_create(allocator, device, NULL, &made->pool) != XSEG_OK) {
+        if (made == NULL) {
+            (void)fprintf(stderr, "xseg-torch: out of host memory, pool of a graph\n");
+            return NULL;
+        }
+        if (xseg_pool_create(allocator, device, NULL, &made->pool) != XSEG_OK) {
+            complain();
             free(made);
             return NULL;
         }
@@ -188,18 +194,20 @@ static struct graph_pool *hold(int device, unsigned long long first, unsigned lo
 }
 
 /* Route, and mark the capture: both or neither. */
-static bool begin(struct graph_pool *held)
+static void begin(struct graph_pool *held)
 {
-    if (xseg_route_begin(held->pool, accepts, held) != XSEG_OK)
-        return false;
+    if (xseg_route_begin(held->pool, accepts, held) != XSEG_OK) {
+        complain();
+        return;
+    }
     if (xseg_capture_mark(allocator, held->device) != XSEG_OK) {
+        complain();
         if (xseg_route_end(held->pool) != XSEG_OK)
-            complain("a route cannot be ended");
-        return false;
+            complain();
+        return;
     }
     held->outer = innermost;
     innermost = held;
-    return true;
 }
 
 XSEG_API void xseg_torch_begin_allocate_to_pool(int device, unsigned long long first,
@@ -212,10 +220,9 @@ XSEG_API void xseg_torch_begin_allocate_to_pool(int device, unsigned long long f
     (void)pthread_once(&has_driver, find_driver);
     (void)pthread_mutex_lock(&lock);
     struct graph_pool *const held = hold(device, first, second);
-    const bool is_begun = held != NULL && begin(held);
+    if (held != NULL)
+        begin(held);
     (void)pthread_mutex_unlock(&lock);
-    if (!is_begun)
-        complain("a pool cannot be allocated from");
 }
 
 XSEG_API void xseg_torch_end_allocate_to_pool(int device, unsigned long long first,
@@ -223,13 +230,17 @@ XSEG_API void xseg_torch_end_allocate_to_pool(int device, unsigned long long fir
 {
     (void)pthread_mutex_lock(&lock);
     struct graph_pool *const held = *find(device, first, second);
-    const bool is_ended = held != NULL && xseg_route_end(held->pool) == XSEG_OK &&
-                          xseg_capture_unmark(allocator, device) == XSEG_OK;
-    if (is_ended)
+    if (held == NULL)
+        (void)fprintf(stderr,
+                      "xseg-torch: xseg_torch_end_allocate_to_pool: unknown pool, ID (%llu, %llu) "
+                      "on device %d\n",
+                      first, second, device);
+    else if (xseg_route_end(held->pool) == XSEG_OK &&
+             xseg_capture_unmark(allocator, device) == XSEG_OK)
         innermost = held->outer;
+    else
+        complain();
     (void)pthread_mutex_unlock(&lock);
-    if (!is_ended)
-        complain("the allocation from a pool cannot be ended");
 }
 
 XSEG_API void xseg_torch_release_pool(int device, unsigned long long first,
@@ -247,5 +258,5 @@ XSEG_API void xseg_torch_release_pool(int device, unsigned long long first,
     }
     (void)pthread_mutex_unlock(&lock);
     if (status != XSEG_OK)
-        complain("a pool cannot be released");
+        complain();
 }
