@@ -9,7 +9,7 @@ import cases
 
 TORCH = "order = ['torch']\nimport torch.part\norder.append('end of torch')\nSPEC = __spec__.loader\n"
 SWITCH = "import torch\ntorch.order.append('xseg.torch')\n"
-REFUSES = "raise RuntimeError('no C++ compiler was found: install g++')\n"
+REFUSES = "raise RuntimeError('xseg.torch: no C++ compiler; install g++')\n"
 START = "import site, sys; site.addsitedir({folder!r}); "
 SAY = START + "import torch; print(*torch.order, sep=', ')"
 
@@ -101,8 +101,7 @@ print(torch.order[-1])
         self.write("xseg/torch.py", REFUSES)
         said, complaint = self.said(SAY)
         self.assertEqual(said, "torch, part, end of torch\n")
-        self.assertEqual(complaint, "xseg: XSEG_TORCH=1, but xseg.torch cannot be imported: no C++ compiler was found: "
-                                    "install g++; PyTorch goes on with its own allocator\n")
+        self.assertEqual(complaint, "XSEG_TORCH=1: PyTorch keeps its own allocator: xseg.torch: no C++ compiler; install g++\n")
 
     def test_who_looks_for_torch_does_not_import_it(self):
         program = START + "import importlib.util as util; print(util.find_spec('torch').name, 'torch' in sys.modules)"

@@ -85,7 +85,7 @@ def refusal(mib):
         byte_tensor(mib)
         return "served"
     except torch.OutOfMemoryError as error:
-        return str(error).split(" xseg: ", maxsplit=1)[0]
+        return str(error).split(" xseg.torch: ", maxsplit=1)[0]
 
 
 def messages():

@@ -338,7 +338,7 @@ class Documented(unittest.TestCase):
         """Its file is found as any library is; what is refused is told."""
         folder = pathlib.Path(sys.argv[1]).resolve().parent / "src/adapters/torch"
         text = self.run_case("plugin", "native", LD_LIBRARY_PATH=str(folder))
-        self.assertEqual(text.count("xseg: an allocation was refused: "), 2, text)
+        self.assertEqual(text.count("xseg-torch: xseg_alloc: "), 2, text)
 
     def test_page(self):
         """On xseg."""

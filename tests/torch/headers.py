@@ -129,7 +129,7 @@ class Compiles(unittest.TestCase):
             with self.subTest(line=line), tempfile.TemporaryDirectory() as folder:
                 with unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder), self.assertRaises(self.build.Refused) as refused:
                     self.build.load(self.changed(folder, f"  {line}\n"), "99.0", True)
-                self.assertIn("does not know: newMethod; install a newer xseg", str(refused.exception))
+                self.assertIn("does not implement allocator methods of this version of PyTorch, newMethod; install a newer xseg", str(refused.exception))
                 self.assertEqual(list(pathlib.Path(folder, "xseg").iterdir()), [])
 
     def test_what_is_not_needed_and_unknown(self):

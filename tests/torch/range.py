@@ -79,8 +79,8 @@ def case_tensor():
     expect(taken() - before == 2 * PAGE and holds(tensor[59], 59), "the others stay")
     expect(cache.tensor((4,)).dtype == torch.float32 and cache.tensor((0, 5)).shape == (0, 5), "the default, and an empty one")
     expect_refusal(xseg.ArgumentError, "a multiple of 2", cache.tensor, (1,), torch.float16, 3)
-    expect_refusal(xseg.ArgumentError, f"the range has {64 * PAGE}", cache.tensor, (64 * PAGE + 1,), torch.uint8)
-    expect_refusal(xseg.BusyError, "held by DLPack", cache.release)
+    expect_refusal(xseg.ArgumentError, f"view exceeds the range of {64 * PAGE} bytes", cache.tensor, (64 * PAGE + 1,), torch.uint8)
+    expect_refusal(xseg.BusyError, "range is exported by DLPack", cache.release)
     part, address = tensor[3:5, 1], cache.address
     del tensor, cache
     gc.collect()

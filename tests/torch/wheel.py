@@ -82,7 +82,7 @@ def with_compiled(folder, python, run):
     adapter.with_suffix(".json").write_text(json.dumps(about), encoding="utf-8")
     for said in (newer, called(*run, BARE + OTHER.format(before=""))):
         print(said)
-        good &= "no C++ compiler was found" in said and said.endswith("\nnative\n")
+        good &= "no C++ compiler to build the adapter" in said and said.endswith("\nnative\n")
     return good
 
 

@@ -58,8 +58,8 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
 
     if (settings->struct_size != sizeof(*settings))
         return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "xseg_sim_reset: unknown struct_size, %zu bytes; initialize the settings "
-                          "with XSEG_SIM_SETTINGS_INIT",
+                          "xseg_sim_reset: struct_size is unknown, %zu; set it to "
+                          "sizeof(struct xseg_sim_settings)",
                           settings->struct_size);
     if (settings->devices != 0)
         wanted.devices = settings->devices;

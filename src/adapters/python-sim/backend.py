@@ -38,8 +38,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 def build_sdist(sdist_directory, config_settings=None):
     """There is none: that of xseg has this package, too."""
-    raise UnsupportedOperation("build the wheel of xseg-sim in the source tree: pip wheel src/adapters/python-sim")
+    raise UnsupportedOperation("build_sdist: xseg-sim has no source distribution; build its wheel in the source tree: pip wheel src/adapters/python-sim")
 
 
 class UnsupportedOperation(Exception):
-    """The name that the standard gives to this refusal."""
+    """The exception that PEP 517 defines for a backend that cannot build a source distribution."""

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: MIT
 """Imports xseg.torch right after torch, whoever imports that.
 
-xseg_torch.pth imports this module where the environment says XSEG_TORCH=1.  Should xseg.torch refuse, a sentence goes to
-standard error and PyTorch goes on with its own allocator: the variable comes down to children that nobody had in mind.
+xseg_torch.pth imports this module if the environment contains XSEG_TORCH=1.  If the import of xseg.torch fails, the error is
+written to standard error and PyTorch keeps its own allocator: child processes inherit the variable, whether they use it or not.
 """
 import importlib.abc
 import sys
 
 
 def switch():
-    """Import xseg.torch, or say why not."""
+    """Import xseg.torch, or write the error to standard error."""
     try:
         import xseg.torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
     except Exception as refusal:  # pylint: disable=broad-exception-caught
-        print(f"xseg: XSEG_TORCH=1, but xseg.torch cannot be imported: {refusal}; PyTorch goes on with its own "
-              "allocator", file=sys.stderr)
+        print(f"XSEG_TORCH=1: PyTorch keeps its own allocator: {refusal}", file=sys.stderr)
 
 
 def follow(loader):
@@ -31,8 +30,8 @@ def follow(loader):
     try:
         loader.exec_module = exec_module
     except AttributeError:
-        print("xseg: XSEG_TORCH=1, but the loader of torch cannot be followed: import xseg.torch right after torch; PyTorch goes "
-              "on with its own allocator", file=sys.stderr)
+        print("XSEG_TORCH=1: PyTorch keeps its own allocator: the import loader of torch is not supported; import xseg.torch right "
+              "after torch", file=sys.stderr)
 
 
 class Finder(importlib.abc.MetaPathFinder):

@@ -103,7 +103,7 @@ def set_up(scratch, settings, with_tool):
         return build, None
     toolchain, parts, _, headers = manylinux()
     if processor not in toolchain.PROCESSORS:
-        raise SystemExit(f"manylinux={processor}: there is {' and '.join(toolchain.PROCESSORS)}")
+        raise SystemExit(f"manylinux: unknown processor, {processor}; set {' or '.join(toolchain.PROCESSORS)}")
     toolchain.check(processor)
     linked = parts.build(parts.fetch(scratch / "sources"), processor, scratch / "parts") if with_tool else None
     # CUDA's headers are fetched: those of this machine may be of any version.
@@ -237,7 +237,7 @@ def repair(scratch, plain, processor):
     made, = (scratch / "repaired").iterdir()
     glibc = re.search(r"manylinux_2_(\d+)_", made.name)
     if processor and (not glibc or int(glibc[1]) > 28):
-        raise SystemExit(f"{made.name}: something in it asks for a system newer than manylinux_2_28")
+        raise SystemExit(f"auditwheel: wheel needs a system newer than manylinux_2_28, {made.name}")
     return made
 
 

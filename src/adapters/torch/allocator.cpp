@@ -95,7 +95,7 @@ void Allocator::follow_forks()
 {
     static const int error =
         pthread_atfork(nullptr, nullptr, [] { is_child.store(installed()->library() != nullptr); });
-    TORCH_CHECK(error == 0, "xseg: forks cannot be followed: ", std::strerror(error));
+    TORCH_CHECK(error == 0, "xseg.torch: pthread_atfork failed, ", std::strerror(error));
 }
 
 void Allocator::check_device(DeviceIndex device) const
@@ -192,7 +192,7 @@ static xseg_status give_back_told(Allocator *allocator, void *ptr)
 static void delete_cached(void *ptr)
 {
     if (ptr != nullptr) {
-        warn(give_back_told(installed(), ptr), "a free was refused");
+        warn(give_back_told(installed(), ptr), "free");
     }
 }
 
@@ -265,8 +265,8 @@ void Allocator::raw_delete(void *ptr)
     }
     xseg_status status = give_back_told(this, ptr);
     TORCH_CHECK(status != XSEG_ERR_NOT_ALLOCATED, "invalid device pointer: ", ptr,
-                ": xseg: ", error_text(status));
-    warn(status, "a free was refused");
+                ": xseg.torch: ", error_text(status));
+    warn(status, "free");
 }
 
 bool Allocator::initialized()
@@ -292,7 +292,7 @@ void Allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stre
     }
     if (C10_UNLIKELY(ptr.device().index() != stream.device_index())) {
         TORCH_CHECK(is_forked() || is_live(library_, ptr.get()),
-                    "xseg: record_stream: not an allocated block, ", ptr.get());
+                    "xseg.torch: record_stream: not an allocated block, ", ptr.get());
         if (!is_forked()) {
             use_foreign(ptr.get(), ptr.device().index(), stream);
         }
@@ -300,7 +300,7 @@ void Allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stre
     }
     xseg_status status = xseg_record_stream(library_, ptr.get(), stream.stream());
     if (status != XSEG_ERR_FORKED) {
-        check(status, "a use was refused");
+        check(status, "record_stream");
     }
 }
 
@@ -359,10 +359,11 @@ void *Allocator::getBaseAllocation(void *ptr, size_t *bytes)
     xseg_status status = xseg_block_query(library_, ptr, &block);
     TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED,
                 "invalid device pointer: ", ptr);
-    TORCH_CHECK(!block.is_expandable,
-                "Tensors allocated with expandable_segments:True cannot be shared by their base "
-                "allocation: they have "
-                "no cudaMalloc beneath them. Set expandable_segments:False in the configuration.");
+    TORCH_CHECK(
+        !block.is_expandable,
+        "Tensors allocated with expandable_segments:True cannot be shared between processes. "
+        "Consider using expandable_segments:False in data loading workers via "
+        "torch.cuda.memory._set_allocator_settings('expandable_segments:False')");
     if (bytes != nullptr) {
         *bytes = block.segment_bytes;
     }

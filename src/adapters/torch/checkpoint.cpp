@@ -33,8 +33,7 @@ void note_moved(void *context, void *ptr, bool was_freed)
 struct xseg_pool *pool_of(DeviceIndex device, MempoolId_t id)
 {
     struct xseg_pool *pool = held_pool(device, id);
-    TORCH_CHECK(pool != nullptr, "Could not find pool of id: xseg: no pool is held under (",
-                id.first, ", ", id.second, ")");
+    TORCH_CHECK(pool != nullptr, "Could not find pool of id (", id.first, ", ", id.second, ")");
     return pool;
 }
 
@@ -52,14 +51,15 @@ CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device,
                                                   std::shared_ptr<AllocatorState> state)
 {
     auto checkpoint = std::dynamic_pointer_cast<Checkpoint>(state);
-    TORCH_CHECK(checkpoint != nullptr, "xseg: a checkpoint of another allocator");
+    TORCH_CHECK(checkpoint != nullptr,
+                "xseg.torch: setCheckpointPoolState: checkpoint of another allocator");
     Moved moved;
     check(
         xseg_pool_restore(pool_of(device, checkpoint->id), checkpoint->blocks, note_moved, &moved),
         "setCheckpointPoolState");
     CheckpointDelta delta;
     for (void *ptr : moved.freed) {
-        warn(forget_share(library(), ptr), "the export of a freed block stays");
+        warn(forget_share(library(), ptr), "setCheckpointPoolState");
     }
     delta.ptrs_freed = std::move(moved.freed);
     for (void *ptr : moved.live) {

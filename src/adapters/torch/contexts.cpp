@@ -45,7 +45,7 @@ uint32_t gather(void *)
     try {
         context = recorder();
     } catch (const std::exception &failure) {
-        TORCH_WARN_ONCE("xseg: a stack was not taken: ", failure.what());
+        TORCH_WARN_ONCE("xseg.torch: cannot record a call stack: ", failure.what());
     }
     if (context == nullptr) {
         return 0;

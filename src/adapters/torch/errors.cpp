@@ -24,9 +24,11 @@ std::string error_text(xseg_status status)
     if (length == 0) {
         return xseg_status_name(status);
     }
-    std::vector<char> text(length + 1);
-    xseg_error_message(text.data(), text.size());
-    return std::string(text.data());
+    std::vector<char> buffer(length + 1);
+    xseg_error_message(buffer.data(), buffer.size());
+    std::string text = buffer.data();
+    size_t end = text.rfind("xseg_", 0) == 0 ? text.find(": ") : std::string::npos;
+    return end == std::string::npos ? text : text.substr(end + 2);
 }
 
 std::string size_text(uint64_t bytes)
@@ -162,15 +164,15 @@ static uint64_t tried_bytes(size_t bytes)
     return last_refused.bytes == bytes ? last_refused.segment_bytes : bytes;
 }
 
-void check(xseg_status status, const char *what)
+void check(xseg_status status, const char *operation)
 {
-    TORCH_CHECK(status == XSEG_OK, "xseg: ", what, ": ", error_text(status));
+    TORCH_CHECK(status == XSEG_OK, "xseg.torch: ", operation, ": ", error_text(status));
 }
 
-void warn(xseg_status status, const char *what)
+void warn(xseg_status status, const char *operation)
 {
     if (status != XSEG_OK && status != XSEG_ERR_FORKED && status != XSEG_ERR_DEVICE_LOST) {
-        TORCH_WARN("xseg: ", what, ": ", error_text(status));
+        TORCH_WARN("xseg.torch: ", operation, ": ", error_text(status));
     }
 }
 
@@ -326,15 +328,13 @@ static std::string advice_text(xseg_status status, const std::string &text)
     }
     std::string advice = " expandable_segments is enabled.";
     if (status == XSEG_ERR_NO_ADDRESSES) {
-        advice += " The process is running out of virtual address space (VSZ): reduce what "
-                  "expandable segments reserve "
-                  "via PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / "
-                  "expandable_segments_reserve_by_class.";
+        advice += " The process is running out of virtual address space (VSZ); reduce it via "
+                  "PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve.";
     }
     return advice;
 }
 
-/* In PyTorch's words, then in the library's. */
+/* PyTorch's text, then the library's. */
 static std::string shortage_text(struct xseg_allocator *library, xseg_status status,
                                  DeviceIndex device, size_t bytes, const std::string &text)
 {
@@ -346,7 +346,7 @@ static std::string shortage_text(struct xseg_allocator *library, xseg_status sta
     if (std::exchange(is_rejected, false)) {
         sentence << "Allocation was preemptively rejected because it would exceed "
                     "per_process_memory_fraction limit. "
-                 << "Requested size: " << size_text(tried_bytes(bytes)) << ". xseg: " << text;
+                 << "Requested size: " << size_text(tried_bytes(bytes)) << ". xseg.torch: " << text;
         return sentence.str();
     }
     sentence << "Tried to allocate " << size_text(tried_bytes(bytes)) << ".";
@@ -359,7 +359,7 @@ static std::string shortage_text(struct xseg_allocator *library, xseg_status sta
         }
         sentence << usage_text(library, where, statistics);
     }
-    sentence << advice_text(status, text) << " xseg: " << text;
+    sentence << advice_text(status, text) << " xseg.torch: " << text;
     return sentence.str();
 }
 
@@ -371,9 +371,9 @@ Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex 
         return {status, shortage_text(library, status, device, bytes, text), take_exception(bytes)};
     }
     if (status == XSEG_ERR_FORKED) {
-        return {status, "xseg: " + text};
+        return {status, "xseg.torch: " + text};
     }
-    return {status, "xseg: cannot allocate " + std::to_string(bytes) + " bytes on device " +
+    return {status, "xseg.torch: cannot allocate " + std::to_string(bytes) + " bytes on device " +
                         std::to_string(static_cast<int>(device)) + ": " + text};
 }
 

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* What the library refuses becomes an exception of PyTorch's, or a warning where none may be thrown. */
+/*
+ * Failures of the library become exceptions of PyTorch, or warnings where a function must not throw.
+ *
+ * Messages are `xseg.torch: <operation>: <what failed>, <value>; <what to do>`.  The operation is a function of PyTorch that
+ * the user recognizes.  Out-of-memory messages, and others that programs compare, begin with PyTorch's text.
+ */
 #ifndef XSEG_ADAPTERS_TORCH_ERRORS_H
 #define XSEG_ADAPTERS_TORCH_ERRORS_H
 
@@ -13,7 +18,7 @@
 namespace xseg_torch
 {
 
-/** The sentence of the calling thread's last failed call. */
+/** The message of the calling thread's last failed call, without the name of the library's function. */
 std::string error_text(xseg_status status);
 
 /** Sizes as PyTorch writes them, such as "2.00 GiB". */
@@ -58,11 +63,11 @@ class KeptException
  * it.  The first one counts. */
 void keep_current_exception();
 
-/** Throws c10::Error with the library's sentence unless the status is XSEG_OK. */
-void check(xseg_status status, const char *what);
+/** Throws c10::Error with the library's message unless the status is XSEG_OK.  operation: of PyTorch */
+void check(xseg_status status, const char *operation);
 
-/** Warns with the library's sentence; a forked child and a lost device are quiet, since there every free fails. */
-void warn(xseg_status status, const char *what);
+/** Warns with the library's message, except in a forked child and on a lost device, where every free fails. */
+void warn(xseg_status status, const char *operation);
 
 /** As note_refused(), for a request that was rejected (throw_on_cudamalloc_oom): the message has PyTorch's words for that. */
 void note_rejected(const struct xseg_oom_info *shortage);

@@ -157,11 +157,11 @@ bool order_foreign(struct xseg_allocator *library, void *ptr)
             cudaStream_t waiter = stand_in(block.device, stream);
             wait_for(waiter, block.device, stream);
             if (!block.is_allocated_for_it || !(stream == block.streams[0])) {
-                warn(xseg_record_stream(library, ptr, waiter), "a use was refused");
+                warn(xseg_record_stream(library, ptr, waiter), "free");
             }
         }
     } catch (const std::exception &failure) {
-        TORCH_WARN("xseg: a freed block does not wait for a stream of another device: ",
+        TORCH_WARN("xseg.torch: freed block does not wait for a stream of another device: ",
                    failure.what());
     }
     foreign().blocks.erase(found);
@@ -178,7 +178,7 @@ void free_deferred(struct xseg_allocator *library)
     }
     for (void *ptr : blocks) {
         if (order_foreign(library, ptr)) {
-            warn(xseg_free(library, ptr), "a free was refused");
+            warn(xseg_free(library, ptr), "free");
         }
     }
 }

@@ -124,8 +124,7 @@ thread_local ThreadLabel label;
 void warn_of_texts(xseg_status status)
 {
     if (status != XSEG_OK && status != XSEG_ERR_FORKED) {
-        TORCH_WARN_ONCE("xseg: an annotation or metadata will be missing in snapshots, and further "
-                        "ones may be: ",
+        TORCH_WARN_ONCE("xseg.torch: annotation or metadata is missing in snapshots: ",
                         error_text(status));
     }
 }
@@ -283,7 +282,7 @@ std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device)
     }
     if (allocator->is_open(device)) {
         check(xseg_for_each_event(allocator->library(), device, add_event, &walk, nullptr),
-              "the history cannot be read");
+              "memory_snapshot");
     }
     auto raised =
         std::find_if(walk.entries.begin(), walk.entries.end(),
@@ -404,7 +403,7 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t ent
                               RecordContext when, bool clear, const std::vector<std::string> &skip)
 {
     TORCH_CHECK(when == RecordContext::NEVER || recorder != nullptr,
-                "xseg: recordHistory needs a function for contexts");
+                "xseg.torch: recordHistory: no function that records contexts");
     std::string keys = "history:nothing,history_stacks:none";
     if (enabled) {
         size_t events = std::min(std::max(entries, EVENTS_LEAST), EVENTS_MOST);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What Python calls, by ctypes.  Each function returns 0, or with a sentence in `text`, cut to `bytes`, -1 for what a
- * caller's value has caused (ValueError), and -2 for everything else.
+ * Functions that Python calls by ctypes.  On failure, `text` receives the message, truncated to `bytes`.  Each function
+ * returns 0 on success, -1 for an invalid value of the caller (ValueError), and -2 for all other failures.
  */
 #include <cstdio>
 #include <cstring>
@@ -25,15 +25,16 @@ namespace xseg_torch
 {
 
 static_assert(!std::is_abstract_v<Allocator>,
-              "this version of PyTorch has methods that the adapter does not know");
+              "this version of PyTorch has pure virtual methods that the adapter does not "
+              "implement; install a newer xseg");
 
 namespace
 {
 
-void write(const char *sentence, char *text, size_t bytes)
+void write(const char *message, char *text, size_t bytes)
 {
     if (bytes > 0) {
-        std::strncpy(text, sentence, bytes - 1);
+        std::strncpy(text, message, bytes - 1);
         text[bytes - 1] = '\0';
     }
 }
@@ -56,13 +57,15 @@ template <class Work> int guarded(char *text, size_t bytes, Work work)
 
 Allocator *get()
 {
-    TORCH_CHECK(installed() != nullptr, "xseg is not installed in PyTorch: import xseg.torch");
+    TORCH_CHECK(installed() != nullptr,
+                "xseg.torch: PyTorch does not use xseg; import xseg.torch first");
     return installed();
 }
 
 Allocator *get_open()
 {
-    TORCH_CHECK(get()->library() != nullptr, "CUDA is not initialised yet: call torch.cuda.init()");
+    TORCH_CHECK(get()->library() != nullptr,
+                "xseg.torch: CUDA is not initialized; call torch.cuda.init() first");
     return installed();
 }
 
@@ -73,14 +76,14 @@ void install()
     }
     CUDAAllocator *before = caching::allocator.load();
     TORCH_CHECK(before != nullptr,
-                "this PyTorch was built without CUDA: install one that was built with it");
-    TORCH_CHECK(before->name() == "native", "PyTorch runs on another allocator already, '",
-                before->name(), "': ",
+                "xseg.torch: PyTorch was built without CUDA; install a build with CUDA");
+    TORCH_CHECK(before->name() == "native", "xseg.torch: PyTorch already uses another allocator, '",
+                before->name(), "'; ",
                 before->name() == "cudaMallocAsync"
-                    ? "take out backend:cudaMallocAsync from the configuration"
+                    ? "remove backend:cudaMallocAsync from the configuration"
                     : "do not call torch.cuda.memory.change_current_allocator()");
     TORCH_CHECK(!before->initialized(),
-                "CUDA is initialised already, and PyTorch has allocated by itself: import "
+                "xseg.torch: CUDA is already initialized with PyTorch's own allocator; import "
                 "xseg.torch right after torch, or set XSEG_TORCH=1 in the environment");
     agree_on_settings();
     auto allocator = std::make_unique<Allocator>();
@@ -130,7 +133,7 @@ struct xseg_allocator *open()
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *opened = nullptr;
     options.log = log_line;
-    check(xseg_open(nullptr, &options, &opened), "the library cannot be opened");
+    check(xseg_open(nullptr, &options, &opened), "torch.cuda.init");
     return opened;
 }
 
@@ -140,7 +143,7 @@ struct Closer {
     {
         stop_observing();
         stop_following();
-        warn(xseg_close(opened), "the library cannot be closed");
+        warn(xseg_close(opened), "torch.cuda.init");
     }
 };
 
@@ -151,12 +154,12 @@ void Allocator::init(int count)
 {
     static std::mutex *const mutex = new std::mutex;
     Held<std::mutex> lock(*mutex);
-    TORCH_CHECK(count <= DEVICES_MOST, "xseg: ", count, " devices, more than ", DEVICES_MOST,
-                ": let CUDA_VISIBLE_DEVICES name fewer");
+    TORCH_CHECK(count <= DEVICES_MOST, "xseg.torch: too many devices, ", count,
+                "; set CUDA_VISIBLE_DEVICES to at most ", DEVICES_MOST, " devices");
     if (library() == nullptr) {
         std::unique_ptr<struct xseg_allocator, Closer> opened(open());
         struct xseg_history_hook hook = context_hook();
-        check(xseg_history_set_hook(opened.get(), &hook), "the library cannot be opened");
+        check(xseg_history_set_hook(opened.get(), &hook), "torch.cuda.init");
         observe(opened.get());
         apply_settings(opened.get());
         follow_forks();

@@ -68,7 +68,7 @@ void tell_profiler(struct xseg_allocator *library, const struct xseg_oom_info *s
             now.reserved_bytes[XSEG_STAT_ALL].current,
             c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(shortage->device)));
     } catch (const std::exception &problem) {
-        TORCH_WARN("xseg: a profiler was not told of an out-of-memory: ", problem.what());
+        TORCH_WARN("xseg.torch: cannot report an out-of-memory to the profiler: ", problem.what());
     }
 }
 
@@ -123,7 +123,7 @@ void call(AllocatorTraceTracker *tracker, const TraceEntry &entry)
     try {
         (*tracker)(entry);
     } catch (const std::exception &problem) {
-        TORCH_WARN("xseg: a trace tracker failed: ", problem.what());
+        TORCH_WARN("xseg.torch: trace tracker failed: ", problem.what());
     }
 }
 
@@ -180,7 +180,7 @@ void track(struct xseg_allocator *library, AllocatorTraceTracker *tracker)
     observer.on_trace = trace;
     observer.on_map = came;
     observer.on_unmap = leaving;
-    check(xseg_observer_add(library, &observer, &id), "a trace tracker cannot be attached");
+    check(xseg_observer_add(library, &observer, &id), "attachAllocatorTraceTracker");
 }
 
 } // namespace
@@ -193,7 +193,7 @@ void observe(struct xseg_allocator *library)
     observer.on_low_memory = spare;
     observer.on_out_of_memory = tell_shortage;
     observer.on_rejected = tell_rejection;
-    check(xseg_observer_add(library, &observer, &id), "shortages cannot be observed");
+    check(xseg_observer_add(library, &observer, &id), "torch.cuda.init");
     Held<std::mutex> lock(observers().mutex);
     for (AllocatorTraceTracker *tracker : observers().trackers) {
         track(library, tracker);

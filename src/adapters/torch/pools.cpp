@@ -64,7 +64,8 @@ class Lock
     Lock()
     {
         TORCH_CHECK(!installed()->is_forked(),
-                    "xseg: pools of the parent process cannot be used in a forked child");
+                    "xseg.torch: memory pools of the parent process are not available in a forked "
+                    "child; start child processes with the spawn method");
         held_.emplace(table().mutex);
     }
     ~Lock()
@@ -100,11 +101,11 @@ Pool *find(DeviceIndex device, MempoolId_t id)
     return found == table().pools.end() ? nullptr : found->second.get();
 }
 
-Pool *find_held(DeviceIndex device, MempoolId_t id, const char *what)
+Pool *find_held(DeviceIndex device, MempoolId_t id, const char *operation)
 {
     Pool *pool = find(device, id);
-    TORCH_CHECK(pool != nullptr && pool->use_count > 0, "xseg: ", what,
-                ": nobody holds a pool of id (", id.first, ", ", id.second, ") on device ",
+    TORCH_CHECK(pool != nullptr && pool->use_count > 0, "xseg.torch: ", operation,
+                ": no such memory pool, ID (", id.first, ", ", id.second, ") on device ",
                 static_cast<int>(device));
     return pool;
 }
@@ -174,7 +175,8 @@ void memory_free(void *context, void *ptr, size_t, int, xseg_stream)
     try {
         static_cast<CUDAAllocator *>(context)->raw_delete(ptr);
     } catch (const std::exception &problem) {
-        TORCH_WARN("xseg: the allocator of a pool refused a free: ", problem.what());
+        TORCH_WARN("xseg.torch: allocator of a memory pool failed to free a block: ",
+                   problem.what());
     }
 }
 
@@ -197,7 +199,7 @@ Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     }
     allocator->open_device(device);
     check(xseg_pool_create(allocator->library(), device, &options, &pool->handle),
-          "a pool cannot be made");
+          "create memory pool");
     table().ended_early.erase({device, id});
     Pool *made = pool.get();
     table().pools[{device, id}] = std::move(pool);
@@ -212,8 +214,7 @@ void finish(Allocator *allocator, const Pool *pool)
     struct xseg_trim_options options = {sizeof(options)};
     struct xseg_statistics now;
     if (read(allocator->library(), pool, &now) && now.reserved_bytes[XSEG_STAT_ALL].current == 0) {
-        warn(xseg_trim(allocator->library(), &where, &options, nullptr),
-             "a released pool cannot be ended");
+        warn(xseg_trim(allocator->library(), &where, &options, nullptr), "destroy memory pool");
     }
 }
 
@@ -229,10 +230,10 @@ Pool *make_or_hold(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     if (pool == nullptr) {
         pool = make(allocator, device, id, std::move(memory), text_of(id), Memory::PLAIN);
     } else {
-        TORCH_CHECK(pool->use_count > 0, "xseg: the pool of id (", id.first, ", ", id.second,
-                    ") was released before");
-        TORCH_CHECK(!memory, "xseg: the pool of id (", id.first, ", ", id.second,
-                    ") is there already");
+        TORCH_CHECK(pool->use_count > 0, "xseg.torch: memory pool was released, ID (", id.first,
+                    ", ", id.second, "); create a new MemPool");
+        TORCH_CHECK(!memory, "xseg.torch: memory pool exists already, ID (", id.first, ", ",
+                    id.second, ")");
     }
     pool->use_count++;
     return pool;
@@ -256,7 +257,8 @@ bool accepts(void *context, xseg_stream stream)
         return (pool->route == Route::TAG || tag_order(pool->device) < pool->route_order) &&
                pool->filter(stream);
     } catch (const std::exception &failure) {
-        TORCH_WARN("xseg: whether an allocation belongs to a pool was not to be found out: ",
+        TORCH_WARN("xseg.torch: filter of a memory pool failed, the allocation is not served from "
+                   "the pool: ",
                    failure.what());
         return false;
     }
@@ -275,8 +277,8 @@ struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, Memp
 {
     Lock lock;
     allocator->check_device(device);
-    TORCH_CHECK(find(device, id) == nullptr, "xseg: there is a pool of id (", id.first, ", ",
-                id.second, ") already");
+    TORCH_CHECK(find(device, id) == nullptr, "xseg.torch: memory pool exists already, ID (",
+                id.first, ", ", id.second, ")");
     Pool *pool = make(allocator, device, id, nullptr, name, memory);
     pool->use_count++;
     return pool->handle;
@@ -386,7 +388,7 @@ void reset_pool_statistics(struct xseg_allocator *library, DeviceIndex device, u
         if (key.first == device && read(library, pool.get(), &now)) {
             xseg_status status = xseg_stats_reset(library, &where, what);
             if (status != XSEG_ERR_ARGUMENT) {
-                check(status, "the statistics of a pool cannot be reset");
+                check(status, "reset memory pool statistics");
             }
         }
     }
@@ -415,7 +417,7 @@ static xseg_status begin_mark(struct xseg_allocator *library, DeviceIndex device
 
 static void end_mark(struct xseg_allocator *library, DeviceIndex device)
 {
-    check(xseg_capture_unmark(library, device), "the end of a capture");
+    check(xseg_capture_unmark(library, device), "markCaptureEnd");
     note_capture(device, false);
     close_left_imports();
     free_deferred(library);
@@ -450,7 +452,7 @@ void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     if (status == XSEG_OK && counts_as_capture(route, HAS_MARKS)) {
         status = begin_mark(allocator->library(), device);
         if (status != XSEG_OK) {
-            warn(xseg_route_end(pool->handle), "a route cannot be ended");
+            warn(xseg_route_end(pool->handle), "beginAllocateToPool");
         }
     }
     if (status != XSEG_OK) {
@@ -458,7 +460,7 @@ void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id,
         let_go(pool);
         TORCH_CHECK(!was_routed, "beginAllocateToPool: already recording to mempool_id (", id.first,
                     ", ", id.second, ")");
-        TORCH_CHECK(false, "xseg: beginAllocateToPool: ", text);
+        TORCH_CHECK(false, "xseg.torch: beginAllocateToPool: ", text);
     }
     pool->is_routed = true;
 }
@@ -562,8 +564,8 @@ bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
     std::vector<void *> blocks(expected.begin(), expected.end());
     bool is_equal = false;
     const Pool *pool = find(device, id);
-    TORCH_CHECK(pool != nullptr, "Could not find pool of id: xseg has none of (", id.first, ", ",
-                id.second, ") on device ", static_cast<int>(device));
+    TORCH_CHECK(pool != nullptr, "Could not find pool of id (", id.first, ", ", id.second,
+                ") on device ", static_cast<int>(device));
     check(xseg_pool_check_live(pool->handle, blocks.data(), blocks.size(), &is_equal),
           "checkPoolLiveAllocations");
     return is_equal;
@@ -575,9 +577,8 @@ c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address)
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
     struct xseg_pool *pool = routed_pool(device, stream);
-    TORCH_CHECK(
-        pool != nullptr,
-        "xseg: allocateWithAddress needs a private pool: call it under torch.cuda.use_mem_pool()");
+    TORCH_CHECK(pool != nullptr, "xseg.torch: allocateWithAddress: no private pool is in use; call "
+                                 "it within torch.cuda.use_mem_pool()");
     constexpr size_t UNIT = 512; /* kMinBlockSize */
     TORCH_CHECK(reinterpret_cast<size_t>(address) % UNIT == 0,
                 "mallocWithAddress: addr must be aligned to kMinBlockSize (", UNIT, " bytes), got ",

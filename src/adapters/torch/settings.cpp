@@ -50,7 +50,7 @@ Keys read_keys(const char *config, const char **source)
 {
     Keys keys;
     xseg_status status = xseg_config_keys(config, source, note_key, &keys);
-    TORCH_CHECK_VALUE(status == XSEG_OK, "xseg: ", error_text(status));
+    TORCH_CHECK_VALUE(status == XSEG_OK, "xseg.torch: ", error_text(status));
     return keys;
 }
 
@@ -85,10 +85,9 @@ template <class Any> std::string last_settings()
 std::string configuration(struct xseg_allocator *library)
 {
     size_t needed = 0;
-    check(xseg_config_get(library, nullptr, 0, &needed), "the configuration cannot be read");
+    check(xseg_config_get(library, nullptr, 0, &needed), "configuration");
     std::vector<char> text(needed + 256); /* room for what another thread changes meanwhile */
-    check(xseg_config_get(library, text.data(), text.size(), nullptr),
-          "the configuration cannot be read");
+    check(xseg_config_get(library, text.data(), text.size(), nullptr), "configuration");
     return text.data();
 }
 
@@ -143,7 +142,7 @@ std::string with_resets(const std::string &settings, const std::string &large_se
 void configure(struct xseg_allocator *library, const std::string &settings)
 {
     xseg_status status = xseg_config_set(library, settings.c_str());
-    TORCH_CHECK_VALUE(status == XSEG_OK, "xseg: ", error_text(status));
+    TORCH_CHECK_VALUE(status == XSEG_OK, "xseg.torch: ", error_text(status));
 }
 
 std::string large_segment_of(struct xseg_allocator *library)
@@ -330,11 +329,11 @@ void set_rejection(struct xseg_allocator *library, int device, double fraction)
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     where.device = device;
-    check(xseg_limits_get(library, &where, &limits), "the limits of a device cannot be read");
+    check(xseg_limits_get(library, &where, &limits), "per_process_memory_fraction");
     limits.has_fraction = false;
     limits.has_rejection_fraction = true;
     limits.rejection_fraction = fraction;
-    check(xseg_limits_set(library, &where, &limits), "the fraction of rejections cannot be set");
+    check(xseg_limits_set(library, &where, &limits), "per_process_memory_fraction");
 }
 
 /* Set the fraction past which throw_on_cudamalloc_oom rejects requests, if a string names per_process_memory_fraction. */
@@ -348,11 +347,11 @@ void note_rejection(struct xseg_allocator *library, const std::string &settings)
     }
     the_rejection.store(std::strtod(fraction.value.c_str(), nullptr));
     check(xseg_device_stats_get(library, nullptr, sizeof(struct xseg_device_stats), 0, &count),
-          "the devices cannot be counted");
+          "per_process_memory_fraction");
     std::vector<struct xseg_device_stats> figures(count);
     check(xseg_device_stats_get(library, figures.data(), sizeof(struct xseg_device_stats), count,
                                 nullptr),
-          "the devices cannot be read");
+          "per_process_memory_fraction");
     for (const struct xseg_device_stats &device : figures) {
         if (device.is_open) {
             set_rejection(library, device.device, the_rejection.load());
@@ -468,7 +467,7 @@ static void check_keys_of_pytorch(const std::string &settings)
          {"pinned_free_catch_all", "pinned_use_background_threads", "pinned_use_cuda_host_register",
           "release_lock_on_cudamalloc", "release_lock_on_hipmalloc"}) {
         std::string value = value_of(settings, key);
-        TORCH_CHECK_VALUE(value.empty() || value == "True" || value == "False", "xseg: ", key,
+        TORCH_CHECK_VALUE(value.empty() || value == "True" || value == "False", "xseg.torch: ", key,
                           ": invalid value, '", value, "'; set it to True or False");
     }
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
@@ -482,24 +481,25 @@ static void check_keys_of_pytorch(const std::string &settings)
 void check_settings(const std::string &settings)
 {
     size_t nul = settings.find('\0');
-    TORCH_CHECK_VALUE(nul == std::string::npos, "xseg: configuration: NUL at column ", nul + 1,
-                      "; end the string before it");
+    TORCH_CHECK_VALUE(nul == std::string::npos, "xseg.torch: configuration: NUL at column ",
+                      nul + 1, "; end the string before it");
     if (xseg_status status = xseg_config_keys(settings.c_str(), nullptr, nullptr, nullptr);
         status != XSEG_OK) {
         std::string text = error_text(status);
-        /* PyTorch's words come first where programs may look for them. */
+        /* PyTorch's text comes first where programs may search for it. */
         const char *words = text.find(": unknown key, ") != std::string::npos
                                 ? "Unrecognized key in the allocator config: "
                                 : "";
-        TORCH_CHECK_VALUE(false, words, "xseg: ", text);
+        TORCH_CHECK_VALUE(false, words, "xseg.torch: ", text);
     }
     check_keys_of_pytorch(settings);
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
     for (size_t at = 0; (at = settings.find_first_of("0123456789", at)) != std::string::npos;) {
         errno = 0;
         (void)std::strtoull(settings.c_str() + at, nullptr, 10);
-        TORCH_CHECK_VALUE(errno != ERANGE, "xseg: configuration: number out of range at column ",
-                          at + 1, "; write at most 18446744073709551615");
+        TORCH_CHECK_VALUE(errno != ERANGE,
+                          "xseg.torch: configuration: number out of range at column ", at + 1,
+                          "; write at most 18446744073709551615");
         at = std::min(settings.find_first_not_of("0123456789", at), settings.size());
     }
     for (const auto &[key, value] : read_keys(settings.c_str(), nullptr)) {
@@ -508,9 +508,9 @@ void check_settings(const std::string &settings)
         }
         TORCH_CHECK_VALUE(
             is_known_to_pytorch(key.c_str()), "Unrecognized key '", key,
-            "' in the allocator config: xseg: set it by xseg.torch.allocator().configure()");
-        TORCH_CHECK_VALUE(value.value != "off", "xseg: ", key,
-                          ": PyTorch has no word for 'off'; leave the key out");
+            "' in the allocator config; set it with xseg.torch.allocator().configure()");
+        TORCH_CHECK_VALUE(value.value != "off", "xseg.torch: ", key,
+                          ": value is unknown to PyTorch, 'off'; omit the key");
     }
 #endif
 }
@@ -595,7 +595,7 @@ static double whole_bytes(struct xseg_allocator *library, const struct xseg_scop
                           double fraction)
 {
     struct xseg_statistics now = {sizeof(now)};
-    check(xseg_stats_get(library, &where, &now), "getMemoryFraction");
+    check(xseg_stats_get(library, &where, &now), "get_per_process_memory_fraction");
     double total = static_cast<double>(now.device_bytes);
     return static_cast<double>(static_cast<uint64_t>(fraction * total)) / total;
 }
@@ -609,7 +609,7 @@ double Allocator::getMemoryFraction(DeviceIndex device)
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    check(xseg_limits_get(library_, &where, &limits), "getMemoryFraction");
+    check(xseg_limits_get(library_, &where, &limits), "get_per_process_memory_fraction");
     return limits.fraction == 1 ? 1 : whole_bytes(library_, where, limits.fraction);
 }
 
@@ -622,10 +622,10 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex device)
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    check(xseg_limits_get(library_, &where, &limits), "setMemoryFraction");
+    check(xseg_limits_get(library_, &where, &limits), "set_per_process_memory_fraction");
     limits.fraction = fraction;
     limits.has_fraction = true;
-    check(xseg_limits_set(library_, &where, &limits), "setMemoryFraction");
+    check(xseg_limits_set(library_, &where, &limits), "set_per_process_memory_fraction");
 }
 
 } // namespace xseg_torch

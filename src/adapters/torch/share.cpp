@@ -61,7 +61,7 @@ Export export_block(struct xseg_allocator *library, void *base)
         return found->second;
     }
     Export made;
-    check(xseg_export(library, base, &made.token, &made.offset), "the block cannot be shared");
+    check(xseg_export(library, base, &made.token, &made.offset), "shareIpcHandle");
     shares().exported.emplace(base, made);
     attached_count.fetch_add(1);
     return made;
@@ -98,10 +98,10 @@ bool close_import(const Import &import)
         if (status == XSEG_ERR_BUSY) {
             return false;
         }
-        warn(status, "imported memory stays mapped until the process ends");
+        warn(status, "close imported memory");
     } catch (const std::exception &failure) {
-        TORCH_WARN("xseg: imported memory stays mapped until the process ends, since its device "
-                   "cannot be used: ",
+        TORCH_WARN("xseg.torch: cannot close imported memory, which remains mapped until the "
+                   "process exits: ",
                    failure.what());
     }
     return true;
@@ -130,9 +130,10 @@ std::shared_ptr<void> own_import(const Import &import)
 std::shared_ptr<void> import_segment(const std::string &payload)
 {
     cudaIpcMemHandle_t handle;
-    TORCH_CHECK(payload.size() == sizeof handle, "xseg: a handle of ", payload.size(),
-                " bytes is not one of a segment: send it "
-                "whole, and run the same version of xseg in both processes");
+    TORCH_CHECK(
+        payload.size() == sizeof handle, "xseg.torch: invalid IPC handle, segment handle of ",
+        payload.size(),
+        " bytes; send the handle whole, and run the same version of xseg in both processes");
     std::memcpy(&handle, payload.data(), sizeof handle);
     void *ptr = nullptr;
     C10_CUDA_CHECK(cudaIpcOpenMemHandle(&ptr, handle, cudaIpcMemLazyEnablePeerAccess));
@@ -145,7 +146,7 @@ std::shared_ptr<void> import_run(Allocator *allocator, const std::string &payloa
 {
     struct xseg_export_token token;
     TORCH_CHECK(
-        payload.size() == sizeof token, "xseg: invalid IPC handle, export token of ",
+        payload.size() == sizeof token, "xseg.torch: invalid IPC handle, export token of ",
         payload.size(),
         " bytes; send the handle whole, and run the same version of xseg in both processes");
     std::memcpy(&token, payload.data(), sizeof token);
@@ -153,7 +154,7 @@ std::shared_ptr<void> import_run(Allocator *allocator, const std::string &payloa
     DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     allocator->open_device(device);
-    check(xseg_import(allocator->library(), device, &token, &ptr), "the memory cannot be opened");
+    check(xseg_import(allocator->library(), device, &token, &ptr), "getIpcDevPtr");
     return own_import({allocator->library(), ptr, device});
 }
 
@@ -221,7 +222,7 @@ ShareableHandle Allocator::shareIpcHandle(void *ptr)
     xseg_status status = xseg_block_query(library_, ptr, &block);
     TORCH_CHECK(status == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED,
                 "invalid device pointer: ", ptr,
-                ": xseg: send memory of a tensor that xseg has allocated");
+                "; share memory of a tensor that PyTorch has allocated on xseg");
     if (!block.is_expandable) {
         return {static_cast<char *>(ptr) - static_cast<char *>(block.segment_base),
                 BY_SEGMENT + export_segment(block.segment_base)};
@@ -236,9 +237,9 @@ ShareableHandle Allocator::shareIpcHandle(void *ptr)
 std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle)
 {
     TORCH_CHECK(!handle.empty() && (handle[0] == BY_TOKEN || handle[0] == BY_SEGMENT),
-                "xseg: the handle was not made by xseg: the process that sends tensors must run on "
-                "xseg as well, "
-                "for instance by XSEG_TORCH=1 in its environment");
+                "xseg.torch: IPC handle was not created by xseg; use xseg in the process that "
+                "sends the tensor "
+                "as well, such as by XSEG_TORCH=1 in its environment");
     close_left_imports();
     {
         Held<std::mutex> lock(shares().mutex);

@@ -128,7 +128,7 @@ SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces)
     Picture picture;
     SnapshotInfo result;
     if (library() != nullptr) {
-        check(xseg_for_each_block(library(), nullptr, add_block, &picture), "snapshot");
+        check(xseg_for_each_block(library(), nullptr, add_block, &picture), "memory_snapshot");
     }
     bool is_all = id.first == 0 && id.second == 0;
     for (SegmentInfo &segment : picture.segments) {

@@ -65,7 +65,7 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device)
     now.max_split_size = UINT64_MAX;
     /* To ask about a device must not make a context there. */
     if (is_open(device)) {
-        check(xseg_stats_get(library_, &where, &now), "statistics");
+        check(xseg_stats_get(library_, &where, &now), "memory_stats");
     }
     DeviceStats stats;
     copy_groups(stats.allocation, now.allocation);
@@ -90,7 +90,7 @@ static void reset(Allocator *allocator, DeviceIndex device, unsigned what)
     allocator->check_device(device);
     if (allocator->is_open(device) && !allocator->is_forked()) {
         struct xseg_scope where = of_device(device);
-        check(xseg_stats_reset(allocator->library(), &where, what), "statistics cannot be reset");
+        check(xseg_stats_reset(allocator->library(), &where, what), "reset_memory_stats");
         reset_pool_statistics(allocator->library(), device, what);
     }
 }
@@ -134,7 +134,7 @@ std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(Dev
     check_device(device);
     Sizes sizes;
     struct xseg_scope where = of_device(device);
-    check(xseg_for_each_block(library_, &where, note_segment, &sizes), "segment sizes");
+    check(xseg_for_each_block(library_, &where, note_segment, &sizes), "getExpandableSegmentSizes");
     return sizes.found;
 }
 

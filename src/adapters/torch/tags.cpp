@@ -73,7 +73,8 @@ uint64_t tag_order(DeviceIndex device)
 static void refuse_fork(const Allocator *allocator)
 {
     TORCH_CHECK(!allocator->is_forked(),
-                "xseg: tags of the parent process cannot be used in a forked child");
+                "xseg.torch: tags of the parent process are not available "
+                "in a forked child; start child processes with the spawn method");
 }
 
 struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name,
@@ -129,7 +130,7 @@ void enter_tag(Allocator *allocator, struct xseg_pool *pool)
 void leave_tag(Allocator *allocator)
 {
     TORCH_CHECK(!entered.empty() && entered.back().tag != nullptr && !entered.back().is_label,
-                "xseg: this thread is in no tag, or its tags are suspended: leave "
+                "xseg.torch: thread is in no tag, or its tags are suspended; leave "
                 "xseg.torch.suspended() first");
     if (allocator->is_forked()) {
         entered.pop_back();
@@ -170,7 +171,7 @@ LabelEnd::~LabelEnd()
             label_tag(installed(), nullptr);
         }
     } catch (const std::exception &refusal) {
-        TORCH_WARN("xseg: the label of a thread that ends: ", refusal.what());
+        TORCH_WARN("xseg.torch: cannot release the tag of an ending thread: ", refusal.what());
     }
 }
 
@@ -180,7 +181,7 @@ void suspend_tags(bool is_suspended)
         entered.push_back({nullptr, 0, false});
     } else {
         TORCH_CHECK(!entered.empty() && entered.back().tag == nullptr,
-                    "xseg: tags of this thread are not suspended");
+                    "xseg.torch: tags of this thread are not suspended");
         entered.pop_back();
     }
 }

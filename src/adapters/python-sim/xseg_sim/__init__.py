@@ -29,7 +29,7 @@ def _load() -> ctypes.CDLL:
     except OSError:
         other = None
     if other is not None and not hasattr(other, "xseg_sim_reset"):
-        raise ImportError("a CUDA driver is loaded in this process already: import xseg_sim before whatever loaded it")
+        raise ImportError("xseg_sim: a CUDA driver is already loaded in this process; import xseg_sim before other CUDA modules")
     return ctypes.CDLL(path(), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
 
 

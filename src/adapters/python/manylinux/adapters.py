@@ -46,7 +46,7 @@ def check_symbols(path):
     left = [line.split()[7] for line in said.splitlines() if re.search(r"GLOBAL +DEFAULT +UND \S", line)]
     strange = [name for name in left if "@" not in name and not LATER.fullmatch(name)]
     if strange:
-        raise toolchain.Missing(f"{path.name} needs what nobody has: {', '.join(strange)}")
+        raise toolchain.Missing(f"{path.name}: unexpected undefined symbols, {', '.join(strange)}")
 
 
 def fetched(version):

@@ -27,7 +27,7 @@ endian = 'little'
 
 
 class Missing(Exception):
-    """A tool is not here; the text says which, and how to get it."""
+    """A tool is not installed; the message contains its name and how to install it."""
 
 
 def compiler(processor):
@@ -48,7 +48,7 @@ def check(processor):
     for name in ("gcc", "g++"):
         if not shutil.which(f"{processor}-linux-gnu-{name}"):
             package = f"{name}-{processor.replace('_', '-')}-linux-gnu"
-            raise Missing(f"{processor}-linux-gnu-{name} is missing: run .ci/setup {package} as root, or install it")
+            raise Missing(f"{processor}-linux-gnu-{name}: compiler not found; run .ci/setup {package} as root, or install the package {package}")
 
 
 def cross_file(folder, processor, parts, arguments):

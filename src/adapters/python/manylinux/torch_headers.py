@@ -27,7 +27,7 @@ CUDA = ("nvidia-cuda-runtime>=13,<14", "nvidia-cuda-crt>=13,<14", "nvidia-nvtx>=
 
 
 class Absent(Exception):
-    """Something cannot be had; the text says why."""
+    """Headers are not available; the message contains the reason."""
 
 
 def cache():
@@ -37,7 +37,7 @@ def cache():
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Absent(f"{path} cannot be made: {error.strerror}") from error
+        raise Absent(f"cannot create a folder, {path}: {error.strerror}") from error
     return path
 
 
@@ -54,7 +54,7 @@ def pip(python, *arguments):
     ran = subprocess.run([python, "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check",
                           "--retries", "1"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if ran.returncode != 0:
-        lines = ran.stderr.strip().splitlines() or ["pip failed and said nothing"]
+        lines = ran.stderr.strip().splitlines() or ["pip failed without output"]
         raise Absent(lines[-1])
 
 
@@ -83,13 +83,13 @@ def folder_of(version, offline=False):
         if (folder / "complete").exists():
             return folder
         if offline:
-            raise Absent(f"the headers of PyTorch {version} are not in {folder}")
-        print(f"fetching the headers of PyTorch {version} into {folder}: a wheel of up to 900 MB, once", file=sys.stderr)
+            raise Absent(f"headers of PyTorch {version} not found, {folder}")
+        print(f"torch_headers.py: downloading the headers of PyTorch {version} (a wheel of up to 900 MB, once) to {folder}", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="wheel-") as scratch:
             unpack(fetch(version, scratch), folder)
         if not (folder / "include/c10/cuda/CUDACachingAllocator.h").exists():
-            raise Absent(f"the wheel of PyTorch {version} has no headers for CUDA")
+            raise Absent(f"wheel of PyTorch has no CUDA headers, version {version}")
         (folder / "complete").touch()
     return folder
 
@@ -101,7 +101,7 @@ def cuda_folder(offline=False):
         if (folder / "complete").exists():
             return folder
         if offline:
-            raise Absent("cuda_runtime_api.h is missing: install a CUDA toolkit")
+            raise Absent(f"cuda_runtime_api.h not found, {folder}; install a CUDA toolkit")
         shutil.rmtree(folder, ignore_errors=True)
         pip(sys.executable, "download", "--no-deps", "--only-binary", ":all:", "-d", folder, *CUDA)
         for wheel in folder.glob("*.whl"):
@@ -125,8 +125,8 @@ def main():
         for version in options.versions:
             print(folder_of(version, options.offline))
     except Absent as why:
-        print(f"torch_headers.py: {why}; run `python3 src/adapters/python/manylinux/torch_headers.py {' '.join(options.versions)}` with a "
-              "network", file=sys.stderr)
+        print(f"torch_headers.py: {why}; run `python3 src/adapters/python/manylinux/torch_headers.py {' '.join(options.versions)}` with "
+              "network access", file=sys.stderr)
         return SKIPPED
     return 0
 

@@ -12,11 +12,11 @@ def main() -> NoReturn:
     own = HERE / "bin/xseg"
     command = own if own.exists() else HERE.parents[3] / "bin/xseg"  # that is /usr/bin/xseg
     if not command.exists():
-        sys.exit(f"xseg: there is no {own}: install the wheel of xseg, or use the command of a build folder")
+        sys.exit(f"xseg: command not found, {own}; install the wheel of xseg, or run the command of a build folder")
     try:
         os.execv(command, ["xseg", *sys.argv[1:]])
     except OSError as refusal:
-        sys.exit(f"xseg: {command} cannot be run: {refusal}")
+        sys.exit(f"xseg: cannot run the command, {refusal}")
 
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ UNCHANGED: Any = object()
 _stacks_are_slow = False
 
 
-def _bytes(text: Optional[str]) -> Optional[bytes]:
-    """A string as C has it."""
+def _bytes(text: Optional[str], what: str) -> Optional[bytes]:
+    """A string as C has it; `what` names the operation and the argument in the message of an ArgumentTypeError."""
     if text is not None and not isinstance(text, str):
-        raise ArgumentTypeError(f"a string is needed, not {text!r}")
+        raise ArgumentTypeError(f"{what} is not a string, {text!r}; pass a str")
     return None if text is None else text.encode()
 
 
@@ -92,11 +92,11 @@ class Allocator(_library.Owner):
         #: The library that was named as the driver; "": the environment's XSEG_DRIVER, else libcuda.so.1.
         self.driver = _library.driver(driver) if driver else ""
         self._log = _logger(log) if log else None  # the library calls it as long as the allocator is open
-        options = _records.structure(_structs.xseg_options, driver=_bytes(self.driver or None))
+        options = _records.structure(_structs.xseg_options, driver=_bytes(self.driver or None, "xseg_open: driver"))
         if self._log:
             options.log = self._log
         out = c_void_p()
-        _library.call("xseg_open", _bytes(config), byref(options), byref(out))
+        _library.call("xseg_open", _bytes(config, "xseg_open: config"), byref(options), byref(out))
         self.handle = out.value or 0
         if self._log:
             _logging.add(self)
@@ -116,7 +116,7 @@ class Allocator(_library.Owner):
 
     def configure(self, config: str) -> None:
         """Change the keys that the string names; the others stay."""
-        _library.call("xseg_config_set", self.handle, _bytes(config))
+        _library.call("xseg_config_set", self.handle, _bytes(config, "xseg_config_set: config"))
         self._look_at_stacks()
 
     def _look_at_stacks(self) -> None:
@@ -124,8 +124,8 @@ class Allocator(_library.Owner):
         global _stacks_are_slow  # pylint: disable=global-statement
         if not _stacks_are_slow and _library.stack_method(self.handle) == "backtrace":
             _stacks_are_slow = True
-            warnings.warn("xseg takes call stacks some 25 times slower than by libunwind, which cannot be opened: "
-                          "install libunwind.so.8 (Debian: libunwind8)", RuntimeWarning, stacklevel=4)
+            warnings.warn("xseg: cannot load libunwind, call stacks take about 25 times as long; install libunwind.so.8 "
+                          "(Debian: libunwind8)", RuntimeWarning, stacklevel=4)
 
     @property
     def configuration(self) -> str:
@@ -159,7 +159,7 @@ class Allocator(_library.Owner):
         """Make a private pool; the arguments are the members of struct xseg_pool_options."""
         device = integer(device, c_int, "xseg_pool_create: device")
         options = _records.structure(_structs.xseg_pool_options, limit_bytes=limit_bytes, no_split=no_split,
-                                     use_on_oom=use_on_oom, exportable=exportable, name=_bytes(name), rdma=rdma,
+                                     use_on_oom=use_on_oom, exportable=exportable, name=_bytes(name, "xseg_pool_create: name"), rdma=rdma,
                                      single_page=single_page)
         out = c_void_p()
         _library.call("xseg_pool_create", self.handle, device, byref(options), byref(out))
@@ -174,7 +174,7 @@ class Allocator(_library.Owner):
         what kind.
         """
         return reserve(self._ranges, self, size, device, pool, page_bytes=page_bytes, limit_bytes=limit_bytes,
-                       exportable=exportable, rdma=rdma, name=_bytes(name))
+                       exportable=exportable, rdma=rdma, name=_bytes(name, "xseg_range_reserve: name"))
 
     def register(self, address: int, size: int, enter: Enter, leave: Leave, *, pin: bool = False) -> Registration:
         """Register memory elsewhere, and follow it: see xseg_register().
@@ -329,7 +329,7 @@ class Allocator(_library.Owner):
         Costs nothing where the configuration says history:nothing, as it does by default.
         """
         before = c_char_p()
-        _library.call("xseg_history_label", self.handle, _bytes(text), byref(before))
+        _library.call("xseg_history_label", self.handle, _bytes(text, "xseg_history_label: text"), byref(before))
         try:
             yield
         finally:
@@ -383,7 +383,8 @@ def config_keys(config: Optional[str] = None) -> List[_records.ConfigKey]:
 
     ConfigError: the string has an error.  Cost: no driver call.
     """
-    return _visited("xseg_config_keys", _bytes(config), None, visitor=2, kind=_structs.xseg_config_key, record=_records.ConfigKey)
+    return _visited("xseg_config_keys", _bytes(config, "xseg_config_keys: config"), None, visitor=2, kind=_structs.xseg_config_key,
+                    record=_records.ConfigKey)
 
 
 def budget_members(name: str) -> List[_records.BudgetEntry]:
@@ -391,4 +392,4 @@ def budget_members(name: str) -> List[_records.BudgetEntry]:
 
     FileError: there is none, or it may not be read.  Cost: no driver call.
     """
-    return _visited("xseg_budget_members", _bytes(name), visitor=1, kind=_structs.xseg_budget_entry, record=_records.BudgetEntry)
+    return _visited("xseg_budget_members", _bytes(name, "xseg_budget_members: name"), visitor=1, kind=_structs.xseg_budget_entry, record=_records.BudgetEntry)

@@ -53,7 +53,7 @@ def _real(value: Any, what: str) -> float:
     try:
         return float(value)
     except OverflowError as error:
-        raise ArgumentError(f"{what} is out of range; pass a float") from error
+        raise ArgumentError(f"{what} is out of range for a float; pass a smaller number") from error
 
 
 def converted(value: Any, kind: Any, what: str) -> Any:
@@ -65,5 +65,5 @@ def converted(value: Any, kind: Any, what: str) -> Any:
     if kind is c_double:
         return _real(value, what)
     if kind is c_char_p and isinstance(value, bytes) and b"\0" in value:
-        raise ArgumentError(f"{what} contains a NUL, {value!r}; pass a string without")
+        raise ArgumentError(f"{what} contains a NUL, {value!r}; pass a string without NUL")
     return value

@@ -46,7 +46,7 @@ class Block(_library.Owner):
         try:
             return self._live[0]
         except IndexError:
-            raise NotAllocatedError(f"{self!r}: the block was freed; allocate another one") from None
+            raise NotAllocatedError(f"Block: block was freed, {self!r}; allocate another one") from None
 
     def free(self, after: Sequence[Handle] = ()) -> None:
         """Give the memory back to the allocator; again: nothing happens.
@@ -60,7 +60,7 @@ class Block(_library.Owner):
         if self._exports:
             _dlpack.settle()
         if self._exports:
-            raise BusyError(f"{self!r} is held by DLPack: delete the arrays that were made of it first")
+            raise BusyError(f"Block.free: block is exported by DLPack, {self!r}; delete the arrays that use its memory first")
         try:
             pointer = self._live.pop()
         except IndexError:

@@ -139,9 +139,9 @@ def consumer(stream: Handle) -> int:
 def check(device: int, wanted: Optional[Tuple[int, int]], copy: Optional[bool]) -> None:
     """BufferError: a consumer asks for a copy, or for another device."""
     if copy:
-        raise BufferError("memory of xseg is not copied: leave `copy` out")
+        raise BufferError("__dlpack__: copies are not supported; omit copy")
     if wanted not in (None, (CUDA, device)):
-        raise BufferError(f"the memory is on device {(CUDA, device)}, not on {wanted}")
+        raise BufferError(f"__dlpack__: dl_device is not the device of the memory, {wanted}; pass {(CUDA, device)}")
 
 
 def capsule(block: Any, max_version: Optional[Tuple[int, int]]) -> Any:
@@ -151,7 +151,7 @@ def capsule(block: Any, max_version: Optional[Tuple[int, int]]) -> Any:
     kind, pointer = _Versioned if is_versioned else _Plain, block.pointer
     address = _malloc(ctypes.sizeof(kind))
     if not address:
-        raise HostMemoryError("__dlpack__: out of host memory")
+        raise HostMemoryError("__dlpack__: out of host memory, tensor")
     ctypes.memset(address, 0, ctypes.sizeof(kind))
     made = kind.from_address(address)
     made.shape, made.strides = block.size, 1

@@ -13,7 +13,7 @@ def _checked(driver: ctypes.CDLL, name: str, *arguments: object) -> None:
     """Make a call of the driver; DriverError if it fails."""
     result = getattr(driver, name)(*arguments)
     if result:
-        raise DriverError(f"{name} returned error {result}, while one stream was to wait for another")
+        raise DriverError(f"{name}: driver call failed, CUDA error {result}")
 
 
 def _refuse_captures(driver: ctypes.CDLL, *streams: int) -> None:
@@ -22,7 +22,7 @@ def _refuse_captures(driver: ctypes.CDLL, *streams: int) -> None:
         status = c_int()
         _checked(driver, "cuStreamIsCapturing", c_void_p(stream), byref(status))
         if status.value:
-            raise BusyError(f"stream 0x{stream:x} is captured")
+            raise BusyError(f"cuStreamIsCapturing: stream is being captured, 0x{stream:x}; end the capture first")
 
 
 def wait(driver: str, device: int, before: int, after: int, *, is_unasked: bool = False) -> None:

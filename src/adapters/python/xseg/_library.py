@@ -31,7 +31,7 @@ def path() -> str:
     for found in (own, HERE.parents[2] / getattr(sys.implementation, "_multiarch", "") / "libxseg.so.0"):
         if found.exists():
             return str(found)
-    raise ImportError(f"there is no {own}: install the wheel of xseg, or set XSEG_LIBRARY to a libxseg.so")
+    raise ImportError(f"xseg: library not found, {own}; install the wheel of xseg, or set XSEG_LIBRARY to the path of libxseg.so")
 
 
 def include() -> str:
@@ -42,7 +42,7 @@ def include() -> str:
     for folder in (HERE / "include", *(parent / "include" for parent in HERE.parents[:4])):
         if (folder / "xseg/xseg.h").exists():
             return str(folder)
-    raise ImportError(f"no headers of xseg are beside {HERE}: install the wheel of xseg, or the system's libxseg-dev")
+    raise ImportError(f"xseg: headers not found for the package, {HERE}; install the wheel of xseg, or the system's package libxseg-dev")
 
 
 def simulator() -> str:
@@ -52,7 +52,7 @@ def simulator() -> str:
     """
     found = pathlib.Path(path()).resolve().parent / "libxseg-sim.so.0"
     if not found.exists():
-        raise ImportError(f"there is no {found}: this libxseg.so came without the simulated driver")
+        raise ImportError(f"xseg.simulator: simulated driver not found, {found}; install a build of xseg that includes the simulator")
     return str(found)
 
 
@@ -74,7 +74,7 @@ def _glibc() -> str:
 
 
 def _why_not(where: str) -> str:
-    """Why a library is none for this machine, and which would be; "": nothing is known to be wrong."""
+    """Why a library cannot be loaded on this host, and which one can; "": no reason is known."""
     try:
         with open(where, "rb") as file:
             head = file.read(20)
@@ -82,12 +82,12 @@ def _why_not(where: str) -> str:
         return ""
     built_for, here, version = MACHINES.get(head[18:20], ""), platform.machine(), _glibc()
     if head[:4] == b"\x7fELF" and built_for and built_for != here:
-        return f"it is for {built_for}, and this is {here}: install the wheel of xseg whose name ends in {here}.whl"
+        return f"built for {built_for}, but the CPU is {here}; install the wheel of xseg whose name ends in {here}.whl"
     if not version:
-        return ("it is for systems with glibc, and this one has another C library, such as musl: use an image with glibc "
-                "(Debian, Ubuntu, Fedora, RHEL)")
+        return ("built for glibc, but the system has another C library, such as musl; use an image with glibc (Debian, Ubuntu, "
+                "Fedora, RHEL)")
     if tuple(map(int, version.split(".")[:2])) < OLDEST_GLIBC:
-        return (f"it is for glibc {'.'.join(map(str, OLDEST_GLIBC))} or newer, and this system has {version}: use Debian 10, "
+        return (f"built for glibc {'.'.join(map(str, OLDEST_GLIBC))} or newer, but the system has {version}; use Debian 10, "
                 "Ubuntu 20.04, RHEL 8 or newer")
     return ""
 
@@ -97,7 +97,7 @@ class Owner:
 
     def __reduce_ex__(self, _: Any) -> Any:
         """What copy and pickle call."""
-        raise ArgumentTypeError(f"{type(self).__name__} owns memory of this process, so it cannot be copied or pickled, {self!r}")
+        raise ArgumentTypeError(f"{type(self).__name__}: cannot be copied or pickled because it owns memory of this process, {self!r}")
 
 
 @functools.lru_cache(maxsize=None)
@@ -112,7 +112,7 @@ def load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(where)
     except OSError as refusal:
-        raise ImportError(f"{where} cannot be loaded: {_why_not(where) or refusal}") from refusal
+        raise ImportError(f"xseg: cannot load the library, {where}: {_why_not(where) or refusal}") from refusal
     for name, (result, arguments, _) in FUNCTIONS.items():
         try:
             function = getattr(library, name)
@@ -125,7 +125,7 @@ def load() -> ctypes.CDLL:
 
 def _refuse(where: str, name: str, *_: Any) -> None:
     """Stand in for a function that an older library does not have."""
-    raise UnsupportedError(f"{where} has no {name}(): it is older than this package")
+    raise UnsupportedError(f"{name}: function not found in the library, {where}; install the library and the Python package in one version")
 
 
 def error_text() -> str:

@@ -39,7 +39,7 @@ class Pool(_library.Owner):
     def alive(self) -> int:
         """The handle; ArgumentError without one: a call without a pool would mean all memory."""
         if not self.handle:
-            raise ArgumentError("the pool was released, or its allocator closed")
+            raise ArgumentError("Pool: pool was released, or its allocator was closed; create another one")
         return self.handle
 
     @staticmethod
@@ -48,7 +48,7 @@ class Pool(_library.Owner):
         if pool is None:
             return None
         if not isinstance(pool, Pool):
-            raise ArgumentTypeError(f"pool is not an xseg.Pool, {pool!r}; pass one, or None")
+            raise ArgumentTypeError(f"pool: not an xseg.Pool, {pool!r}; pass an xseg.Pool or None")
         return pool.alive()
 
     def allocate(self, size: int, *, stream: Handle = None, alignment: int = 0, zeroed: bool = False,
@@ -107,7 +107,7 @@ class Pool(_library.Owner):
         `file` names).  Nobody is waited for: synchronise the streams that used the pool before.
         """
         if keep not in KEEP:
-            raise ValueError(f'keep={keep!r}: it is "nothing", "host" or "file"')
+            raise ValueError(f'Pool.pause: unknown keep, {keep!r}; use "nothing", "host" or "file"')
         _library.call("xseg_pool_pause", self.handle, KEEP[keep], os.fsencode(file) if file is not None else None)
 
     def resume(self) -> None:

@@ -100,7 +100,7 @@ class Range(_library.Owner):
     def alive(self) -> int:
         """The handle; ArgumentError without one."""
         if not self.handle:
-            raise ArgumentError("the range was released, or its allocator closed")
+            raise ArgumentError("Range: range was released, or its allocator was closed; reserve another one")
         return self.handle
 
     @property
@@ -160,7 +160,7 @@ class Range(_library.Owner):
         These are committed then, and each place is decommitted by itself.  Cost: one map a page, and no memory.
         """
         if not isinstance(source, Range):
-            raise ArgumentTypeError(f"share: source is not an xseg.Range, {source!r}; pass one")
+            raise ArgumentTypeError(f"Range.alias: source is not an xseg.Range, {source!r}; pass one")
         self._change("xseg_range_alias", 1, offset, size, source.alive(), source_offset)
         self._streams |= source._streams  # whose work may be on the pages
 
@@ -179,7 +179,7 @@ class Range(_library.Owner):
         offset = integer(offset, ctypes.c_uint64, "Range.view: offset")
         size = max(self.size - offset, 0) if size is None else integer(size, ctypes.c_uint64, "Range.view: size")
         if offset + size > self.size:
-            raise ArgumentError(f"a view of {size} bytes from offset {offset} on: the range has {self.size}")
+            raise ArgumentError(f"Range.view: view exceeds the range of {self.size} bytes, {size} bytes at offset {offset}")
         return RangeView(self, offset, size)
 
     def release(self) -> None:
@@ -191,7 +191,7 @@ class Range(_library.Owner):
         if self._exports:
             _dlpack.settle()
         if self._exports:
-            raise BusyError(f"{self!r} is held by DLPack: delete the arrays that were made of it first")
+            raise BusyError(f"Range.release: range is exported by DLPack, {self!r}; delete the arrays that use its memory first")
         try:
             number = self._held.pop()
         except IndexError:

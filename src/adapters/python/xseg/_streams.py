@@ -32,5 +32,5 @@ def handle(one: Handle, kind: str = "stream") -> int:
             return handle(getattr(one, name), kind)
     if hasattr(one, "__int__"):
         return integer(int(one), ctypes.c_void_p, kind)
-    raise ArgumentTypeError(f"{one!r} is no {kind}: a number, or an object with __cuda_stream__(), "
-                            f"cuda_{kind}, ptr or handle is needed")
+    raise ArgumentTypeError(f"{kind} is not a handle, {one!r}; pass an integer, or an object with __cuda_stream__(), cuda_{kind}, ptr "
+                            "or handle")

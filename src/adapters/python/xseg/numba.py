@@ -83,8 +83,8 @@ class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: 
     def get_ipc_handle(self, memory: Any) -> Any:
         """Numba's handles are of cuMemAlloc's memory: of classic segments only."""
         if allocator().block_at(_number(memory.device_pointer)).is_expandable:
-            raise NotImplementedError("Numba's IPC cannot name memory of expandable segments: open the allocator with "
-                                      "expandable_segments:False, or share with xseg_export()")
+            raise NotImplementedError("get_ipc_handle: memory of expandable segments has no CUDA IPC handle; open the allocator "
+                                      "with expandable_segments:False, or export the memory with xseg_export()")
         return super().get_ipc_handle(memory)
 
     def reset(self) -> None:

@@ -19,7 +19,7 @@ All of torch.cuda.memory goes on working.  What PyTorch has no words for is here
 
     xseg.torch.allocator()              # everything else: limits, trim, explain, statistics (xseg.Allocator)
 
-ImportError says why PyTorch goes on with its own allocator, and what to do.
+An ImportError contains the reason why PyTorch keeps its own allocator, and what to do.
 """
 import contextlib
 import ctypes
@@ -63,7 +63,7 @@ class Range(_range.Range):
         kind = torch.get_default_dtype() if dtype is None else dtype
         offset = integer(offset, ctypes.c_uint64, "Range.tensor: offset")
         if offset % kind.itemsize:
-            raise ArgumentError(f"a tensor of {kind} at offset {offset}: give a multiple of {kind.itemsize}")
+            raise ArgumentError(f"Range.tensor: offset is not aligned to {kind}, {offset} bytes; pass a multiple of {kind.itemsize}")
         part = self.view(offset, math.prod(shape) * kind.itemsize)
         return cast(torch.Tensor, torch.from_dlpack(part).view(kind).view(tuple(shape)))
 
@@ -86,7 +86,7 @@ class _Borrowed(Allocator):
 
     def register(self, *_: Any, **__: Any) -> Any:
         """UnsupportedError: PyTorch frees tensors while it holds Python's lock, for which such functions would wait."""
-        raise UnsupportedError("functions of Python cannot follow PyTorch's memory: register it under "
+        raise UnsupportedError("register: Python callbacks are not supported for PyTorch's memory; allocate it in "
                                "xseg.torch.registered() and pin() it, or call xseg_register() from C")
 
     def __del__(self) -> None:
@@ -137,16 +137,16 @@ def _check_process() -> None:
     """What can be seen before anything is built."""
     _library.load()
     if torch.version.cuda is None:
-        raise Refused(f"PyTorch {torch.__version__} was built without CUDA: install one that was built with it")
+        raise Refused(f"xseg.torch: PyTorch was built without CUDA, version {torch.__version__}; install a build with CUDA")
     if torch.cuda.is_initialized() and torch.cuda.get_allocator_backend() != "xseg":
-        raise Refused("CUDA is initialised already, and PyTorch has allocated by itself: import xseg.torch right after "
-                      "torch, or set XSEG_TORCH=1 in the environment")
+        raise Refused("xseg.torch: CUDA is already initialized with PyTorch's own allocator; import xseg.torch right after torch, "
+                      "or set XSEG_TORCH=1 in the environment")
     driver = os.environ.get("XSEG_DRIVER")
     if driver:
         try:
             ctypes.CDLL(driver)
         except OSError as refusal:
-            raise Refused(f"XSEG_DRIVER={driver}: {refusal}; unset it for the system's libcuda.so.1") from refusal
+            raise Refused(f"XSEG_DRIVER: cannot load the driver, {refusal}; unset XSEG_DRIVER to use libcuda.so.1") from refusal
 
 
 def _original(name: str) -> Any:
@@ -193,8 +193,8 @@ def _registered_names() -> Optional["re.Pattern[str]"]:
     try:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as refusal:
-        print(f"xseg: XSEG_TORCH_REGISTERED={text}: {refusal}; no tag is registered by it: let it be a regular expression of "
-              "Python's that matches whole names, such as kv_cache|weights", file=sys.stderr)
+        print(f"xseg.torch: ignoring XSEG_TORCH_REGISTERED: invalid regular expression, {text!r}, {refusal}; set an expression of "
+              "Python's re that matches whole names, such as kv_cache|weights", file=sys.stderr)
         return None
 
 
@@ -242,17 +242,17 @@ def allocator() -> Allocator:
 
 def _ordinal(device: Optional[int]) -> int:
     """The ordinal of an argument `device`: the current one of None.  PyTorch has 8 bits for it."""
-    return torch.cuda.current_device() if device is None else integer(device, ctypes.c_int8, "device")
+    return torch.cuda.current_device() if device is None else integer(device, ctypes.c_int8, "xseg.torch: device")
 
 
 def pool(mempool: Any, device: Optional[int] = None) -> Pool:
     """The library's pool behind a torch.cuda.MemPool or the id of one; KeyError: nothing holds it."""
-    first, second = (integer(each, ctypes.c_uint64, "pool: mempool") for each in getattr(mempool, "id", mempool))
+    first, second = (integer(each, ctypes.c_uint64, "xseg.torch.pool: mempool") for each in getattr(mempool, "id", mempool))
     device = _ordinal(device)
     number = _ADAPTER.xseg_torch_pool(device, first, second)
     if not number:
-        raise KeyError(f"nobody holds a pool of id ({first}, {second}) on device {device}: keep the MemPool, and name the device "
-                       "that it was made on")
+        raise KeyError(f"xseg.torch.pool: no such memory pool, ID ({first}, {second}) on device {device}; keep the MemPool alive, "
+                       "and pass the device on which it was created")
     return _BorrowedPool(allocator(), number, device)
 
 
@@ -272,8 +272,8 @@ def _check_kind(name: str, is_registered: bool) -> None:
     """A name stands for one kind of memory, on all devices."""
     if (name in _registered) != is_registered and any(each == name for each, _ in _tags):
         was, now = ("registered", "tag") if name in _registered else ("tag", "registered")
-        raise ArgumentError(f"{name!r} was entered by xseg.torch.{was}() before, and its memory was made for that: enter it by "
-                            f"{was}() again, or give xseg.torch.{now}() another name")
+        raise ArgumentError(f"xseg.torch.{now}: tag was created by xseg.torch.{was}(), {name!r}; enter the tag with xseg.torch.{was}(), or "
+                            "use another name")
 
 
 def _tag_pool(name: str, device: int, is_registered: bool) -> Pool:
@@ -283,7 +283,7 @@ def _tag_pool(name: str, device: int, is_registered: bool) -> Pool:
         if found is None:
             made = ctypes.c_void_p()
             first, second = torch.cuda.graph_pool_handle()
-            _call(RuntimeError, "xseg_torch_tag", device, converted(name.encode(), ctypes.c_char_p, "tag: name"), first, second, is_registered, ctypes.byref(made))
+            _call(RuntimeError, "xseg_torch_tag", device, converted(name.encode(), ctypes.c_char_p, "xseg.torch: tag name"), first, second, is_registered, ctypes.byref(made))
             found = _tags[name, device] = _BorrowedPool(allocator(), made.value or 0, device)
             if is_registered:
                 _registered.add(name)
@@ -367,7 +367,7 @@ def tags(name: Optional[str] = None) -> List[Tuple[str, Pool]]:
 def _named(name: Optional[str]) -> List[Tuple[str, Pool]]:
     found = tags(name)
     if name is not None and not found:
-        raise KeyError(f"there is no tag {name!r}: allocate within xseg.torch.tag({name!r}) first")
+        raise KeyError(f"xseg.torch: unknown tag, {name!r}; allocate in xseg.torch.tag({name!r}) first")
     return found
 
 
@@ -394,7 +394,7 @@ def _pause(name: Optional[str], keep: str) -> List[Pool]:
         _resume(done)
         raise
     if name is not None and not done:
-        raise PausedError(f"tag {name!r} is paused already: xseg.torch.resume({name!r}) brings its memory back")
+        raise PausedError(f"xseg.torch.pause: tag is already paused, {name!r}; call xseg.torch.resume({name!r}) first")
     return done
 
 
@@ -415,7 +415,7 @@ def pause(name: Optional[str] = None, keep: str = "nothing") -> None:
 def resume(name: Optional[str] = None) -> None:
     """Bring the memory of a paused tag, or of all that are paused, back beneath the same addresses."""
     if not _resume([each for _, each in _named(name)]) and name is not None:
-        raise ArgumentError(f"tag {name!r} is not paused: xseg.torch.pause({name!r}) takes its memory away")
+        raise ArgumentError(f"xseg.torch.resume: tag is not paused, {name!r}; call xseg.torch.pause({name!r}) first")
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ COVERED = frozenset("""
 
 
 class Refused(ImportError):
-    """xseg cannot serve PyTorch in this process; the text says why, and what to do."""
+    """xseg cannot be PyTorch's allocator in this process; the message contains the reason and what to do."""
 
 
 class Killed(Refused):
@@ -64,14 +64,14 @@ def sources() -> pathlib.Path:
     for folder in (HERE / "src", *(parent / "src/adapters/torch" for parent in HERE.parents[:6])):
         if (folder / "all.cpp").exists():
             return folder
-    raise Refused(f"the sources of the adapter are not beside {HERE}: install the wheel of xseg again")
+    raise Refused(f"xseg.torch: adapter sources not found for the package, {HERE}; reinstall the wheel of xseg")
 
 
 def headers(torch_folder: pathlib.Path) -> Tuple[pathlib.Path, pathlib.Path]:
     """The folders of PyTorch's headers and of the CUDA runtime's."""
     own = torch_folder / "include"
     if not (own / "c10/cuda/CUDACachingAllocator.h").exists():
-        raise Refused(f"PyTorch's headers are not in {own}: install PyTorch from a wheel, which has them")
+        raise Refused(f"xseg.torch: PyTorch headers not found, {own}; install PyTorch from a wheel")
     chosen = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     # Those that came with PyTorch are of its CUDA version, whatever toolkit the environment names.
     folders = sorted(torch_folder.parent.glob("nvidia/cu[0-9]*/include"))
@@ -81,8 +81,8 @@ def headers(torch_folder: pathlib.Path) -> Tuple[pathlib.Path, pathlib.Path]:
     for folder in folders:
         if (folder / "cuda_runtime_api.h").exists():
             return own, folder
-    raise Refused("cuda_runtime_api.h was not found: install the package nvidia-cuda-runtime of PyTorch's CUDA version, "
-                  "or set CUDA_HOME to a CUDA toolkit; looked in " + ", ".join(map(str, folders)))
+    raise Refused(f"xseg.torch: cuda_runtime_api.h not found, searched {', '.join(map(str, folders))}; install the package "
+                  "nvidia-cuda-runtime of PyTorch's CUDA version, or set CUDA_HOME to a CUDA toolkit")
 
 
 def bare(source: str) -> str:
@@ -122,7 +122,7 @@ def methods(include: pathlib.Path) -> List[Tuple[str, bool]]:
                 if name:
                     found.append((name[1], bool(re.search(r"=\s*0\s*;", plain))))
         elif kind == "CUDAAllocator":
-            raise Refused(f"{include / file} has no class {kind}: this version of PyTorch is not known to xseg; install a newer xseg")
+            raise Refused(f"xseg.torch: unsupported version of PyTorch, no class {kind} in {include / file}; install a newer xseg")
     return found
 
 
@@ -131,7 +131,7 @@ def uncovered(include: pathlib.Path) -> List[str]:
     unknown = [(name, is_needed) for name, is_needed in methods(include) if name not in COVERED]
     needed = sorted({name for name, is_needed in unknown if is_needed})
     if needed:
-        raise Refused(f"this version of PyTorch asks an allocator for what xseg {_structs.VERSION} does not know: "
+        raise Refused(f"xseg.torch: xseg {_structs.VERSION} does not implement allocator methods of this version of PyTorch, "
                       f"{', '.join(needed)}; install a newer xseg")
     return sorted({name for name, _ in unknown})
 
@@ -143,12 +143,12 @@ def compiler() -> List[str]:
         command = shlex.split(chosen)
         if command and shutil.which(command[0]):
             return command
-        raise Refused(f"CXX={chosen}: there is no such compiler; set CXX to one that is there, or unset it")
+        raise Refused(f"CXX: compiler not found, {chosen}; set CXX to an installed compiler, or unset it")
     for name in COMPILERS:
         if shutil.which(name):
             return [name]
-    raise Refused("no C++ compiler was found, and the adapter is compiled for the PyTorch that is installed: install one "
-                  "(Debian, Ubuntu: apt install g++), set CXX, or use the plain plug-in, which needs none")
+    raise Refused("xseg.torch: no C++ compiler to build the adapter for the installed PyTorch; install one (Debian, Ubuntu: apt "
+                  "install g++), set CXX, or use libxseg-torch.so, which needs no compiler")
 
 
 def cache() -> pathlib.Path:
@@ -157,14 +157,13 @@ def cache() -> pathlib.Path:
     folder = pathlib.Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "xseg")
     try:
         if not folder.is_absolute():
-            raise FileNotFoundError("this user has no home folder")
+            raise FileNotFoundError("the user has no home folder")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.stat()
         if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o002:
-            raise PermissionError(f"{folder} is another user's, or others may write to it")
+            raise PermissionError(f"{folder} belongs to another user, or other users can write to it")
     except OSError as refusal:
-        raise Refused(f"the adapter cannot be kept: {refusal}; set XDG_CACHE_HOME to a folder that can be "
-                      "written to") from refusal
+        raise Refused(f"xseg.torch: cannot store the adapter, {refusal}; set XDG_CACHE_HOME to a writable folder") from refusal
     return folder
 
 
@@ -246,19 +245,19 @@ def run_compiler(words: List[str]) -> "subprocess.CompletedProcess[str]":
 
 
 def check_made(made: "subprocess.CompletedProcess[str]", torch_folder: pathlib.Path) -> None:
-    """Refuse what a compiler has not made, and say why."""
+    """Raise Refused if the compiler has failed."""
     if made.returncode == 0:
         return
-    # The compiler runs programs, and says in its own words how these ended.
+    # The compiler runs programs, and reports in its own format how they ended.
     told = re.search(r"(\w+) signal terminated program|unable to execute command: (\w+)", made.stderr)
     if made.returncode < 0 or told:
         ended = (told[1] or told[2]) if told else signal.Signals(-made.returncode).name
-        raise Killed(f"the compiler of the adapter ({made.args[0]}) was ended by a signal ({ended}), usually for want of memory: "
-                     "try again, or while less is running")
+        raise Killed(f"xseg.torch: compiler of the adapter was killed by a signal, {made.args[0]}, {ended}, usually because host memory "
+                     "is low; retry when fewer programs run")
     first = next((line for line in made.stderr.splitlines() if "error" in line), made.stderr[:500])
-    raise Refused(f"the adapter does not compile against the headers of PyTorch in {torch_folder} "
-                  f"({made.args[0]} returned {made.returncode}): {first.strip()}; set CXX to another compiler, "
-                  "which has to know C++20 (GCC 11, Clang 14), or use the plain plug-in, which needs none")
+    raise Refused(f"xseg.torch: adapter does not compile with PyTorch's headers, {torch_folder}, {made.args[0]} returned "
+                  f"{made.returncode}: {first.strip()}; set CXX to a compiler that supports C++20 (GCC 11, Clang 14), or use "
+                  "libxseg-torch.so, which needs no compiler")
 
 
 def build(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> None:
@@ -288,7 +287,7 @@ def open_adapter(path: pathlib.Path) -> ctypes.CDLL:
 
 
 def failure(path: pathlib.Path) -> pathlib.Path:
-    """The file that says why the adapter could not be built."""
+    """The file that contains the error of the last failed build."""
     return path.with_suffix(".failed")
 
 
@@ -298,15 +297,14 @@ def attempt(torch_folder: pathlib.Path, is_cxx11: bool) -> str:
 
 
 def recall_failure(path: pathlib.Path, tried: str) -> None:
-    """Refuse what another process has just tried in vain."""
+    """Raise the error of another process in which the same build has just failed."""
     try:
         seconds = time.time() - failure(path).stat().st_mtime
-        same, _, sentence = failure(path).read_text(encoding="utf-8").partition("\n")
+        same, _, message = failure(path).read_text(encoding="utf-8").partition("\n")
     except (OSError, ValueError):
         return
     if same == tried and 0 <= seconds < FAILURE_SECONDS:
-        raise Refused(f"{sentence} (another process has tried {seconds:.0f} s ago; after {FAILURE_SECONDS} s it is "
-                      "tried again)")
+        raise Refused(f"{message} (another process failed {seconds:.0f} s ago; the build is retried {FAILURE_SECONDS} s after a failure)")
 
 
 def build_and_open(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> ctypes.CDLL:
@@ -322,8 +320,8 @@ def build_and_open(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: boo
         try:
             return open_adapter(path)
         except OSError as refusal:
-            raise Refused(f"what was built cannot be loaded: {refusal}; set CXX to the compiler that the system's C++ "
-                          "library belongs to") from refusal
+            raise Refused(f"xseg.torch: cannot load the adapter that was built, {refusal}; set CXX to the compiler of the system's C++ "
+                          "library") from refusal
     except Killed:
         raise
     except Refused as refusal:
@@ -335,7 +333,7 @@ def load(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> ctypes.CDL
     """The adapter for a PyTorch: kept, or built now.  What is kept but cannot be loaded is built once more."""
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if number < OLDEST:
-        raise Refused(f"PyTorch {version} is older than {'.'.join(map(str, OLDEST))}: install a newer one")
+        raise Refused(f"xseg.torch: unsupported version of PyTorch, {version}; install {'.'.join(map(str, OLDEST))} or newer")
     path = target(torch_folder, version, is_cxx11)
     if is_whole(path):
         with contextlib.suppress(OSError):
@@ -349,8 +347,7 @@ def load(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> ctypes.CDL
                     return open_adapter(path)
             return build_and_open(path, torch_folder, is_cxx11)
     except OSError as refusal:
-        raise Refused(f"the adapter cannot be kept: {refusal}; set XDG_CACHE_HOME to a folder that can be written to, "
-                      "on a disk with room") from refusal
+        raise Refused(f"xseg.torch: cannot store the adapter, {refusal}; set XDG_CACHE_HOME to a writable folder on a disk with free "
+                      "space") from refusal
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("xseg's adapter for PyTorch was being built, and nothing is left of that: the next import "
-                                "builds it") from None
+        raise KeyboardInterrupt("xseg.torch: build of the adapter was interrupted; the next import builds it again") from None

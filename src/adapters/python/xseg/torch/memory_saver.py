@@ -8,7 +8,7 @@
     torch_memory_saver.pause("weights")
     torch_memory_saver.resume("weights")
 
-No LD_PRELOAD is needed, and expandable segments stay on.  What is not here raises NotImplementedError, with a sentence.
+No LD_PRELOAD is needed, and expandable segments stay on.  Calls that are not supported raise NotImplementedError.
 """
 import contextlib
 import os
@@ -54,17 +54,17 @@ class TorchMemorySaver:
     @property
     def memory_margin_bytes(self) -> int:
         """Not there but for 0."""
-        raise NotImplementedError("memory_margin_bytes cannot be read")
+        raise NotImplementedError("memory_margin_bytes: cannot be read")
 
     @memory_margin_bytes.setter
     def memory_margin_bytes(self, value: int) -> None:
         if value:
-            raise NotImplementedError("memory_margin_bytes: xseg keeps no margin; limit what it takes instead: "
-                                      "xseg.torch.allocator().set_limits(device, hard_bytes=BYTES)")
+            raise NotImplementedError(f"memory_margin_bytes: a margin is not supported, {value!r} bytes; call "
+                                      "xseg.torch.allocator().set_limits(device, hard_bytes=BYTES) instead")
 
     def get_cpu_backup(self, x: torch.Tensor) -> torch.Tensor:
         """Not there."""
-        raise NotImplementedError("get_cpu_backup: xseg gives no view of contents that it keeps; resume() brings them back")
+        raise NotImplementedError("get_cpu_backup: views of backups are not supported; call resume() to restore the contents")
 
     @contextlib.contextmanager
     def region(self, tag: str = DEFAULT_TAG, enable_cpu_backup: bool = False) -> Iterator[None]:
