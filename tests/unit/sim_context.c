@@ -311,7 +311,7 @@ static void a_bad_scene_changes_nothing(void **state)
     expect_refused(xseg_sim_reset(&settings), "costs: unknown preset, 'cheap'");
     settings = small_machine();
     settings.struct_size--;
-    expect_refused(xseg_sim_reset(&settings), "unknown struct_size");
+    expect_refused(xseg_sim_reset(&settings), "struct_size is unknown");
     ASSERT_OK(cuMemRelease(memory));
     settings = small_machine();
     settings.devices = 64;
