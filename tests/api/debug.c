@@ -524,7 +524,7 @@ static void freed_addresses_stay_in_quarantine(void **state)
     scene_free(allocator, first);
     scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
                        "has been freed and unmapped");
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "; address was freed ");
+    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
     assert_int_equal(scene_block(allocator, first).state, XSEG_BLOCK_UNMAPPED);
     scene_empty_cache(allocator);
     scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
@@ -623,7 +623,7 @@ static void a_second_free_is_told_about_the_first(void **state)
     scene_free(allocator, other[1]);
     (void)snprintf(thread, sizeof(thread), " ms ago by thread %d with", (int)gettid());
     scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, " in cached memory; ");
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "; address was freed ");
+    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
     scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, thread);
     scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
                        "with the block of 8388608 bytes at ");

@@ -66,7 +66,7 @@ static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL &&
-            xseg_free_event_describe(&device->history, address, "; address was ", &text)) {
+            xseg_free_event_describe(&device->history, address, "; last ", &text)) {
             xseg_fail_add("%s", buffer);
             return XSEG_ERR_NOT_ALLOCATED;
         }

@@ -144,13 +144,13 @@ static void report(struct xseg_history_store *store, const struct xseg_history_h
     free(numbers->number);
 }
 
-/* Claim the hook's `forget`, which one thread calls at a time.  SWEEP does not cover it, because `forget` may wait for an
+/* Claim the hook's `discard`, which one thread calls at a time.  SWEEP does not cover it, because `discard` may wait for an
  * application lock that a thread holds while it waits for SWEEP. */
-static bool claim_forget(struct xseg_history_store *store, const struct xseg_history_hook *hook)
+static bool claim_discard(struct xseg_history_store *store, const struct xseg_history_hook *hook)
 {
     return hook != NULL && hook->discard != NULL &&
-           !atomic_load_explicit(&store->is_forgetting, memory_order_relaxed) &&
-           !atomic_exchange(&store->is_forgetting, true);
+           !atomic_load_explicit(&store->is_discarding, memory_order_relaxed) &&
+           !atomic_exchange(&store->is_discarding, true);
 }
 
 static void sweep_with(struct xseg_allocator *allocator, const struct xseg_history_hook *hook,
@@ -169,7 +169,7 @@ static void sweep_with(struct xseg_allocator *allocator, const struct xseg_histo
     xseg_lock_give(&store->sweep_lock);
     if (reports) {
         report(store, hook, &numbers);
-        atomic_store(&store->is_forgetting, false);
+        atomic_store(&store->is_discarding, false);
     }
 }
 
@@ -177,13 +177,13 @@ void xseg_history_sweep(struct xseg_allocator *allocator)
 {
     const struct xseg_history_hook *hook = xseg_history_store_hook(&allocator->history);
 
-    sweep_with(allocator, hook, claim_forget(&allocator->history, hook));
+    sweep_with(allocator, hook, claim_discard(&allocator->history, hook));
 }
 
 void xseg_history_sweep_numbers(struct xseg_allocator *allocator)
 {
     const struct xseg_history_hook *hook = xseg_history_store_hook(&allocator->history);
 
-    if (claim_forget(&allocator->history, hook))
+    if (claim_discard(&allocator->history, hook))
         sweep_with(allocator, hook, true);
 }

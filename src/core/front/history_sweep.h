@@ -5,7 +5,7 @@
  *
  * It is a complete mark and sweep.  The roots are the contexts of threads, the events in rings and the allocated blocks.
  * Marking needs no write barrier: a label reaches events and blocks only from the context of a thread, and labels that a
- * thread is given during the sweep are marked already (labels.h).  For numbers of the hook, `forget` has the same rule:
+ * thread is given during the sweep are marked already (labels.h).  For numbers of the hook, `discard` has the same rule:
  * numbers that were gathered after the previous sweep began are never forgotten.
  *
  * A sweep runs when a table is full: labels.h counts new labels, store.h counts numbers of the hook.  A call that gathers its
@@ -22,7 +22,7 @@
 #include "src/core/device/allocator.h"
 #include "src/core/history/context.h"
 
-/* Sweep.  The hook's `forget` is not called while another thread is in it, nor on host allocation failure; labels are not
+/* Sweep.  The hook's `discard` is not called while another thread is in it, nor on host allocation failure; labels are not
  * dropped while there are readers (labels.h). */
 void xseg_history_sweep(struct xseg_allocator *allocator);
 

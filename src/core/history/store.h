@@ -64,7 +64,7 @@ struct xseg_history_store {
     _Atomic(struct xseg_stack_depot *) depot;   /* NULL until stacks are switched on */
     _Atomic(struct xseg_history_hooked *) hook; /* the one in force, or NULL */
     struct xseg_history_hooked *hooks;          /* all so far, newest first; guarded by HISTORY */
-    atomic_bool is_forgetting; /* a thread collects numbers for the hook's `forget`, or is in it */
+    atomic_bool is_discarding; /* a thread collects numbers for the hook's `discard`, or is in it */
     atomic_uint_fast64_t gathers,
         sweep_after; /* numbers since the last sweep; so many make the next one due */
 };
