@@ -22,7 +22,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lint"))
 import symbols  # pylint: disable=wrong-import-position
 
-WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
+# `{sizeof(x)}` initializes the other members with zero; -Wextra warns about that idiom.
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wno-missing-field-initializers", "-Werror")
 STANDARD = {"c": "-std=c11", "cc": "-std=c++17"}
 
 

@@ -235,7 +235,7 @@ def simulator_is_the_driver(place):
     source.write_text("int cuInit(unsigned flags);\nint cuInit(unsigned flags)\n{\n    return (int)flags;\n}\n")
     run(*place.compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", other, source)
     late = start(place.python, "-c", TOO_LATE.format(other=str(other)))
-    expect("a CUDA driver is loaded in this process already" in late.stderr, late.stderr)
+    expect("a CUDA driver is already loaded in this process" in late.stderr, late.stderr)
     other.unlink()
 
 
