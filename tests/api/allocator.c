@@ -463,9 +463,10 @@ static void pointers_that_are_not_live_are_told_what_they_are(void **state)
                        " at offset 512 of the block at ");
     scene_expect_error(xseg_free(allocator, ptr + 9 * MIB), XSEG_ERR_NOT_ALLOCATED, "cached");
     scene_expect_error(xseg_free(allocator, ptr + 50 * MIB), XSEG_ERR_NOT_ALLOCATED, "unmapped");
-    scene_expect_error(xseg_free(allocator, &local), XSEG_ERR_NOT_ALLOCATED, "not memory of this");
+    scene_expect_error(xseg_free(allocator, &local), XSEG_ERR_NOT_ALLOCATED,
+                       "not in memory of this");
     scene_expect_error(xseg_free(allocator, (void *)UINTPTR_MAX), XSEG_ERR_NOT_ALLOCATED,
-                       "not memory");
+                       "not in memory");
     scene_expect_error(xseg_record_stream(allocator, ptr + 1, NULL), XSEG_ERR_NOT_ALLOCATED,
                        "not the start of a block");
     after = scene_stats(allocator);

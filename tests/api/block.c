@@ -235,9 +235,9 @@ static void unknown_addresses_and_older_callers(void **state)
 
     (void)state;
     scene_expect_error(xseg_block_query(allocator, &info, &info), XSEG_ERR_NOT_ALLOCATED,
-                       "not memory");
+                       "not in memory");
     scene_expect_error(xseg_block_query(allocator, NULL, &info), XSEG_ERR_NOT_ALLOCATED,
-                       "not memory");
+                       "not in memory");
     scene_expect_error(xseg_block_query(allocator, ptr, NULL), XSEG_ERR_ARGUMENT, "NULL");
     /* A caller built against a header with fewer members gets those, and no more. */
     info.struct_size = offsetof(struct xseg_block_info, state);

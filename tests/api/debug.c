@@ -533,7 +533,8 @@ static void freed_addresses_stay_in_quarantine(void **state)
         last = scene_alloc(allocator, 5000, NULL);
         scene_free(allocator, last);
     }
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "not memory of this");
+    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
+                       "not in memory of this");
     scene_expect_error(xseg_free(allocator, last), XSEG_ERR_NOT_ALLOCATED,
                        "has been freed and unmapped");
     assert_true(scene_stats(allocator).address_bytes <= 4097ul * 4 * MIB);

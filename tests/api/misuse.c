@@ -165,9 +165,9 @@ static void uses_need_a_live_block_and_a_stream(void **state)
     REFUSED(&stage, xseg_record_stream(stage.allocator, (char *)stage.live + 512, stage.stream),
             XSEG_ERR_NOT_ALLOCATED, "at offset 512 of the block at ");
     REFUSED(&stage, xseg_record_stream(stage.allocator, &outside, stage.stream),
-            XSEG_ERR_NOT_ALLOCATED, "not memory of this allocator");
+            XSEG_ERR_NOT_ALLOCATED, "not in memory of this allocator");
     REFUSED(&stage, xseg_record_stream(stage.others, stage.live, stage.stream),
-            XSEG_ERR_NOT_ALLOCATED, "not memory of this allocator");
+            XSEG_ERR_NOT_ALLOCATED, "not in memory of this allocator");
     REFUSED(&stage, xseg_record_stream(stage.allocator, stage.live, nonsense), XSEG_ERR_DRIVER,
             "cuStream");
     assert_int_equal(xseg_record_stream(stage.allocator, NULL, nonsense), XSEG_OK);

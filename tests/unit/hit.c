@@ -363,7 +363,7 @@ static void only_live_blocks_are_freed(void **state)
 
     (void)state;
     assert_int_equal(xseg_free(allocator, NULL), XSEG_OK);
-    scene_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_ALLOCATED, "not memory");
+    scene_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_ALLOCATED, "not in memory");
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         char *ptr = scene_alloc(allocator, sizes[i], NULL);
         char *end = ptr + (sizes[i] + 511) / 512 * 512;

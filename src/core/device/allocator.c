@@ -16,8 +16,8 @@ xseg_status xseg_allocator_fail_forked(void)
 
 xseg_status xseg_allocator_fail_foreign(uint64_t address)
 {
-    return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "address is not memory of this allocator, %#" PRIx64,
-                     address);
+    return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
+                     "address is not in memory of this allocator, %#" PRIx64, address);
 }
 
 xseg_status xseg_allocator_check(const struct xseg_allocator *allocator)

@@ -147,7 +147,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     if (stocked)
         *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
-    return stocked ? XSEG_OK : xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
+    return stocked ? XSEG_OK : xseg_arena_fail_to_stock();
 }
 
 /* --- Expandable segments. --- */
@@ -260,7 +260,7 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *
             xseg_stretch_claim(arena, &place, need->span, small, stretch);
         xseg_arena_unlock(arena);
         if (!stocked)
-            return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
+            return xseg_arena_fail_to_stock();
         if (found)
             return XSEG_OK;
         status = add_segment(arena, need);
@@ -291,7 +291,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
         *out = xseg_arena_hand_out(arena, block, need);
     xseg_arena_unlock(arena);
     if (status == XSEG_OK && !stocked)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
+        return xseg_arena_fail_to_stock();
     return status;
 }
 
@@ -473,7 +473,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need
     if (status != XSEG_OK)
         (void)xseg_trim_end_hole(extent);
     else if (!stocked)
-        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
+        status = xseg_arena_fail_to_stock();
     return status;
 }
 

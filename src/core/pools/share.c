@@ -360,7 +360,7 @@ static xseg_status lock_extent(struct xseg_allocator *allocator, uint64_t addres
                                struct xseg_extent **extent) XSEG_UNCHECKED
 {
     *extent = xseg_mapping_hold(allocator, address);
-    return *extent != NULL ? XSEG_OK : xseg_mapping_fail_unknown(address);
+    return *extent != NULL ? XSEG_OK : xseg_allocator_fail_foreign(address);
 }
 
 static void unlock_extent(struct xseg_extent *extent) XSEG_UNCHECKED

@@ -192,12 +192,6 @@ struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator,
     }
 }
 
-xseg_status xseg_mapping_fail_unknown(uint64_t address)
-{
-    return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
-                     "address is not in memory of this allocator, %#" PRIx64, address);
-}
-
 xseg_status xseg_mapping_fail_end(const struct xseg_segment *segment, uint64_t address,
                                   uint64_t bytes)
 {
@@ -273,7 +267,7 @@ xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address,
     struct xseg_extent *extent = xseg_mapping_hold(allocator, address);
 
     if (extent == NULL)
-        return xseg_mapping_fail_unknown(address);
+        return xseg_allocator_fail_foreign(address);
     const xseg_status status = pin(extent, address, bytes);
     xseg_lock_give(&extent->arena->device->growth_lock);
     return status;
@@ -286,7 +280,7 @@ xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t addres
     bool was_pinned = false;
 
     if (extent == NULL)
-        return xseg_mapping_fail_unknown(address);
+        return xseg_allocator_fail_foreign(address);
     struct xseg_segment *segment = &extent->segment;
     const uint64_t begins = address - segment->base;
     XSEG_ASSERT(begins < segment->bytes && xseg_lock_is_held(XSEG_RANK_GROWTH));

@@ -51,9 +51,6 @@ bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, u
 /* Fail with XSEG_ERR_BUSY because of claimed memory at an address. */
 xseg_status xseg_mapping_fail_claimed(uint64_t address);
 
-/* Fail with XSEG_ERR_NOT_ALLOCATED because of an address outside of all segments. */
-xseg_status xseg_mapping_fail_unknown(uint64_t address);
-
 /* Fail with XSEG_ERR_ARGUMENT because bytes from an address on exceed their segment. */
 xseg_status xseg_mapping_fail_end(const struct xseg_segment *segment, uint64_t address,
                                   uint64_t bytes);

@@ -185,7 +185,7 @@ xseg_status xseg_dmabuf_get(struct xseg_registrations *all, uint64_t address, ui
 
     wanted.extent = xseg_mapping_hold(all->allocator, address);
     if (wanted.extent == NULL)
-        return xseg_mapping_fail_unknown(address);
+        return xseg_allocator_fail_foreign(address);
     xseg_status status = check(&wanted);
     if (status == XSEG_OK)
         status = get(&wanted, fd, offset);

@@ -235,7 +235,7 @@ xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t addr
         return status;
     wanted.extent = xseg_mapping_hold(all->allocator, address);
     if (wanted.extent == NULL)
-        return xseg_mapping_fail_unknown(address);
+        return xseg_allocator_fail_foreign(address);
     status = make(all, &wanted, &made);
     const uint64_t given = made == NULL ? 0 : made->range.order;
     xseg_lock_give(&wanted.extent->arena->device->growth_lock);
