@@ -147,13 +147,13 @@ static void look(struct xseg_allocator *allocator, void *block)
     where.it.device = 0;
     DONE(xseg_for_each_block(allocator, &where.it, see_block, block));
     DONE(xseg_explain(allocator, &where.it, see_reason, block, &sums.it));
-    CHECK(sums.it.live_itself >= 3000 && sums.behind == BEHIND);
+    CHECK(sums.it.in_allocated_blocks >= 3000 && sums.behind == BEHIND);
     DONE(xseg_stats_get(allocator, &where.it, &stats.it));
     CHECK(stats.it.requested_bytes[XSEG_STAT_ALL].current >= 3000 && stats.behind == BEHIND);
     DONE(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), 8, &count));
     for (size_t i = 0; i < count && i < 8; i++)
         CHECK(devices[i].struct_size > sizeof(size_t) && devices[i].device == (int)i);
-    CHECK(devices[0].live_bytes >= 3000);
+    CHECK(devices[0].allocated_bytes >= 3000);
     DONE(xseg_for_each_mapping(allocator, &where.it, see_mapping, NULL));
     DONE(xseg_for_each_event(allocator, 0, see_entry, NULL, &summary.it));
     CHECK(summary.it.events != 0 && summary.it.stacks != 0 && summary.behind == BEHIND);
