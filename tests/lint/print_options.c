@@ -23,7 +23,7 @@ int main(void)
     struct xseg_config defaults;
 
     xseg_config_init(&defaults);
-    puts("| key | value | default | what it does | source |\n|---|---|---|---|---|");
+    puts("| key | accepted values | default | description | source |\n|---|---|---|---|---|");
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
         print_row(&defaults, (enum xseg_config_key_id)key);
     return 0;

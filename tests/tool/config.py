@@ -115,11 +115,11 @@ class InForce(ConfigTest):
         report, keys = self.keys("idle_ms:5")
         self.assertEqual((report["source"], report["string"]), ("argument", "idle_ms:5"))
         meaning = keys["idle_ms"].pop("meaning")
-        self.assertIn("idle", meaning)
+        self.assertIn("Idle memory", meaning)
         self.assertEqual(keys["idle_ms"], {
             "name": "idle_ms", "value": "5", "default": "-1", "named": True, "from": "argument",
             "effect": True,
-            "accepts": "a whole number of milliseconds up to 1209600000, or -1 for never"})
+            "accepts": "a whole number of milliseconds from 0 to 1209600000, or -1 (never)"})
         self.assertIsNone(self.keys()[0]["string"])
 
     def test_bytes_that_cannot_be_printed(self):

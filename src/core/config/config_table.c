@@ -16,9 +16,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(expandable_segments),
             .start = 1,
             .accepts = ANY_BOOL,
-            .sentence = "Segments reserve addresses and map pages into them as they grow. "
-                        "False: every segment is one allocation of the driver. False is also the "
-                        "default of a `PYTORCH_*` variable that does not name the key.",
+            .sentence =
+                "If True, a segment reserves a virtual address range and maps physical pages into "
+                "it as it grows. If False, each segment is one allocation by `cuMemAlloc`. The "
+                "default is False in a `PYTORCH_*` variable that does not name the key.",
         },
     [XSEG_CONFIG_LARGE_SEGMENT_SIZE] =
         {
@@ -31,8 +32,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .most = 1048576,
             .accepts =
                 ANY_MIB " from 11 to 1048576 (an even number if expandable_segments is True)",
-            .sentence = "Page size of large expandable segments, and size of a classic segment "
-                        "for requests between 1 and 10 MiB.",
+            .sentence =
+                "Expandable segments for blocks above 1 MiB have physical pages of this size. "
+                "Classic segments for blocks above 1 MiB and below 10 MiB have this size.",
         },
     [XSEG_CONFIG_MAX_SPLIT_SIZE] =
         {
@@ -45,7 +47,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .is_above_large = true,
             .accepts = "-1 (unlimited), or " ANY_MIB " that is at least large_segment_size_mb",
             .unset = "unlimited",
-            .sentence = "Blocks of this size or more are not split, and serve no smaller request.",
+            .sentence = "Blocks of this size or larger are not split, and serve only requests of "
+                        "at least this size.",
         },
     [XSEG_CONFIG_MAX_NON_SPLIT_ROUNDING] =
         {
@@ -56,8 +59,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .start = 20,
             .is_above_large = true,
             .accepts = ANY_MIB " that is at least large_segment_size_mb",
-            .sentence = "How much larger than a request of max_split_size_mb or more its block may "
-                        "be. A string that names large_segment_size_mb alone sets this one, too.",
+            .sentence = "A request of max_split_size_mb or more is served only by a cached block "
+                        "that exceeds it by less than this size. If a string names "
+                        "large_segment_size_mb but not this key, both get the same value.",
         },
     [XSEG_CONFIG_ROUNDUP_DIVISIONS] =
         {
@@ -66,8 +70,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_DIVISIONS,
             .offset = MEMBER(roundup_divisions),
             .accepts = "a power of two up to 2147483648, or a list such as [256:1,512:2,>:4]",
-            .sentence = "Round requests up to one of this many equal steps between two powers of "
-                        "two; 0 and 1 round to 512 bytes.",
+            .sentence =
+                "Request sizes are rounded up to one of this number of equal steps between two "
+                "powers of two. With 0 or 1, sizes are rounded up to a multiple of 512 bytes.",
         },
     [XSEG_CONFIG_MEMORY_FRACTION] =
         {
@@ -78,7 +83,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .start = 1,
             .high = 1,
             .accepts = "a number from 0 to 1",
-            .sentence = "How much of a device's memory may be taken from the driver.",
+            .sentence = "The physical memory of the allocator on a device is limited to this "
+                        "fraction of the device memory. A request that would exceed the limit is "
+                        "served from idle memory, or fails. With 1 there is no limit.",
         },
     [XSEG_CONFIG_GARBAGE_COLLECTION] =
         {
@@ -90,10 +97,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .is_open = true,
             .accepts = "a number above 0 and below 1, or off",
             .unset = "off",
-            .sentence = "Fraction of the limit (per_process_memory_fraction below 1) above which "
-                        "an allocation "
-                        "that grows first gives old cached memory of the large pool back. "
-                        "Without such a limit it has no effect.",
+            .sentence = "A request that needs memory from the driver first releases old cached "
+                        "large blocks while physical memory exceeds this fraction of its limit. "
+                        "The key has no effect unless per_process_memory_fraction is below 1.",
         },
     [XSEG_CONFIG_CAPTURE_REUSE] =
         {
@@ -103,8 +109,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(graph_capture_record_stream_reuse),
             .accepts = ANY_BOOL,
             .sentence =
-                "A block that other streams used, freed during a capture, comes back within "
-                "it, once the graph orders what follows behind those uses.",
+                "If True, a capture can reuse a block that other streams used and that was freed "
+                "during the capture. The graph must order all uses of the block before later work "
+                "of its stream. If False, the block is pending until the end of the capture.",
         },
     [XSEG_CONFIG_THROW_ON_OOM] =
         {
@@ -114,8 +121,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(throw_on_cudamalloc_oom),
             .accepts = ANY_BOOL,
             .sentence =
-                "Refuse a growth past per_process_memory_fraction of the device's memory at "
-                "once, without giving back cached memory first, where no limit refuses it.",
+                "If True, a request fails immediately, before cached memory is released, if it "
+                "would make the allocator exceed the device memory or the rejection_fraction that "
+                "xseg_limits_set() sets. Requests that another limit rejects are not affected.",
         },
     [XSEG_CONFIG_RESERVE] =
         {
@@ -126,9 +134,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .is_expandable = true,
             .accepts = ANY_SPAN,
             .unset = "9/8 of the device",
-            .sentence =
-                "Virtual addresses that one expandable segment reserves. A request that needs "
-                "more reserves more.",
+            .sentence = "An expandable segment reserves this much virtual address space. A larger "
+                        "request reserves more.",
         },
     [XSEG_CONFIG_PAGE] =
         {
@@ -140,11 +147,12 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .choice = {"fixed", "auto", "small"},
             .accepts = "fixed, auto or small",
             .sentence =
-                "auto: large growth is mapped with longer pages, which take fewer driver calls and "
-                "go back in one piece, and the end of memory with pages of 2 MiB; see "
-                "[performance](performance.md). small: all pages are 2 MiB, which takes more "
-                "driver "
-                "calls and wastes least; see [out of memory](out-of-memory.md).",
+                "With `fixed`, large segments have pages of large_segment_size_mb, except under "
+                "memory pressure. With `auto`, large growths have longer pages, which need fewer "
+                "driver calls but are released only as a whole. Near the memory limit small "
+                "growths have pages of 2 MiB; see [performance](performance.md). With `small`, all "
+                "pages are 2 MiB, which needs more driver calls and minimizes fragmentation; see "
+                "[out of memory](out-of-memory.md).",
         },
     [XSEG_CONFIG_DEBUG_FILL] =
         {
@@ -153,8 +161,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(debug_fill),
             .accepts = ANY_BOOL,
-            .sentence = "Overwrite what is freed with a pattern, and check it when it is handed "
-                        "out again; see [debugging](debugging.md).",
+            .sentence = "If True, freed memory is filled with a pattern. The pattern is checked "
+                        "when the memory is allocated again, so that writes after a free are "
+                        "detected; see [debugging](debugging.md).",
         },
     [XSEG_CONFIG_UNMAP_ON_FREE] =
         {
@@ -164,8 +173,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(unmap_on_free),
             .is_expandable = true,
             .accepts = ANY_BOOL,
-            .sentence = "Give each block pages of its own, and take them away when it is freed, so "
-                        "that a late access faults; with expandable segments only.",
+            .sentence = "If True, each block of the default pool has its own pages, which are "
+                        "unmapped when the block is freed, so that a later access faults. The key "
+                        "has no effect without expandable segments.",
         },
     [XSEG_CONFIG_GUARD_PAGE] =
         {
@@ -175,8 +185,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(guard_page),
             .is_expandable = true,
             .accepts = ANY_BOOL,
-            .sentence = "The same, with the block at the end of its pages, so that an access past "
-                        "its end faults.",
+            .sentence = "If True, blocks are allocated as with unmap_on_free and end at an "
+                        "unmapped page, so that an access past the end of a block faults as well. "
+                        "The key has no effect without expandable segments.",
         },
     [XSEG_CONFIG_BLOCK_USER] =
         {
@@ -185,8 +196,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(block_user),
             .accepts = ANY_BOOL,
-            .sentence = "Keep the word that a request gives its block (`user` of struct "
-                        "xseg_request), for xseg_block_query() and the [history](history.md).",
+            .sentence = "If True, the user value of a request (`user` of struct xseg_request) is "
+                        "recorded with its block, for xseg_block_query() and the history; see "
+                        "[history](history.md).",
         },
     [XSEG_CONFIG_HISTORY] =
         {
@@ -196,9 +208,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(history),
             .choice = {"nothing", "state", "all"},
             .accepts = "nothing, state or all",
-            .sentence = "What is kept of what happened: of each live block when and where it was "
-                        "allocated (state), and the last events as well (all); see "
-                        "[history](history.md).",
+            .sentence = "With `state`, the time and label of the allocation of each live block are "
+                        "recorded. With `all`, the last events of each stream are recorded as "
+                        "well. See [history](history.md).",
         },
     [XSEG_CONFIG_HISTORY_STACKS] =
         {
@@ -208,8 +220,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(history_stacks),
             .choice = {"none", "state", "alloc", "all"},
             .accepts = "none, state, alloc or all",
-            .sentence = "Which call stacks the history has: of live blocks (state), of events that "
-                        "take memory as well (alloc), or of all events (all).",
+            .sentence = "Call stacks are recorded for live blocks (`state`), also for events that "
+                        "allocate memory (`alloc`), or for live blocks and all events (`all`). The "
+                        "key has no effect with history:nothing.",
         },
     [XSEG_CONFIG_HISTORY_EVENTS] =
         {
@@ -220,9 +233,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .start = 65536,
             .least = 16,
             .most = 16777216,
-            .accepts = "a whole number from 16 to 16777216",
-            .sentence = "How many events the history keeps for each stream of a pool, of small and "
-                        "of large blocks each; 64 bytes an event, and 8 more with block_user.",
+            .accepts = "an integer from 16 to 16777216",
+            .sentence = "The history keeps this number of events for each stream of a pool, "
+                        "separately for small and large blocks. An event takes 64 bytes of host "
+                        "memory, and 8 more with block_user.",
         },
     [XSEG_CONFIG_HISTORY_SKIP] =
         {
@@ -231,7 +245,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_ACTIONS,
             .offset = MEMBER(history_skip),
             .accepts = "a list of actions such as [free_completed,segment_map]",
-            .sentence = "Actions that the history leaves out.",
+            .sentence = "Events with these actions are not recorded in the history.",
         },
     [XSEG_CONFIG_IDLE] =
         {
@@ -241,9 +255,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(idle_ms),
             .start = XSEG_CONFIG_UNSET,
             .most = 1209600000,
-            .accepts = "a whole number of milliseconds up to 1209600000, or -1 for never",
-            .sentence = "How long memory may be idle before it goes back to the driver; it goes "
-                        "bit by bit on the way there. See [services](services.md).",
+            .accepts = "a whole number of milliseconds from 0 to 1209600000, or -1 (never)",
+            .sentence = "Idle memory is released to the driver gradually from a quarter of this "
+                        "age on, and completely at this age. With -1, memory is never released "
+                        "because of its age. See [services](services.md).",
         },
     [XSEG_CONFIG_KEEP] =
         {
@@ -252,7 +267,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(keep_bytes),
             .accepts = ANY_MIB ", at most soft_limit_mb and hard_limit_mb",
-            .sentence = "Idle memory stays as long as no more than this is reserved on a device.",
+            .sentence = "Decay by idle_ms keeps this much memory reserved on a device.",
         },
     [XSEG_CONFIG_KEEP_WINDOW] =
         {
@@ -262,8 +277,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(keep_window_s),
             .most = 1209600,
             .accepts = "a whole number of seconds from 0 to 1209600",
-            .sentence = "Idle memory stays as long as no more is reserved than was in use at some "
-                        "time of the last so many seconds.",
+            .sentence = "Decay by idle_ms keeps the peak of the memory in use within this number "
+                        "of seconds reserved on a device. 0 disables the window.",
         },
     [XSEG_CONFIG_RECLAIM_BUDGET] =
         {
@@ -275,8 +290,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .least = 1,
             .most = 1000000,
             .accepts = "a whole number of microseconds from 1 to 1000000",
-            .sentence = "How much of each second idle memory may take up in the driver on its way "
-                        "back.",
+            .sentence =
+                "Decay spends at most this much time per second and device in driver calls.",
         },
     [XSEG_CONFIG_SOFT_LIMIT] =
         {
@@ -287,8 +302,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .start = XSEG_CONFIG_UNSET,
             .accepts = ANY_MIB ", at least keep_mb and at most hard_limit_mb",
             .unset = "none",
-            .sentence = "While the process has more than this of a device, idle memory is released "
-                        "regardless of its age. No request fails because of this limit.",
+            .sentence = "Above this much physical memory on a device, idle memory of any age is "
+                        "released. No request fails because of this limit.",
         },
     [XSEG_CONFIG_HARD_LIMIT] =
         {
@@ -300,8 +315,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepts = ANY_MIB ", at least soft_limit_mb and keep_mb",
             .unset = "none",
             .sentence =
-                "Maximum memory that the process has of a device. A request that needs more "
-                "is served from idle memory, or rejected.",
+                "The physical memory of the allocator on a device is limited to this size. A "
+                "request that would exceed the limit is served from idle memory, or fails.",
         },
     [XSEG_CONFIG_DEVICE_FREE_MIN] =
         {
@@ -310,8 +325,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(device_free_min_bytes),
             .accepts = ANY_MIB,
-            .sentence = "While a device has less free memory than this, whoever took it, idle "
-                        "memory goes back whatever its age.",
+            .sentence =
+                "While the driver reports less free memory of a device than this size, idle memory "
+                "of any age is released. With 0, decay does not query the free memory.",
         },
     [XSEG_CONFIG_BACKGROUND_THREAD] =
         {
@@ -320,8 +336,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(background_thread),
             .accepts = ANY_BOOL,
-            .sentence = "A thread of the library gives idle memory back, instead of the calls that "
-                        "are made anyway; also in a lull.",
+            .sentence =
+                "If True, a thread of the library releases idle memory, also while the program "
+                "makes no calls. If False, allocations and frees release it in small steps.",
         },
     [XSEG_CONFIG_PAGE_CACHE] =
         {
@@ -331,8 +348,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(page_cache_bytes),
             .is_expandable = true,
             .accepts = ANY_MIB,
-            .sentence = "How much of what goes back by itself is kept of a device, unmapped, for "
-                        "the next growth of any stream and pool.",
+            .sentence =
+                "Up to this much memory per device stays allocated as unmapped pages when decay, a "
+                "decommit, or a free with unmap_on_free or guard_page unmaps it. The next growth "
+                "of any stream and pool maps these pages before it creates new ones.",
         },
     [XSEG_CONFIG_EXPORTABLE] =
         {
@@ -342,10 +361,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(exportable),
             .is_expandable = true,
             .accepts = ANY_BOOL,
-            .sentence = "Memory can be exported to other processes: that of the default pool of "
-                        "each device that is opened from then on, and of each pool that is made "
-                        "from then on without functions of its own. Where the driver refuses such "
-                        "memory, a line of the log says why, and it is as other memory.",
+            .sentence = "If True, other processes can map memory. The key applies to default pools "
+                        "of devices that are opened later, and to pools that are created later "
+                        "without memory functions. If the driver does not support this, a log line "
+                        "reports the reason, and the memory is not exportable.",
         },
     [XSEG_CONFIG_RDMA] =
         {
@@ -355,11 +374,11 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(rdma),
             .is_expandable = true,
             .accepts = ANY_BOOL,
-            .sentence = "Pages are made so that network cards may reach them (GPUDirect RDMA): "
-                        "those of the default pool of each device that is opened from then on, and "
-                        "of each pool that is made from then on without functions of its own. "
-                        "Where the driver refuses such pages, a line of the log says why, and they "
-                        "are as others.",
+            .sentence =
+                "If True, network adapters can access memory (GPUDirect RDMA). The key applies to "
+                "default pools of devices that are opened later, and to pools that are created "
+                "later without memory functions. If the driver does not support this, a log line "
+                "reports the reason, and the memory has ordinary pages.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT] =
         {
@@ -367,15 +386,14 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "pytorch/pytorch#32101, Lightning-AI/pytorch-lightning#16901",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(oom_snapshot),
-            .accepts = "none, or the path of a directory of up to 255 characters without blanks, "
+            .accepts = "none, or the path of a directory, at most 255 characters without blanks, "
                        "commas, colons and brackets",
             .unset = "unset",
-            .sentence =
-                "Folder into which a snapshot is written when a request fails for lack of memory, "
-                "before the call returns; at most 3 of an allocator; see "
-                "[snapshots](snapshots.md). "
-                "Without the key the variable `XSEG_OOM_SNAPSHOT` names the folder. none: no "
-                "snapshot, whatever the variable contains.",
+            .sentence = "A request that fails for lack of memory or because of a limit first "
+                        "writes a snapshot into this directory, at most 3 per allocator; see "
+                        "[snapshots](snapshots.md). If the key is unset, the variable "
+                        "`XSEG_OOM_SNAPSHOT` specifies the directory. With `none` no snapshot is "
+                        "written, also if the variable is set.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT_MS] =
         {
@@ -387,8 +405,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .least = 1,
             .most = 3600000,
             .accepts = "a whole number of milliseconds from 1 to 3600000",
-            .sentence = "Time limit of such a snapshot, which omits the oldest events to keep it. "
-                        "All allocated and cached blocks are always written.",
+            .sentence = "Events that cannot be written within this time are omitted from a "
+                        "snapshot of oom_snapshot, the oldest first. All allocated and cached "
+                        "blocks are always written.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT_MB] =
         {
@@ -398,9 +417,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(oom_snapshot_bytes),
             .start = 512,
             .accepts = ANY_MIB,
-            .sentence =
-                "Size limit of such a snapshot, which omits the oldest events to keep it. All "
-                "allocated and cached blocks are always written, about 30 bytes each.",
+            .sentence = "Events that do not fit into a file of this size are omitted from a "
+                        "snapshot of oom_snapshot, the oldest first. All allocated and cached "
+                        "blocks are always written, about 30 bytes each.",
         },
     [XSEG_CONFIG_PUBLISH] =
         {
@@ -409,8 +428,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(publish),
             .accepts = ANY_BOOL,
-            .sentence = "Put the figures of devices and pools where [`xseg top`](top.md) of the "
-                        "same user finds them, in memory that goes with the process.",
+            .sentence = "If True, statistics of devices and pools are published in shared memory "
+                        "for `xseg top` of the same user; see [top](top.md). The memory is freed "
+                        "when the process ends.",
         },
     [XSEG_CONFIG_SHARE_BUDGET] =
         {
@@ -418,13 +438,14 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "ovg-project/kvcached#87, #221",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(budget_file),
-            .accepts = "none, a name of up to 64 letters, digits, '-', '_' and '.', or the path of "
-                       "a file of up to 255 characters without blanks, commas, colons and brackets",
+            .accepts =
+                "none, a name of at most 64 letters, digits, '-', '_' and '.', or the path of a "
+                "file, at most 255 characters without blanks, commas, colons and brackets",
             .unset = "none",
-            .sentence =
-                "Shared budget file of the processes that share devices: a name means the file "
-                "`/dev/shm/xseg-UID-NAME`. Idle memory is lent and asked back; see "
-                "[processes](processes.md). Implies background_thread.",
+            .sentence = "Processes with the same shared budget file share their devices. Each "
+                        "process releases idle memory on the demand of another one; see "
+                        "[processes](processes.md). A name selects the file "
+                        "`/dev/shm/xseg-UID-NAME`. The key implies background_thread:True.",
         },
     [XSEG_CONFIG_BUDGET_SHARE] =
         {
@@ -435,9 +456,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .high = 1,
             .smallest = 1e-6,
             .accepts = "0, or a number from 0.000001 to 1",
-            .sentence =
-                "With budget_file: part of each device that is this process's own. Those that "
-                "name 0 have equal parts of what the others leave.",
+            .sentence = "With budget_file, this fraction of each device is the share of the "
+                        "process. Processes with 0 divide the rest of the device equally.",
         },
     [XSEG_CONFIG_BUDGET_MIN] =
         {
@@ -446,8 +466,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(budget_min_bytes),
             .accepts = ANY_MIB,
-            .sentence = "With budget_file: idle memory is not lent as long as no more than this is "
-                        "taken of a device.",
+            .sentence = "With budget_file, the process releases idle memory on demand only while "
+                        "it has more than this much physical memory of a device.",
         },
     [XSEG_CONFIG_BUDGET_RETURN] =
         {
@@ -460,7 +480,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .most = 60000,
             .accepts = "a whole number of milliseconds from 8 to 60000",
             .sentence =
-                "With budget_file: how long a request waits at the most for memory that "
-                "others leave idle. Eight times in it each process looks for what others want.",
+                "With budget_file, a request waits at most this long for idle memory of other "
+                "processes. The process reads the demand of the others eight times in this period.",
         },
 };
