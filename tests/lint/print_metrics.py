@@ -22,7 +22,7 @@ def rows(text):
 
 def main(root):
     """Print the table."""
-    print("| metric | type | labels | what it is |\n|---|---|---|---|")
+    print("| metric | type | labels | description |\n|---|---|---|---|")
     for name, kind, labels, text in rows(pathlib.Path(root, SOURCE).read_text(encoding="utf-8")):
         print(f"| `{name}` | {kind} | {labels} | {text} |")
 
