@@ -282,7 +282,7 @@ XSEG_API xseg_status xseg_explain(struct xseg_allocator *allocator, const struct
                                   void *context, struct xseg_explain_result *out);
 
 /**
- * Get the description of a reason, such as "a live block lies on it".
+ * Get the description of a reason, such as "contains an allocated block".
  *
  * @return a static string; "unknown" for other numbers.
  */

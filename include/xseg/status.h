@@ -37,7 +37,7 @@ extern "C" {
     X(ERR_HOST_MEMORY, -6, "out of host memory")                                            \
     X(ERR_NO_DRIVER, -7, "the CUDA driver is missing, is too old, or has no device")        \
     X(ERR_DRIVER, -8, "a driver call failed")                                               \
-    X(ERR_NOT_ALLOCATED, -9, "the pointer is not an allocated block of this allocator")     \
+    X(ERR_NOT_ALLOCATED, -9, "the address is not allocated memory of this allocator")       \
     X(ERR_BUSY, -10, "the memory or the pool is in use")                                    \
     X(ERR_UNSUPPORTED, -11, "not supported by this device or build")                        \
     X(ERR_FORKED, -12, "the allocator belongs to the parent process")                       \

@@ -595,11 +595,11 @@ class Explain(ReplayTest):
 
     def test_words(self):
         text = self.replay("--explain", "--config", "idle_ms:60000", self.file(self.TEXT)).stdout
-        for words in (r"29\.58 %  42.00 MiB  a live block lies on it",
+        for words in (r"29\.58 %  42.00 MiB  contains an allocated block",
                       r"20.00 MiB at 0x[0-9a-f]+, large, stream 0: 2 live",
                       r"stream 2: a block of 20.00 MiB waits for stream 5",
                       r"large, private pool, stream 0",
-                      r"60.00 MiB  idle, goes back with time", r"100.00 %  142.00 MiB  reserved"):
+                      r"60.00 MiB  idle, released by decay", r"100.00 %  142.00 MiB  reserved"):
             self.assertRegex(text, words)
 
     def test_ages_of_blocks(self):
@@ -614,7 +614,7 @@ class Explain(ReplayTest):
     def test_out_of_memory(self):
         done = self.replay("--explain", "--device-memory", "100MiB",
                            self.file("a 0 94371840 0\na 1 94371840 0\n"), exit_status=3)
-        self.assertIn("a live block lies on it", done.stdout)
+        self.assertIn("contains an allocated block", done.stdout)
 
 
 class SmallestDevice(ReplayTest):
