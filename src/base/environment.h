@@ -1,61 +1,63 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The environment: every variable that anything of this tree reads, in one table.
+ * The environment: one table of all variables that the library, its tools, adapters, tests and benchmarks read.
  *
- * A variable that begins "XSEG_" and is not in the table has been mistyped, so opening an allocator says
- * so.  lint/environment holds that what the tree reads is in the table, and that docs/environment.md is
- * printed from it.
+ * A variable whose name begins with "XSEG_" and is not in the table is a misspelling.  Opening an allocator logs a
+ * warning for it.  lint/environment checks that the table is complete, and that docs/environment.md is printed from it.
  */
 #ifndef XSEG_BASE_ENVIRONMENT_H
 #define XSEG_BASE_ENVIRONMENT_H
 
 #include "src/base/log.h"
 
-/* X(name behind "XSEG_", who reads it, what it says) */
-#define XSEG_ENVIRONMENT(X)                                                                      \
-    X("ALLOC_CONF", "library", "configuration string of allocators that are opened without one") \
-    X("DRIVER", "library", "driver library to load instead of libcuda.so.1")                     \
-    X("OOM_SNAPSHOT", "library",                                                                 \
-      "folder for snapshots of refused requests; the key oom_snapshot wins")                     \
-    X("LIBRARY", "Python", "libxseg.so that the package xseg loads instead of its own")          \
-    X("TORCH", "Python", "1: `xseg.torch` is imported right after torch")                        \
-    X("TORCH_REGISTERED", "Python",                                                              \
-      "regular expression: tags and labels that it matches are `xseg.torch.registered` ones")    \
-    X("SIM_ADDRESSES_MB", "simulator", "addresses that can be reserved in all")                  \
-    X("SIM_ADDRESS_RANGE", "simulator", "whether cuMemGetAddressRange knows mapped memory")      \
-    X("SIM_BATCH", "simulator", "whether one call may cover several mappings")                   \
-    X("SIM_BYTES", "simulator", "whether memory keeps what it contains")                         \
-    X("SIM_COSTS", "simulator",                                                                  \
-      "preset or file of what driver calls cost; `xseg probe` reads it, too")                    \
-    X("SIM_DEVICES", "simulator", "number of devices")                                           \
-    X("SIM_DMA_BUF", "simulator", "whether address ranges have dma-bufs")                        \
-    X("SIM_FAIL", "simulator", "calls that fail")                                                \
-    X("SIM_MEMORY_MB", "simulator", "memory of each device")                                     \
-    X("SIM_PEERS", "simulator", "whether devices can use each other's memory")                   \
-    X("SIM_FABRIC", "simulator", "whether memory can be exported by fabric handles")             \
-    X("SIM_ADDRESS_ORDER", "simulator", "whether addresses rise, fall or are shuffled")          \
-    X("SIM_RDMA", "simulator", "what comes of memory that RDMA is to reach")                     \
-    X("SIM_REUSE_HANDLES", "simulator", "whether handles of streams and events come again")      \
-    X("SIM_SHARED", "simulator", "machine whose memory processes share, by name")                \
-    X("SIM_STRICT", "simulator", "whether to abort on what a driver leaves undefined")           \
-    X("SIM_TAILS", "simulator", "seed of the spread of costs")                                   \
-    X("SIM_VMM", "simulator", "whether devices offer virtual memory management")                 \
-    X("OLD_DRIVER", "tests", "what the stand-in for an old driver lacks")                        \
-    X("TEST_EVERY", "tests", "how many steps of torch/steps lie between two pictures")           \
-    X("TEST_INJECTED", "tests", "set: the tool of support/injection.c says that it was loaded")  \
-    X("TEST_OLD_DRIVER", "tests", "path of the stand-in for an old driver")                      \
-    X("TEST_SEED", "tests", "first seed of model/streams")                                       \
-    X("TEST_SEEDS", "tests", "how many seeds model/streams tries")                               \
-    X("TEST_SNAPSHOTS", "tests", "folder into which model/history writes snapshots")             \
-    X("TEST_STEPS", "tests", "steps of each programme of the suite model")                       \
-    X("TEST_TRACE", "tests", "set: model/streams prints every step")                             \
-    X("REFERENCE", "benchmarks",                                                                 \
-      "a Python environment with PyTorch, or a folder that has one as v/")                       \
-    X("REFERENCE_BUSY", "benchmarks", "function of a stand-in CUDA that keeps a stream at work") \
-    X("REFERENCE_CUDA", "benchmarks", "folder with a stand-in CUDA, for machines without a GPU")
+/* X(name after "XSEG_", reader, description) */
+#define XSEG_ENVIRONMENT(X)                                                                        \
+    X("ALLOC_CONF", "library", "configuration string of allocators that are opened without one")   \
+    X("DRIVER", "library", "driver library to load instead of libcuda.so.1")                       \
+    X("OOM_SNAPSHOT", "library",                                                                   \
+      "directory for snapshots of failed requests; the key oom_snapshot has priority")             \
+    X("LIBRARY", "Python", "libxseg.so to load instead of the library of the package xseg")        \
+    X("TORCH", "Python", "1: import `xseg.torch` right after torch")                               \
+    X("TORCH_REGISTERED", "Python",                                                                \
+      "regular expression; matching tags and labels are `xseg.torch.registered` ones")             \
+    X("SIM_ADDRESSES_MB", "simulator", "virtual addresses that can be reserved, in MiB")           \
+    X("SIM_ADDRESS_RANGE", "simulator",                                                            \
+      "0 or 1: whether cuMemGetAddressRange supports mapped memory")                               \
+    X("SIM_BATCH", "simulator",                                                                    \
+      "0 or 1: whether one call can unmap or set access of several mappings")                      \
+    X("SIM_BYTES", "simulator", "0 or 1: whether memory has contents")                             \
+    X("SIM_COSTS", "simulator",                                                                    \
+      "preset or file of the costs of driver calls, also for `xseg probe`")                        \
+    X("SIM_DEVICES", "simulator", "number of devices")                                             \
+    X("SIM_DMA_BUF", "simulator", "0 or 1: whether address ranges have dma-bufs")                  \
+    X("SIM_FAIL", "simulator", "driver calls that fail")                                           \
+    X("SIM_MEMORY_MB", "simulator", "memory of each device, in MiB")                               \
+    X("SIM_PEERS", "simulator", "0 or 1: whether devices can access each other's memory")          \
+    X("SIM_FABRIC", "simulator", "0 or 1: whether memory can be exported by fabric handles")       \
+    X("SIM_ADDRESS_ORDER", "simulator", "order of addresses: rising, falling or shuffled")         \
+    X("SIM_RDMA", "simulator", "behavior of memory that is created for GPUDirect RDMA")            \
+    X("SIM_REUSE_HANDLES", "simulator",                                                            \
+      "0 or 1: whether handles of streams and events are reused")                                  \
+    X("SIM_SHARED", "simulator", "name of a simulated machine that processes share")               \
+    X("SIM_STRICT", "simulator", "0 or 1: whether undefined behavior ends the process")            \
+    X("SIM_TAILS", "simulator", "seed of the distribution of costs; 0: constant costs")            \
+    X("SIM_VMM", "simulator", "0 or 1: whether devices support virtual memory management")         \
+    X("OLD_DRIVER", "tests",                                                                       \
+      "entry point that the stand-in for an old driver lacks, or its version")                     \
+    X("TEST_EVERY", "tests", "steps of torch/steps between two snapshots")                         \
+    X("TEST_INJECTED", "tests", "set: the tool of support/injection.c reports that it was loaded") \
+    X("TEST_OLD_DRIVER", "tests", "path of the stand-in for an old driver")                        \
+    X("TEST_SEED", "tests", "first seed of a suite of model tests")                                \
+    X("TEST_SEEDS", "tests", "number of seeds of a suite of model tests")                          \
+    X("TEST_SNAPSHOTS", "tests", "directory for the snapshots of model/history")                   \
+    X("TEST_STEPS", "tests", "number of steps of each program of model tests")                     \
+    X("TEST_TRACE", "tests", "set: model tests print each step")                                   \
+    X("REFERENCE", "benchmarks",                                                                   \
+      "Python environment with PyTorch, or a directory that contains one as v/")                   \
+    X("REFERENCE_BUSY", "benchmarks", "function of the CUDA stand-in that keeps a stream busy")    \
+    X("REFERENCE_CUDA", "benchmarks", "directory of a CUDA stand-in, for hosts without a GPU")
 
-/* Log a warning for each variable of the process that begins "XSEG_" and is not in the table, with the
- * nearest name. */
+/* Log a warning, with the closest match, for each variable of the process that begins with "XSEG_" and is not in the table. */
 void xseg_environment_check(const struct xseg_log *log);
 
 #endif

@@ -42,7 +42,7 @@ def names_in(name, text):
 
 def table_of(rows):
     """The document's table."""
-    return "| variable | read by | what it says |\n|---|---|---|\n" + "".join(
+    return "| variable | read by | description |\n|---|---|---|\n" + "".join(
         f"| `XSEG_{name}` | {reader} | {meaning} |\n" for name, reader, meaning in rows)
 
 
