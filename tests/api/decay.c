@@ -620,7 +620,7 @@ static void contradictions_are_refused(void **state)
                        "at most soft_limit_mb, which is 200");
     scene_expect_error(xseg_config_set(allocator, "soft_limit_mb:99"), XSEG_ERR_CONFIG,
                        "at least keep_mb, which is 100");
-    scene_expect_error(xseg_config_set(allocator, "idle_ms:-2"), XSEG_ERR_CONFIG, "-1 for never");
+    scene_expect_error(xseg_config_set(allocator, "idle_ms:-2"), XSEG_ERR_CONFIG, "or -1 (never)");
     scene_expect_error(xseg_config_set(allocator, "keep_window_s:-1"), XSEG_ERR_CONFIG, "-1");
     scene_expect_error(xseg_config_set(allocator, "reclaim_us_per_s:0"), XSEG_ERR_CONFIG,
                        "from 1 to 1000000");

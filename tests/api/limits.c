@@ -424,7 +424,7 @@ static void contradictory_keys_are_refused(void **state)
     expect_refused(allocator, "soft_limit_mb:-1", "a whole number of MiB");
     expect_refused(allocator, "keep_mb:-1", "a whole number of MiB");
     expect_refused(allocator, "device_free_min_mb:-1", "a whole number of MiB");
-    expect_refused(allocator, "idle_ms:-5,hard_limit_mb:400", "-1 for never");
+    expect_refused(allocator, "idle_ms:-5,hard_limit_mb:400", "or -1 (never)");
     expect_refused(allocator, "keep_window_s:-1", "a whole number of seconds");
     expect_refused(allocator, "hard_limit_mb:400,soft_limit_mb:x", "whole number");
     /* With what has been set for one device. */
