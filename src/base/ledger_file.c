@@ -98,7 +98,7 @@ static const char *advise(int error)
     }
 }
 
-/* What to do about an error of open() for a process that only reads the file. */
+/* The advice for an error of open(), for a process that only reads the file. */
 static const char *advise_reader(int error)
 {
     switch (error) {

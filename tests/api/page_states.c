@@ -19,8 +19,8 @@
 #include "tests/support/cases.h"
 #include "tests/support/exported.h"
 #include "tests/support/ranges.h"
-#include "xseg/share.h"
 #include "xseg/register.h"
+#include "xseg/share.h"
 
 /* Granules of the range. */
 enum { SOURCE = 0, TARGET = 8, COUNT = 2, BESIDE = 10, ELSEWHERE = 40, GRANULES = 64 };
@@ -29,7 +29,7 @@ enum { SHORT_PAGES = 16, MANY = 20 };
 #define BLOCK_PAGE (20 * MIB) /* the pages of blocks */
 
 /* Statuses as a set. */
-enum { OK = 1, BUSY = 2, ARGUMENT = 4, NOT_LIVE = 8, PAUSED = 16, NO_MEMORY = 32 };
+enum { OK = 1, BUSY = 2, ARGUMENT = 4, NOT_ALLOCATED = 8, PAUSED = 16, NO_MEMORY = 32 };
 
 /* What a page is to a call. */
 enum class {
@@ -473,14 +473,14 @@ static unsigned allowed_at_rest(const struct world *world, enum class class)
                    ? OK
                : is_call(world, call_let_go) ? (world->state->is_held ? OK : ARGUMENT)
                : is_call(world, call_unpin)  ? ARGUMENT | PAUSED
-               : is_call(world, call_export) || is_call(world, call_pin) ? PAUSED | NOT_LIVE
+               : is_call(world, call_export) || is_call(world, call_pin) ? PAUSED | NOT_ALLOCATED
                : is_call(world, call_pause)                              ? ARGUMENT | PAUSED
                : is_call(world, call_unregister)                         ? OK
                                                                          : PAUSED;
     if (class == RELEASED)
         return world->call->of_range                                     ? ARGUMENT
                : is_call(world, call_trim) || is_call(world, call_pause) ? OK
-                                                                         : NOT_LIVE;
+                                                                         : NOT_ALLOCATED;
     if (is_call(world, call_commit) || is_call(world, call_share_onto))
         return class == UNMAPPED || (class == PENDING && is_call(world, call_commit)) ? OK
                                                                                       : ARGUMENT;
@@ -491,14 +491,14 @@ static unsigned allowed_at_rest(const struct world *world, enum class class)
     if (is_call(world, call_release))
         return BUSY;
     if (is_call(world, call_pin) || is_call(world, call_export))
-        return is_mapped ? OK : NOT_LIVE;
+        return is_mapped ? OK : NOT_ALLOCATED;
     if (is_call(world, call_unpin))
         return ARGUMENT;
     if (is_call(world, call_pause))
         return class == PENDING ? OK | BUSY : OK;
     if (is_call(world, call_dmabuf) || is_call(world, call_dmabuf_pin) ||
         is_call(world, call_register) || is_call(world, call_register_pin))
-        return class == UNMAPPED ? NOT_LIVE : OK;
+        return class == UNMAPPED ? NOT_ALLOCATED : OK;
     return OK;
 }
 
@@ -514,13 +514,13 @@ static unsigned allowed_meanwhile(const struct world *world, enum class class)
     if (is_call(world, call_let_go))
         return (world->state->is_held ? OK : ARGUMENT) | BUSY;
     if (is_call(world, call_pin) || is_call(world, call_export))
-        return BUSY | paused | (class == POOL_MOVING ? NOT_LIVE : 0);
+        return BUSY | paused | (class == POOL_MOVING ? NOT_ALLOCATED : 0);
     if (is_call(world, call_unpin))
         return ARGUMENT | BUSY | paused;
     /* Callbacks may ask for a descriptor of the memory that they hear of; a pin has to hold. */
     if (is_call(world, call_dmabuf) || is_call(world, call_dmabuf_pin) ||
         is_call(world, call_register) || is_call(world, call_register_pin))
-        return OK | NOT_LIVE | BUSY | paused;
+        return OK | NOT_ALLOCATED | BUSY | paused;
     if (is_call(world, call_unregister))
         return BUSY;
     return BUSY | paused;
@@ -556,7 +556,7 @@ static unsigned set_of(xseg_status status)
     case XSEG_ERR_ARGUMENT:
         return ARGUMENT;
     case XSEG_ERR_NOT_ALLOCATED:
-        return NOT_LIVE;
+        return NOT_ALLOCATED;
     case XSEG_ERR_PAUSED:
         return PAUSED;
     case XSEG_ERR_NO_MEMORY:

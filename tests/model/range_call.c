@@ -75,11 +75,11 @@ static unsigned allow_address(const struct call *call, bool pending)
     case XSEG_ELASTIC_LIVE:
         return OK;
     case XSEG_ELASTIC_LEAVING:
-        return pending ? OK : NOT_LIVE;
+        return pending ? OK : NOT_ALLOCATED;
     case XSEG_ELASTIC_CLAIMED:
         return BUSY;
     default:
-        return NOT_LIVE;
+        return NOT_ALLOCATED;
     }
 }
 
@@ -166,23 +166,23 @@ static unsigned allow(const struct call *call)
     case PIN:
     case EXPORT:
         if (is_gone)
-            return NOT_LIVE;
+            return NOT_ALLOCATED;
         return is_running(call->range) ? allow_address(call, false) : ANY & ~OK;
     case DMABUF:
         if (is_gone)
-            return NOT_LIVE;
+            return NOT_ALLOCATED;
         return is_running(call->range) ? allow_address(call, true) : ANY & ~OK;
     case UNPIN:
-        return !is_gone && is_pinned(call->range, call->first) ? OK : ARGUMENT | NOT_LIVE;
+        return !is_gone && is_pinned(call->range, call->first) ? OK : ARGUMENT | NOT_ALLOCATED;
     case REGISTER:
         if (is_gone)
-            return NOT_LIVE;
+            return NOT_ALLOCATED;
         if (!is_running(call->range))
             return ANY & ~OK;
         if (count_uses(call->range, call->first, call->count, XSEG_ELASTIC_CLAIMED) != 0)
             return BUSY;
         return count_uses(call->range, call->first, call->count, XSEG_ELASTIC_EMPTY) == call->count
-                   ? NOT_LIVE
+                   ? NOT_ALLOCATED
                    : OK;
     case UNREGISTER:
         return registration->is_inside ? BUSY : OK;

@@ -104,7 +104,7 @@ struct xseg_config {
     double garbage_collection_threshold; /* 0: off */
     struct xseg_config_reserve expandable_segments_reserve;
     char oom_snapshot[XSEG_CONFIG_PATH_BYTES]; /* folder; empty: none */
-    char budget_file[XSEG_CONFIG_PATH_BYTES];  /* name of a ledger; empty: none */
+    char budget_file[XSEG_CONFIG_PATH_BYTES];  /* name or path; empty: none */
     char ignored
         [XSEG_CONFIG_IGNORED]
         [XSEG_CONFIG_IGNORED_BYTES]; /* verbatim, for snapshots; empty: not named, or too long */
