@@ -132,7 +132,7 @@ bool read(struct xseg_allocator *library, const Pool *pool, struct xseg_statisti
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.pool = pool->handle;
-    *now = {sizeof(now)};
+    *now = {sizeof(*now)};
     if (xseg_stats_get(library, &where, now) != XSEG_OK) {
         return false;
     }
