@@ -117,8 +117,8 @@ static xseg_status check(const struct xseg_sim_fault *wanted)
 {
     if (wanted->struct_size != sizeof(*wanted))
         return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "xseg_sim_fault_set: unknown struct_size, %zu bytes; initialize the "
-                          "fault with XSEG_SIM_FAULT_INIT",
+                          "xseg_sim_fault_set: struct_size is unknown, %zu; initialize the fault "
+                          "with XSEG_SIM_FAULT_INIT",
                           wanted->struct_size);
     if (wanted->error == CUDA_SUCCESS)
         return sim_refuse(XSEG_ERR_ARGUMENT,
