@@ -53,10 +53,12 @@ class Agreement(unittest.TestCase):
                 self.compare("messages", f"expandable_segments:{is_expandable}", XSEG_SIM_MEMORY_MB="4096")
 
     def test_advice(self):
-        """PyTorch's advice is in the message where the setting would have served the request, and only there."""
+        """PyTorch's advice is in the message where PyTorch gives it; the library names the setting only where it helps."""
         ours = self.run_on("xseg", "advice", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False")
-        self.assertIn("nothing to gain False", ours)
+        self.assertIn("tell nothing to gain True", ours)
+        self.assertIn("named False\n", ours)
         self.assertIn("tell fragmented True True", ours)
+        self.assertIn("named True\n", ours)
         native = self.run_on("native", "advice", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False")
         self.assertEqual(told(native), told(ours))
 

@@ -80,12 +80,18 @@ def fraction():
 
 
 def refusal(mib):
-    """What PyTorch's part of the message of an out-of-memory says."""
+    """PyTorch's part of the message of an out-of-memory."""
+    return refusal_and_library(mib)[0]
+
+
+def refusal_and_library(mib):
+    """The parts of PyTorch and of the library of the message of an out-of-memory; PyTorch's own allocator has no second one."""
     try:
         byte_tensor(mib)
-        return "served"
+        return "served", ""
     except torch.OutOfMemoryError as error:
-        return str(error).split(" xseg.torch: ", maxsplit=1)[0]
+        native, _, library = str(error).partition(" xseg.torch: ")
+        return native, library
 
 
 def messages():
@@ -124,16 +130,19 @@ def messages():
 
 
 def advice():
-    """PyTorch advises expandable segments where they help.  1 GiB is allowed."""
+    """PyTorch advises expandable segments while they are off, the library where they help.  1 GiB is allowed."""
     torch.cuda.set_per_process_memory_fraction((1 << 30) / torch.cuda.mem_get_info()[1])
     sentence = "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation"
-    print("nothing to gain", sentence in refusal(2000), flush=True)
+    text, library = refusal_and_library(2000)
+    tell("nothing to gain", sentence in text)
+    print("named", "expandable_segments:True" in library, flush=True)
     whole = [byte_tensor(80) for _ in range(12)]
     del whole
     blocks = [byte_tensor(size) for _ in range(12) for size in (11, 69)]
     del blocks[1::2]
-    text = refusal(300)
+    text, library = refusal_and_library(300)
     tell("fragmented", sentence in text, "828.00 MiB is reserved by PyTorch but unallocated" in text)
+    print("named", "expandable_segments:True" in library, flush=True)
 
 
 def logged():

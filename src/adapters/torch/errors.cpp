@@ -313,18 +313,15 @@ static std::string usage_text(struct xseg_allocator *library, const struct xseg_
     return text.str();
 }
 
-/* PyTorch's advice, where it applies: `text` is the library's message, which names a setting only if that helps. */
-static std::string advice_text(xseg_status status, const std::string &text)
+/* PyTorch's advice.  The library's message names a setting only if the setting would have served the request. */
+static std::string advice_text(xseg_status status)
 {
-    if (text.find("expandable_segments:True") != std::string::npos) {
+    if (!config_info().expandable_segments) {
         return " If reserved but unallocated memory is large try setting "
                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
                "to avoid fragmentation.  See documentation for Memory Management  "
                "(https://docs.pytorch.org/docs/stable/notes/"
                "cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
-    }
-    if (!config_info().expandable_segments) {
-        return "";
     }
     std::string advice = " expandable_segments is enabled.";
     if (status == XSEG_ERR_NO_ADDRESSES) {
@@ -359,7 +356,7 @@ static std::string shortage_text(struct xseg_allocator *library, xseg_status sta
         }
         sentence << usage_text(library, where, statistics);
     }
-    sentence << advice_text(status, text) << " xseg.torch: " << text;
+    sentence << advice_text(status) << " xseg.torch: " << text;
     return sentence.str();
 }
 
