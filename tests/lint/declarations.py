@@ -165,17 +165,17 @@ def statistics_of(reader, text):
     groups = [name.removeprefix("XSEG_STAT_").lower() for name in reader.numbers
               if name.startswith("XSEG_STAT_") and name != "XSEG_STAT_GROUPS"]
     records = (
-        ("Stat", "A quantity: its value, its highest value, and the sums of all increases and decreases.",
+        ("Stat", "A statistic: current value, peak, and the sums of all increases and decreases.",
          [(member, "int") for member, _ in reader.structs["xseg_stat"][0]]),
-        ("Groups", "A quantity of all, of the small and of the large pools.", [(group, "Stat") for group in groups]),
-        ("Statistics", "Statistics of a device or a pool, see xseg/stats.h.",
+        ("Groups", "A statistic of all blocks, of blocks in small segments, and of blocks in large segments.", [(group, "Stat") for group in groups]),
+        ("Statistics", "Statistics of one device or private pool, see xseg/stats.h.",
          [(member, kinds.get(kind, "Optional[int]" if member in unlimited else "int"))
           for member, kind in reader.structs["xseg_statistics"][0] if member != "struct_size"]))
     lines = ["from typing import NamedTuple, Optional"]
     for name, sentence, members in records:
         lines += ["", "", f"class {name}(NamedTuple):", f'    """{sentence}"""', ""]
         lines += [f"    {member}: {kind}" for member, kind in members]
-    return HEAD.format("What the statistics have, as named tuples.") + "\n".join(lines) + "\n"
+    return HEAD.format("Statistics, as named tuples.") + "\n".join(lines) + "\n"
 
 
 def exports_of(reader):

@@ -7,12 +7,13 @@
         with allocator.allocate(100 << 20) as block:    # device 0, 100 MiB, default stream
             array = cupy.asarray(block)                 # or torch.from_dlpack(block)
             ...
-        allocator.trim()                                # idle pages go back to the driver
+        allocator.trim()                                # releases idle pages to the driver
 
-Nothing is compiled, and no driver is needed until open().  What a call promises and costs stands in full in the public
-headers, which xseg._library.include() has; names are the same.
+The import compiles nothing and needs no driver; open() loads the driver.  The public headers, in the directory that
+xseg._library.include() returns, document statuses, threads and costs of the functions.  Arguments and members of results
+have the names of the headers.
 
-Hooks into other libraries are modules of their own: xseg.torch, xseg.numba, xseg.cupy, xseg.rmm.
+The modules xseg.torch, xseg.numba, xseg.cupy and xseg.rmm connect other libraries to xseg.
 """
 from xseg._allocator import Allocator, budget_members, config_keys, open  # pylint: disable=redefined-builtin
 from xseg._block import Block

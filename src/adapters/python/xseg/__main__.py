@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""python -m xseg: the command xseg that the wheel has, or the system's package."""
+"""python -m xseg: runs the command xseg of the wheel or of the system package."""
 import os
 import sys
 from typing import NoReturn
@@ -8,7 +8,7 @@ from xseg._library import HERE
 
 
 def main() -> NoReturn:
-    """Become the command, with the arguments of this process."""
+    """Replace this process by the command, with the same arguments."""
     own = HERE / "bin/xseg"
     command = own if own.exists() else HERE.parents[3] / "bin/xseg"  # that is /usr/bin/xseg
     if not command.exists():

@@ -21,15 +21,15 @@ LIMITS: Dict[Any, Tuple[int, int]] = {
     c_int8: (-1 << 7, (1 << 7) - 1),
     **{kind: _unsigned(kind) for kind in (c_uint, c_uint32, c_size_t, c_uint64, c_void_p)},
 }
-#: What ctypes itself converts to a pointer without loss.
+#: Types that ctypes converts to a pointer without loss.
 _POINTERS = (c_void_p, c_char_p, ctypes.Array, type(ctypes.byref(c_int())))
 
 
 def integer(value: Any, kind: Any, what: str) -> int:
-    """An int, or an object with __index__(), as an int in the limits of a type of ctypes.
+    """Convert an int, or an object with __index__(), to an int in the range of a type of ctypes.
 
-    `what` names the operation and the argument in the text of an ArgumentError, which is a TypeError as well if the value is no
-    integer.  Floats and bools are not integers.
+    `what` names the operation and the argument in the message of an ArgumentError.  If the value is not an integer, the
+    exception is a TypeError as well.  Floats and bools are not integers.
     """
     low, high = LIMITS[kind]
     if type(value) is not int:  # pylint: disable=unidiomatic-typecheck
@@ -47,7 +47,7 @@ def integer(value: Any, kind: Any, what: str) -> int:
 
 
 def _real(value: Any, what: str) -> float:
-    """A number as a C double."""
+    """Convert a number to a C double."""
     if isinstance(value, (bool, str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         raise ArgumentTypeError(f"{what} is not a number, {value!r}; pass a float")
     try:
@@ -57,7 +57,7 @@ def _real(value: Any, what: str) -> float:
 
 
 def converted(value: Any, kind: Any, what: str) -> Any:
-    """A value as a parameter or a member of a type of ctypes takes it without loss; `what` is as in integer()."""
+    """Convert a value for a parameter or a member of a type of ctypes without loss; `what` is as in integer()."""
     if isinstance(value, kind) or (kind in (c_void_p, c_char_p) and (value is None or isinstance(value, _POINTERS))):
         return value
     if kind in LIMITS:

@@ -15,46 +15,47 @@ if TYPE_CHECKING:
 
 
 class Block(_library.Owner):
-    """Device memory that Allocator.allocate() or Pool.allocate() gave.
+    """A block of device memory that Allocator.allocate() or Pool.allocate() returned.
 
-    It is freed by free(), at the end of a with statement, or when nobody refers to it.  To other libraries it is an
-    array of bytes: it has __cuda_array_interface__ and DLPack, so cupy.asarray(block), torch.from_dlpack(block) and
-    numba.cuda.as_cuda_array(block) take it as it is, and hold it.
+    free(), the end of a with statement, or the end of the last reference frees the block.  Other libraries use it as an
+    array of bytes by __cuda_array_interface__ and DLPack: cupy.asarray(block), torch.from_dlpack(block) and
+    numba.cuda.as_cuda_array(block) accept it and keep a reference to it.
 
-    Threads: any, but free() must come once, and not beside another call on the block.
+    Threads: any; free() must not run concurrently with another call on the block.
     """
 
     def __init__(self, allocator: "Allocator", pointer: int, size: int, device: int, stream: int) -> None:
-        """Made by allocate()."""
+        """Created by allocate()."""
         self._allocator = allocator
-        self._live: List[int] = [pointer]  # popped by whoever frees it
-        self._exports: Set[int] = set()  # DLPack tensors of it that others hold
-        #: Bytes that were asked for.
+        self._live: List[int] = [pointer]  # popped by the thread that frees it
+        self._exports: Set[int] = set()  # addresses of DLPack tensors that refer to the block
+        #: Requested size in bytes.
         self.size = size
         #: CUDA ordinal.
         self.device = device
-        #: The stream that its memory is ordered on, a number.
+        #: Stream that orders the block, an integer.
         self.stream = stream
 
     @property
     def pointer(self) -> int:
-        """The device address; 0 of an empty block, and of one that was freed."""
+        """The device address; 0 for an empty block and after free()."""
         return self._live[0] if self._live else 0
 
     def _address(self) -> int:
-        """The device address; NotAllocatedError: the block was freed."""
+        """Get the device address.  NotAllocatedError: the block was freed."""
         try:
             return self._live[0]
         except IndexError:
             raise NotAllocatedError(f"Block: block was freed, {self!r}; allocate another one") from None
 
     def free(self, after: Sequence[Handle] = ()) -> None:
-        """Give the memory back to the allocator; again: nothing happens.
+        """Free the block.  A repeated call has no effect.
 
-        A later request on the block's stream can reuse it immediately, unless record_stream() named other streams: then once their
-        work has completed.  `after` are recorded events that the block waits for as well.
+        A later request on the block's stream can reuse the block immediately.  If record_stream() named other streams, the
+        block is pending until their work has completed.  With `after` it is pending until these recorded events have
+        completed as well.
 
-        BusyError: another library holds it by DLPack.  DriverError: an event could not be recorded; it is still live.
+        BusyError: a DLPack tensor refers to the block.  DriverError: an event could not be recorded; the block stays live.
         Cost: no driver call without uses and events.
         """
         if self._exports:
@@ -76,37 +77,38 @@ class Block(_library.Owner):
             raise
 
     def record_stream(self, stream: Handle) -> None:
-        """Say that work on another stream uses the block (PyTorch's record_stream)."""
+        """Announce that work on another stream uses the block (PyTorch's record_stream)."""
         _library.call("xseg_record_stream", self._allocator.handle, self._address(), handle(stream))
 
     def info(self) -> _records.BlockInfo:
-        """What the allocator knows of it, and what is free beside it."""
+        """Query the block and the free memory next to it."""
         return self._allocator.block_at(self._address())
 
     def pin(self) -> None:
-        """Keep the memory beneath it where it is until unpin(); pins are counted."""
+        """Pin the memory of the block until unpin(): its pages are not unmapped, moved or paused.  Pins are counted."""
         _library.call("xseg_pin", self._allocator.handle, self._address(), self.size)
 
     def unpin(self) -> None:
-        """Take one pin back."""
+        """Release one pin of the block."""
         _library.call("xseg_unpin", self._allocator.handle, self._address(), self.size)
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
-        """The block as an array of bytes, version 3; its contents are ordered on the block's stream.  NotAllocatedError: it was freed."""
+        """The block as an array of bytes on the block's stream, version 3.  NotAllocatedError: the block was freed."""
         return {"shape": (self.size,), "typestr": "|u1", "data": (self._address(), False), "version": 3, "strides": None,
                 "stream": self.stream or _dlpack.LEGACY}
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        """kDLCUDA and the device's number."""
+        """The pair of kDLCUDA and the CUDA ordinal."""
         return _dlpack.CUDA, self.device
 
     def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
                    dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
-        """A capsule with the block as a tensor of bytes.
+        """Export the block as a DLPack tensor of bytes.
 
-        `stream` is the consumer's: it is made to wait for what is queued on the block's stream, and noted as a use; -1:
-        neither; None: the legacy default stream.  BufferError: a copy is asked for, or another device.  NotAllocatedError: it was freed.
+        The stream of the consumer waits for the work that is queued on the block's stream, and is recorded as a use of the
+        block.  A `stream` of -1 omits both; None is the legacy default stream.
+        BufferError: a copy or another device is requested.  NotAllocatedError: the block was freed.
         """
         _dlpack.check(self.device, dl_device, copy)
         consumer = _dlpack.consumer(stream)
@@ -123,7 +125,7 @@ class Block(_library.Owner):
         self.free()
 
     def __del__(self, _load: Any = _library.load) -> None:  # modules may have ended before
-        """Nobody hears of a failure here: the block may be in a forked child, or the allocator closed."""
+        """Free the block.  A failure, such as in a forked child, is not reported."""
         if getattr(self, "_live", None) and self._allocator.handle:
             _load().xseg_free(self._allocator.handle, self._live.pop())
 
@@ -134,12 +136,12 @@ class Block(_library.Owner):
 
 def allocate(allocator: "Allocator", size: int, device: int, stream: Handle, pool: Optional[int], alignment: int,
              zeroed: bool, user: int) -> Block:
-    """The allocation behind Allocator.allocate() and Pool.allocate()."""
+    """Implement Allocator.allocate() and Pool.allocate()."""
     on, pointer = handle(stream), c_void_p()
     if type(size) is not int or type(device) is not int:  # pylint: disable=unidiomatic-typecheck
         # Before the call: a conversion that fails after it would lose the memory.
         size, device = integer(size, c_size_t, "xseg_alloc: size"), integer(device, c_int, "xseg_alloc: device")
-    # Whatever equals 0 and is no integer is rejected as a member of the structure.
+    # A value that equals 0 and is not an integer is rejected as a member of the structure.
     if pool is None and not zeroed and alignment == user == 0 and type(alignment) is type(user) is int:  # pylint: disable=unidiomatic-typecheck
         _library.call("xseg_alloc", allocator.handle, device, size, on, ctypes.byref(pointer))
     else:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """A block, or a part of a range, as a DLPack tensor: one dimension of bytes.
 
-The capsule, and then its consumer, hold the block, which is freed by the last of them.  A consumer may outlive the interpreter:
-the structures that it reads are allocated by malloc(), and at exit their deleters, which are functions of Python, become free();
-blocks that consumers hold then are never freed.
+The capsule, and then its consumer, keep a reference to the block, which is freed with the last reference.  A consumer can outlive
+the interpreter: the structures that it reads are allocated by malloc(), and at exit their deleters, which are functions of Python,
+are replaced by free().  Blocks to which consumers refer at that time are never freed.
 
 A capsule has no destructor: ctypes would call it while an exception is raised, such as that of a consumer that rejects the
-capsule, and lose that exception.  So this module holds each capsule until settle() finds it consumed, or referenced by nobody else.
+capsule, and lose that exception.  So this module refers to each capsule until settle() finds it consumed or without other references.
 """
 import atexit
 import ctypes
@@ -50,18 +50,18 @@ class ManagedVersioned(Structure):
 
 
 class _Plain(Structure):
-    """What is allocated for a capsule: the structure, and what it points to."""
+    """Memory of a capsule: the structure, and the arrays to which it points."""
 
     _fields_ = [("managed", Managed), ("shape", c_int64), ("strides", c_int64)]
 
 
 class _Versioned(Structure):
-    """The same for a capsule of version 1."""
+    """Memory of a capsule of version 1."""
 
     _fields_ = [("managed", ManagedVersioned), ("shape", c_int64), ("strides", c_int64)]
 
 
-# Own prototypes: those of ctypes.pythonapi belong to whoever set them last.
+# Separate prototypes: other modules can change those of ctypes.pythonapi.
 _capsule_new = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 _capsule_is = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 # Raises the exception that is set in C: ctypes checks for one after each call of such a function.
@@ -71,16 +71,16 @@ _c = ctypes.CDLL(None)
 _malloc = CFUNCTYPE(c_void_p, c_size_t)(("malloc", _c))
 _free = CFUNCTYPE(None, c_void_p)(("free", _c))
 
-# By the address of its tensor: the address of its deleter, and the block that a capsule or a consumer still holds.
+# By the address of the tensor: the address of its deleter, and the block to which a capsule or a consumer refers.
 _held: Dict[int, Tuple[int, Any]] = {}
-# By the same address: the capsules that settle() has not found consumed.
+# By the address of the tensor: the capsules that settle() has not found consumed.
 _capsules: Dict[int, Any] = {}
 _exiting = False
 
 
 @CFUNCTYPE(None, c_void_p)
 def _delete(address: int) -> None:
-    """What a consumer calls once, in any thread, when it needs the tensor no more.
+    """Deleter of a tensor.  The consumer calls it once, in any thread.
 
     The tensor may be destroyed while an exception is raised.  ctypes cannot preserve that exception: it prints the exception here,
     and the caller raises SystemError.
@@ -128,16 +128,16 @@ def _leave_to_consumers() -> None:
 
 def _make_independent(deleter: int, block: Any) -> None:
     c_void_p.from_address(deleter).value = ctypes.cast(_free, c_void_p).value
-    keep(block)  # its end would free the memory
+    keep(block)  # its destruction would free the memory
 
 
 def consumer(stream: Handle) -> int:
-    """The stream of a consumer, as __dlpack__() gets it; NO_ORDER: there is none to order."""
+    """Convert the argument `stream` of __dlpack__() to a handle; NO_ORDER: the consumer orders its stream."""
     return NO_ORDER if type(stream) is int and stream == NO_ORDER else handle(stream) or LEGACY  # pylint: disable=unidiomatic-typecheck
 
 
 def check(device: int, wanted: Optional[Tuple[int, int]], copy: Optional[bool]) -> None:
-    """BufferError: a consumer asks for a copy, or for another device."""
+    """Raise BufferError if a consumer requests a copy or another device."""
     if copy:
         raise BufferError("__dlpack__: copies are not supported; omit copy")
     if wanted not in (None, (CUDA, device)):
@@ -145,7 +145,7 @@ def check(device: int, wanted: Optional[Tuple[int, int]], copy: Optional[bool]) 
 
 
 def capsule(block: Any, max_version: Optional[Tuple[int, int]]) -> Any:
-    """A capsule for a block, or what has its attributes; `max_version` is the newest that the consumer knows."""
+    """Create a capsule for a block or a view; `max_version` is the newest version that the consumer supports."""
     settle()
     is_versioned = max_version is not None and max_version[0] >= VERSION[0]
     kind, pointer = _Versioned if is_versioned else _Plain, block.pointer

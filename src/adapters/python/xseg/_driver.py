@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The few calls of the CUDA driver that make one stream wait for another."""
+"""Driver calls that make one stream wait for another."""
 import ctypes
 import os
 from ctypes import byref, c_int, c_uint, c_void_p
@@ -10,14 +10,14 @@ DISABLE_TIMING = 2
 
 
 def _checked(driver: ctypes.CDLL, name: str, *arguments: object) -> None:
-    """Make a call of the driver; DriverError if it fails."""
+    """Call a driver function.  DriverError: the call failed."""
     result = getattr(driver, name)(*arguments)
     if result:
         raise DriverError(f"{name}: driver call failed, CUDA error {result}")
 
 
 def _refuse_captures(driver: ctypes.CDLL, *streams: int) -> None:
-    """BusyError: one of the streams is captured."""
+    """Raise BusyError if one of the streams is being captured."""
     for stream in streams:
         status = c_int()
         _checked(driver, "cuStreamIsCapturing", c_void_p(stream), byref(status))
@@ -26,10 +26,11 @@ def _refuse_captures(driver: ctypes.CDLL, *streams: int) -> None:
 
 
 def wait(driver: str, device: int, before: int, after: int, *, is_unasked: bool = False) -> None:
-    """Let what is queued on stream `after` from now on wait for what is queued on stream `before` by now.
+    """Make later work of stream `after` wait for the work that is queued on stream `before`.
 
-    `driver` is a library as for dlopen(); "": the environment's XSEG_DRIVER, else libcuda.so.1.  Nothing waits on the
-    host.  is_unasked: nobody has asked for it, so it is to be no part of a capture (BusyError).  Cost: seven calls of the driver.
+    `driver` is a library as for dlopen(); "": XSEG_DRIVER of the environment, or libcuda.so.1.  The host does not wait.
+    is_unasked: the caller did not request the wait, so it must not become a part of a capture (BusyError).
+    Cost: seven driver calls.
     """
     library = ctypes.CDLL(driver or os.environ.get("XSEG_DRIVER") or "libcuda.so.1")
     context, event, popped = c_void_p(), c_void_p(), c_void_p()

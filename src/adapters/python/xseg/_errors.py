@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""One exception for each status of libxseg.so; its text is that of xseg_error_message()."""
+"""One exception class for each status of libxseg.so; the text is the message of xseg_error_message()."""
 from typing import Dict, Type
 
 
 class Error(Exception):
-    """A call of the library failed.  The text says what was refused, and what to do."""
+    """A call of the library failed.  The text contains the operation, the failure with its value, and a remedy."""
 
-    #: The number of the status, as in xseg/status.h.
+    #: Status, as in xseg/status.h.
     status = 0
 
 
 class ArgumentError(Error, ValueError):
-    """An argument is outside what the function accepts."""
+    """An argument is invalid."""
 
     status = -1
 
@@ -21,37 +21,37 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 
 class ConfigError(Error, ValueError):
-    """The configuration string has an error: the text names the key, the value and the position."""
+    """The configuration string is invalid; the text contains the key, the value and the position."""
 
     status = -2
 
 
 class NoMemoryError(Error, MemoryError):
-    """The device has no memory left for the request."""
+    """The device is out of memory."""
 
     status = -3
 
 
 class NoAddressesError(Error, MemoryError):
-    """No device addresses are left to reserve."""
+    """The device is out of virtual addresses."""
 
     status = -4
 
 
 class LimitError(Error, MemoryError):
-    """A limit leaves no room; the text names which."""
+    """A memory limit rejects the request; the text contains its name."""
 
     status = -5
 
 
 class HostMemoryError(Error, MemoryError):
-    """No host memory is left for bookkeeping."""
+    """The host is out of memory."""
 
     status = -6
 
 
 class NoDriverError(Error):
-    """The CUDA driver is missing, too old, or shows no device."""
+    """The CUDA driver is missing, is too old, or has no device."""
 
     status = -7
 
@@ -63,19 +63,19 @@ class DriverError(Error):
 
 
 class NotAllocatedError(Error, ValueError):
-    """The pointer is not a live block of this allocator."""
+    """The address is not allocated memory of this allocator."""
 
     status = -9
 
 
 class BusyError(Error):
-    """Live blocks or unfinished work stand in the way."""
+    """The memory or the pool is in use."""
 
     status = -10
 
 
 class UnsupportedError(Error):
-    """This device or this build cannot do that."""
+    """This device or build does not support the operation."""
 
     status = -11
 
@@ -87,19 +87,19 @@ class ForkedError(Error):
 
 
 class DeviceLostError(Error):
-    """The device or its context is gone; only the host side still works."""
+    """The device or its context is lost; only host-side calls work."""
 
     status = -13
 
 
 class PausedError(Error):
-    """The pool is paused: resume it first."""
+    """The pool is paused; resume it first."""
 
     status = -14
 
 
 class FileError(Error, OSError):
-    """A file could not be made, written or read."""
+    """A file or socket operation failed."""
 
     status = -15
 
@@ -107,11 +107,11 @@ class FileError(Error, OSError):
 #: The class of each status.
 ERRORS: Dict[int, Type[Error]] = {kind.status: kind for kind in Error.__subclasses__()}
 for _kind in (Error, *ERRORS.values()):
-    _kind.__module__ = "xseg"  # what people import, and read in a traceback
+    _kind.__module__ = "xseg"  # the public name in tracebacks
 
 
 def error(status: int, text: str) -> Error:
-    """The exception of a status; one that this package does not know is an Error of that number."""
+    """Create the exception of a status; an unknown status becomes an Error with that number."""
     failure = ERRORS.get(status, Error)(text)
     failure.status = status
     return failure

@@ -19,15 +19,15 @@ SIMULATORS = ("libxseg-sim.so", "libxseg-sim.so.0")
 
 
 def path() -> str:
-    """The path of libxseg.so: what the environment's XSEG_LIBRARY says, else the wheel's own, else the system's.
+    """Get the path of libxseg.so: XSEG_LIBRARY of the environment, the library of the wheel, or that of the system.
 
-    ImportError: the variable is not set, and the package came neither from a wheel nor from a package of the system.
+    ImportError: the variable is not set, and neither the wheel nor the system has the library.
     """
     chosen = os.environ.get("XSEG_LIBRARY")
     if chosen:
         return chosen
     own = HERE / "lib/libxseg.so.0"
-    # Debian's package of this one is in /usr/lib/python3/dist-packages, the library in a folder of the processor's.
+    # In a Debian system this package is in /usr/lib/python3/dist-packages, and the library in a directory of the architecture.
     for found in (own, HERE.parents[2] / getattr(sys.implementation, "_multiarch", "") / "libxseg.so.0"):
         if found.exists():
             return str(found)
@@ -35,9 +35,9 @@ def path() -> str:
 
 
 def include() -> str:
-    """The folder that has xseg/xseg.h: the wheel's own, else that of the source tree or of the system's /usr around it.
+    """Get the directory that contains xseg/xseg.h: that of the wheel, of the source tree, or of the system.
 
-    ImportError: there is neither.
+    ImportError: no directory contains the headers.
     """
     for folder in (HERE / "include", *(parent / "include" for parent in HERE.parents[:4])):
         if (folder / "xseg/xseg.h").exists():
@@ -46,9 +46,9 @@ def include() -> str:
 
 
 def simulator() -> str:
-    """The path of the simulated driver, for XSEG_DRIVER or the argument `driver` of xseg.open(): beside libxseg.so.
+    """Get the path of the simulated driver, for XSEG_DRIVER or the argument `driver` of xseg.open().
 
-    ImportError: there is none.
+    The simulated driver is in the directory of libxseg.so.  ImportError: it does not exist.
     """
     found = pathlib.Path(path()).resolve().parent / "libxseg-sim.so.0"
     if not found.exists():
@@ -57,16 +57,15 @@ def simulator() -> str:
 
 
 def driver(name: str) -> str:
-    """The argument of dlopen() for a driver library: the name of the simulated driver becomes its path beside libxseg.so.
-
-    The system's loader does not search the wheel's folder.
+    """Get the argument of dlopen() for a driver library: the name of the simulated driver becomes a path in the directory of
+    libxseg.so, since the dynamic loader does not search the directory of the wheel.
     """
     found = pathlib.Path(path()).resolve().parent / SIMULATORS[-1] if name in SIMULATORS else None
     return str(found) if found and found.exists() else name
 
 
 def _glibc() -> str:
-    """The version of glibc; "" where the C library is another."""
+    """Get the version of glibc; "" for another C library."""
     try:
         return (os.confstr("CS_GNU_LIBC_VERSION") or "").replace("glibc ", "")
     except (AttributeError, OSError, ValueError):
@@ -74,7 +73,7 @@ def _glibc() -> str:
 
 
 def _why_not(where: str) -> str:
-    """Why a library cannot be loaded on this host, and which one can; "": no reason is known."""
+    """Explain why a library cannot be loaded on this host, and which one to install; "": unknown."""
     try:
         with open(where, "rb") as file:
             head = file.read(20)
@@ -93,18 +92,18 @@ def _why_not(where: str) -> str:
 
 
 class Owner:
-    """Base of the objects that own something of the library: a copy would release it a second time."""
+    """Base class of objects that own a resource of the library: a copy would release the resource twice."""
 
     def __reduce_ex__(self, _: Any) -> Any:
-        """What copy and pickle call."""
+        """Reject copy and pickle."""
         raise ArgumentTypeError(f"{type(self).__name__}: cannot be copied or pickled because it owns memory of this process, {self!r}")
 
 
 @functools.lru_cache(maxsize=None)
 def load() -> ctypes.CDLL:
-    """libxseg.so, its functions declared.  It is loaded once and stays.
+    """Load libxseg.so once and declare its functions.  The library stays loaded.
 
-    ImportError: there is none, or the system cannot load it.
+    ImportError: the library does not exist or cannot be loaded.
     """
     where = path()
     if os.environ.get("XSEG_DRIVER") in SIMULATORS:
@@ -124,12 +123,12 @@ def load() -> ctypes.CDLL:
 
 
 def _refuse(where: str, name: str, *_: Any) -> None:
-    """Stand in for a function that an older library does not have."""
+    """Replace a function that an older library does not have."""
     raise UnsupportedError(f"{name}: function not found in the library, {where}; install the library and the Python package in one version")
 
 
 def error_text() -> str:
-    """What was wrong in the calling thread's last call that failed; "" if none has."""
+    """Get the error message of the calling thread's last failed call; "" if no call has failed."""
     library = load()
     text = ctypes.create_string_buffer(library.xseg_error_message(None, 0) + 1)
     library.xseg_error_message(text, len(text))
@@ -137,9 +136,9 @@ def error_text() -> str:
 
 
 def _conversions(function: str) -> List[Tuple[int, int, int, Any, str]]:
-    """The arguments of a function that ctypes would truncate: index, minimum, maximum, type, and name in error messages.
+    """List the arguments of a function that ctypes would truncate: index, minimum, maximum, type, and name in error messages.
 
-    The handle of the object that a method belongs to is left out, as it comes from the library.
+    The handle in the first argument is omitted, since the library has returned it.
     """
     _, kinds, names = FUNCTIONS[function]
     return [(place, *LIMITS.get(kind, (1, 0)), kind, f"{function}: {name}") for place, (kind, name) in enumerate(zip(kinds, names.split()))
@@ -150,9 +149,9 @@ _CONVERSIONS = {function: _conversions(function) for function in FUNCTIONS}
 
 
 def call(function: str, *arguments: Any) -> None:
-    """Call a function that returns a status; an exception of its class if that is not XSEG_OK.
+    """Call a function that returns a status, and raise the exception of the status unless it is XSEG_OK.
 
-    ArgumentError: an argument does not fit the type of its parameter; nothing was called.
+    ArgumentError: an argument does not fit the type of its parameter; the function was not called.
     """
     for place, low, high, kind, what in _CONVERSIONS[function]:
         value = arguments[place]
@@ -164,7 +163,9 @@ def call(function: str, *arguments: Any) -> None:
 
 
 def stack_method(handle: int) -> str:
-    """By what an allocator takes call stacks: "libunwind", "frame records" or "backtrace"; "": it takes none, or the library is older."""
+    """Get the method by which an allocator records call stacks: "libunwind", "frame records" or "backtrace"; "": it records none, or
+    the library is older.
+    """
     function = load().xseg_history_stack_method
     answer = None if isinstance(function, functools.partial) else function(handle)
     return answer.decode() if answer else ""

@@ -19,32 +19,32 @@ ACCEPTS = CFUNCTYPE(c_bool, c_void_p, c_void_p)
 
 
 class Pool(_library.Owner):
-    """A wall around some allocations of one device, see xseg/pool.h.  Made by Allocator.pool().
+    """A private pool, whose segments serve only its own requests, see xseg/pool.h.  Created by Allocator.pool().
 
-    Released by release(), at the end of a with statement, or when nobody refers to it; its live blocks stay valid.
+    release(), the end of a with statement, or the end of the last reference releases the pool.  Its live blocks stay valid.
     """
 
     def __init__(self, allocator: "Allocator", number: int, device: int) -> None:
-        """Made by Allocator.pool()."""
+        """Created by Allocator.pool()."""
         self._allocator = allocator
-        self._held: List[int] = [number]  # popped by whoever releases it
+        self._held: List[int] = [number]  # popped by the thread that releases it
         #: CUDA ordinal.
         self.device = device
 
     @property
     def handle(self) -> int:
-        """The library's handle, a number; 0 once the pool is released, or the allocator closed: it ends with that."""
+        """Handle of the pool in the library, an integer; 0 after release() or after the allocator was closed."""
         return self._held[0] if self._held and self._allocator.handle else 0
 
     def alive(self) -> int:
-        """The handle; ArgumentError without one: a call without a pool would mean all memory."""
+        """Get the handle.  ArgumentError: the pool was released; a call with the handle 0 would apply to all memory."""
         if not self.handle:
             raise ArgumentError("Pool: pool was released, or its allocator was closed; create another one")
         return self.handle
 
     @staticmethod
     def number_of(pool: Optional["Pool"]) -> Optional[int]:
-        """The handle of an argument `pool`, None of None; ArgumentError: it is no pool, or was released."""
+        """Get the handle of an argument `pool`, or None.  ArgumentError: the argument is not a pool, or the pool was released."""
         if pool is None:
             return None
         if not isinstance(pool, Pool):
@@ -53,18 +53,18 @@ class Pool(_library.Owner):
 
     def allocate(self, size: int, *, stream: Handle = None, alignment: int = 0, zeroed: bool = False,
                  user: int = 0) -> Block:
-        """Allocate from this pool; everything else as Allocator.allocate()."""
+        """Allocate from this pool.  Otherwise as Allocator.allocate()."""
         return allocate(self._allocator, size, self.device, stream, self.alive(), alignment, zeroed, user)
 
     def set_single_page(self, on: bool = True) -> None:
-        """Let each block of more than 1 MiB be one piece of memory, for those who register it; or not.
+        """Set whether each block of more than 1 MiB is one physical page, for libraries that register memory.
 
-        BusyError: something was allocated from the pool before.
+        BusyError: the pool has served a request.
         """
         _library.call("xseg_pool_set", self.handle, _structs.XSEG_POOL_SINGLE_PAGE, on)
 
     def release(self) -> None:
-        """Let go of the pool; again: nothing happens.  Its cached memory goes at the next trim."""
+        """Release the pool.  A repeated call has no effect.  The next trim, or memory pressure, releases its cached memory."""
         try:
             number = self._held.pop()
         except IndexError:
@@ -74,10 +74,10 @@ class Pool(_library.Owner):
 
     @contextlib.contextmanager
     def route(self, accepts: Optional[Callable[[int], bool]] = None) -> Iterator["Pool"]:
-        """While the with statement lasts, requests that name no pool are served from this one.
+        """Direct requests on the device that name no pool to this pool during the with statement.
 
-        `accepts` is asked with the stream of each request for the device, in the thread that allocates; it must not
-        call this allocator.  None accepts all.
+        `accepts` is called with the stream of each request, in the allocating thread, and returns whether this pool serves
+        the request; it must not call this allocator.  None accepts all requests.
         """
         predicate = ACCEPTS((lambda _, stream: bool(accepts(stream or 0))) if accepts else 0)  # type: ignore[misc]
         with self._between("xseg_route_begin", (predicate, None), "xseg_route_end"):
@@ -85,38 +85,38 @@ class Pool(_library.Owner):
 
     @contextlib.contextmanager
     def capture(self, stream: Handle) -> Iterator["Pool"]:
-        """Around the capture of a stream: what is allocated on it while it is captured comes from this pool."""
+        """Announce the capture of a stream during the with statement: this pool serves its requests while it is captured."""
         with self._between("xseg_capture_begin", (handle(stream),), "xseg_capture_end"):
             yield self
 
     @contextlib.contextmanager
     def _between(self, begin: str, arguments: Tuple[Any, ...], end: str) -> Iterator[None]:
-        """A call on the pool, and another one at the end, also where the pool is released within."""
+        """Call `begin` on the pool, and `end` at the end, also if the pool is released in between."""
         number = self.alive()
         _library.call(begin, number, *arguments)
         try:
             yield
         finally:
-            if self._allocator.handle:  # else it has ended with the allocator
+            if self._allocator.handle:  # otherwise xseg_close() has ended it
                 _library.call(end, number)
 
     def pause(self, keep: str = "nothing", file: Union[str, "os.PathLike[str]", None] = None) -> None:
-        """Take the physical memory away; addresses and blocks stay.
+        """Release the physical memory of the pool, and keep its addresses and blocks.
 
-        `keep` says what becomes of the contents: "nothing", "host" (pinned host memory), "file" (a new file, which
-        `file` names).  Nobody is waited for: synchronise the streams that used the pool before.
+        `keep` is the destination of the contents: "nothing" (discarded), "host" (pinned host memory) or "file" (a new file
+        with the path `file`).  Synchronize the streams that used the pool before the call.
         """
         if keep not in KEEP:
             raise ValueError(f'Pool.pause: unknown keep, {keep!r}; use "nothing", "host" or "file"')
         _library.call("xseg_pool_pause", self.handle, KEEP[keep], os.fsencode(file) if file is not None else None)
 
     def resume(self) -> None:
-        """Bring the memory of a paused pool back beneath the same addresses."""
+        """Map memory at the addresses of a paused pool, and restore the contents that were kept."""
         _library.call("xseg_pool_resume", self.handle)
 
     @contextlib.contextmanager
     def paused(self, keep: str = "nothing", file: Union[str, "os.PathLike[str]", None] = None) -> Iterator["Pool"]:
-        """pause(), and resume() at the end of the with statement."""
+        """Call pause(), and resume() at the end of the with statement."""
         self.pause(keep, file)
         try:
             yield self
@@ -124,19 +124,19 @@ class Pool(_library.Owner):
             self.resume()
 
     def trim(self, *, wait: bool = False, target_bytes: int = 0, idle_ms: int = 0) -> _records.TrimResult:
-        """Give idle memory of the pool back, see Allocator.trim()."""
+        """Release idle memory of the pool to the driver, see Allocator.trim()."""
         return self._allocator.trim(wait=wait, target_bytes=target_bytes, idle_ms=idle_ms, pool=self)
 
     def statistics(self) -> _records.Statistics:
-        """What the pool has: groups and a few sums; the rest is 0."""
+        """Read the statistics of the pool.  Members that only devices have are 0, see xseg_stats_get()."""
         return self._allocator.statistics(pool=self)
 
     def limits(self) -> _records.Limits:
-        """The pool's limit: `hard_bytes`."""
+        """Get the limit of the pool, `hard_bytes`."""
         return self._allocator.limits(pool=self)
 
     def set_limit(self, hard_bytes: Optional[int]) -> _records.Limits:
-        """Set how much the pool may reserve, None: no limit; returns what held before."""
+        """Set the maximum of reserved memory of the pool, and return the previous limits.  None: unlimited."""
         return self._allocator.set_limits(pool=self, hard_bytes=hard_bytes)
 
     def __enter__(self) -> "Pool":
@@ -147,6 +147,6 @@ class Pool(_library.Owner):
         self.release()
 
     def __del__(self, _load: Any = _library.load) -> None:  # modules may have ended before
-        """Nobody hears of a failure here, such as in a forked child."""
+        """Release the pool.  A failure, such as in a forked child, is not reported."""
         if getattr(self, "_held", None) and self._allocator.handle:
             _load().xseg_pool_release(self._held.pop())

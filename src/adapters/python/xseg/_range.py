@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Elastic ranges: addresses beneath which memory comes and goes by the page."""
+"""Elastic ranges: VA ranges whose pages the user commits and decommits."""
 import contextlib
 import ctypes
 from types import TracebackType
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class RangeView(_library.Owner):
-    """A part of a range as an array of bytes of other libraries; made by Range.view(), and it holds the range.
+    """A part of a range, which other libraries use as an array of bytes.  Created by Range.view(); refers to the range.
 
-    It says where the bytes lie, not that there is memory: granules may be touched from their commit() to their
-    decommit().  These order the work of streams, so no stream is made to wait for another as the view is taken.
+    A view does not commit memory: only granules between their commit() and decommit() can be accessed.  These calls order
+    the work of streams, so an export of a view makes no stream wait.
     """
 
     def __init__(self, whole: "Range", offset: int, size: int) -> None:
-        """Made by Range.view()."""
+        """Created by Range.view()."""
         self._range = whole
-        self._exports = whole._exports  # the range is held by all DLPack tensors of its parts
-        #: From the start of the range.
+        self._exports = whole._exports  # all DLPack tensors of parts of the range
+        #: Offset from the start of the range, in bytes.
         self.offset = offset
-        #: Bytes.
+        #: Size in bytes.
         self.size = size
         #: CUDA ordinal.
         self.device = whole.device
@@ -41,19 +41,19 @@ class RangeView(_library.Owner):
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
-        """The part as an array of bytes, version 3."""
+        """The view as an array of bytes, version 3."""
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "version": 3, "strides": None,
                 "stream": None}
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        """kDLCUDA and the device's number."""
+        """The pair of kDLCUDA and the CUDA ordinal."""
         return _dlpack.CUDA, self.device
 
     def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
                    dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
-        """A capsule with the part as a tensor of bytes, whatever the consumer's `stream`.
+        """Export the view as a DLPack tensor of bytes.  `stream` has no effect.
 
-        BufferError: a copy is asked for, or another device.
+        BufferError: a copy or another device is requested.
         """
         del stream
         _dlpack.check(self.device, dl_device, copy)
@@ -64,53 +64,54 @@ class RangeView(_library.Owner):
 
 
 class Range(_library.Owner):
-    """Addresses of one's own, see xseg/range.h.  Made by Allocator.range().
+    """An elastic range, see xseg/range.h.  Created by Allocator.range().
 
-    Offsets and sizes are in bytes, multiples of `page_bytes`.  Released by release(), at the end of a with statement, or
-    when nobody refers to it, which its views do.  In the last case alone, what is committed is given up behind all streams
-    that memory was committed on, which must be there still, and waited for.
+    Offsets and sizes are in bytes and multiples of `page_bytes`.  release(), the end of a with statement, or the end of the
+    last reference releases the range; views refer to their range.  At the end of the last reference, committed granules are
+    decommitted first, in the order of all streams on which memory was committed.  These streams must still exist, and the
+    release waits for their work.
 
-    Threads: any, but release() must come once, and not beside another call on the range.
+    Threads: any; release() must not run concurrently with another call on the range.
     """
 
     def __init__(self, allocator: "Allocator", size: int, device: int, pool: Optional[Pool], options: Any) -> None:
-        """Made by Allocator.range()."""
+        """Created by Allocator.range()."""
         number = ctypes.c_void_p()
-        self._held: List[int] = []  # popped by whoever releases it
+        self._held: List[int] = []  # popped by the thread that releases it
         _library.call("xseg_range_reserve", allocator.handle, device, size, ctypes.byref(options), ctypes.byref(number))
         self._allocator, self._pool, self._names_pool = allocator, pool, pool is not None
         self._held.append(number.value or 0)
-        self._exports: Set[int] = set()  # DLPack tensors of its parts that others hold
-        self._streams: Set[int] = set()  # that memory was committed on
+        self._exports: Set[int] = set()  # addresses of DLPack tensors that refer to parts of the range
+        self._streams: Set[int] = set()  # streams on which memory was committed
         info = self.info()
         self._base = info.base
-        #: Bytes of addresses.
+        #: Size in bytes.
         self.size = info.bytes
-        #: Bytes of a granule.
+        #: Size of a granule in bytes.
         self.page_bytes = info.page_bytes
         #: CUDA ordinal.
         self.device = info.device
-        self._committed = bytearray(self.size // self.page_bytes)  # 1: the granule is, as far as this object has done it
+        self._committed = bytearray(self.size // self.page_bytes)  # 1: this object has committed the granule
 
     @property
     def handle(self) -> int:
-        """The library's handle, a number; 0 once the range is released, or the allocator closed: it ends with that."""
+        """Handle of the range in the library, an integer; 0 after release() or after the allocator was closed."""
         return self._held[0] if self._held and self._allocator.handle else 0
 
     def alive(self) -> int:
-        """The handle; ArgumentError without one."""
+        """Get the handle.  ArgumentError: the range was released."""
         if not self.handle:
             raise ArgumentError("Range: range was released, or its allocator was closed; reserve another one")
         return self.handle
 
     @property
     def address(self) -> int:
-        """The device address at which it begins; 0 once it is released."""
+        """Start address; 0 after release()."""
         return self._base if self.handle else 0
 
     @property
     def pool(self) -> Pool:
-        """The pool that it belongs to: the one that was named, or its own, which ends with it."""
+        """The pool of the range: the argument of Allocator.range(), or a new pool, which is released with the range."""
         if self._pool is None:
             number = self.info().pool
             _library.call("xseg_pool_retain", number)
@@ -118,62 +119,72 @@ class Range(_library.Owner):
         return self._pool
 
     def commit(self, offset: int, size: int, stream: Handle = None) -> None:
-        """Have memory beneath granules, for work on a stream; all or nothing.
+        """Commit granules for work on a stream: all of them or, after an error, none.
 
-        New memory contains anything.  NoMemoryError, LimitError, which are MemoryErrors: nothing has changed.  ArgumentError: a
-        granule is committed already.
-        Cost: none where all granules leave with this stream; see xseg_range_commit() for the rest.
+        New memory has undefined contents.  NoMemoryError and LimitError are subclasses of MemoryError.
+        ArgumentError: a granule is already committed.
+        Cost: no driver call if all granules are pending unmap on this stream; otherwise as xseg_range_commit().
         """
         on = self._number(stream)
-        self._streams.add(on)  # before memory comes
+        self._streams.add(on)  # before memory is mapped
         self._change("xseg_range_commit", 1, offset, size, on)
 
     def decommit(self, offset: int, size: int, stream: Handle = None) -> None:
-        """Give memory up once a stream has passed what is queued on it now; of other streams the caller has made it wait.
+        """Decommit granules: their memory is unmapped when the work that is queued on the stream now has completed.
 
-        Cost: one event record; see xseg_range_decommit() for the rest.
+        The stream must already wait for all other streams that use the memory.
+        Cost: one event record; later polls as in xseg_range_decommit().
         """
         self._change("xseg_range_decommit", 0, offset, size, self._number(stream))
 
     def prepare(self, size: int) -> None:
-        """Make pages ahead until so many bytes are prepared, so that a commit only maps them.
+        """Create pages in advance until the range has `size` bytes of prepared pages, so that a commit only maps them.
 
-        Meanwhile other threads run, and commit.  Cost: one create a page.
+        Other threads can commit during the call.  Cost: one create per page.
         """
         _library.call("xseg_range_prepare", self.alive(), size)
 
     def set_quota(self, size: int) -> None:
-        """Promise it so much physical memory: what it does not have of that counts as taken for everything else; 0: none."""
+        """Reserve physical memory for the range without creating it.
+
+        The unused part of the quota counts as memory in use for all other requests of the allocator on the device; 0 removes
+        the quota.
+        """
         _library.call("xseg_range_set_quota", self.alive(), size)
 
     def hold(self, offset: int, size: int) -> None:
-        """Let granules keep their page over a decommit, for a graph that uses their addresses; counted."""
+        """Hold granules: they keep their pages over a decommit, for a graph that uses their addresses.  Holds are counted."""
         _library.call("xseg_range_hold", self.alive(), offset, size)
 
     def unhold(self, offset: int, size: int, stream: Handle = None) -> None:
-        """Take a hold() back; granules that were decommitted meanwhile go once the stream has passed."""
+        """Release one hold of each granule.
+
+        Decommitted granules without further holds are unmapped when the work that is queued on the stream now has completed.
+        """
         _library.call("xseg_range_unhold", self.alive(), offset, size, self._number(stream))
 
     def alias(self, offset: int, size: int, source: "Range", source_offset: int = 0) -> None:
-        """Map the pages of committed granules of `source`, this range or another one, at granules without memory as well.
+        """Alias pages: map the pages of committed granules of `source` in unmapped granules of this range as well.
 
-        These are committed then, and each place is decommitted by itself.  Cost: one map a page, and no memory.
+        `source` is this range or another one of the same pool.  The new granules are committed, and each granule is
+        decommitted independently.  Cost: one map per page, and no physical memory.
         """
         if not isinstance(source, Range):
             raise ArgumentTypeError(f"Range.alias: source is not an xseg.Range, {source!r}; pass one")
         self._change("xseg_range_alias", 1, offset, size, source.alive(), source_offset)
-        self._streams |= source._streams  # whose work may be on the pages
+        self._streams |= source._streams  # their work may use the pages
 
     def info(self) -> _records.RangeInfo:
-        """What the range is, and has.  Cost: no driver call."""
+        """Query the state of the range.  Cost: no driver call."""
         out = _records.structure(_structs.xseg_range_info)
         _library.call("xseg_range_query", self.alive(), ctypes.byref(out))
         return _records.record(_records.RangeInfo, out)
 
     def view(self, offset: int = 0, size: Optional[int] = None) -> RangeView:
-        """A part of it, from any byte to any other, as an array for other libraries; None: to the end.
+        """Create a view of a part of the range, for use as an array by other libraries.
 
-        There need be no memory beneath the part; where there is none, nothing may touch it.
+        `offset` and `size` need not be multiples of `page_bytes`; a `size` of None extends the view to the end of the range.
+        The part may contain granules that are not committed, which must not be accessed.
         """
         self.alive()
         offset = integer(offset, ctypes.c_uint64, "Range.view: offset")
@@ -183,10 +194,10 @@ class Range(_library.Owner):
         return RangeView(self, offset, size)
 
     def release(self) -> None:
-        """Give the addresses back; again: nothing happens.
+        """Release the addresses of the range.  A repeated call has no effect.
 
-        BusyError: memory is committed, held, pinned, exported or registered, or another library holds a part by DLPack.
-        Cost: waits for the streams behind which memory leaves.
+        BusyError: memory is committed, held, pinned, exported or registered, or a DLPack tensor refers to a part.
+        Cost: synchronizes the streams of memory that is pending unmap.
         """
         if self._exports:
             _dlpack.settle()
@@ -206,7 +217,7 @@ class Range(_library.Owner):
             self._pool.release()
 
     def _number(self, stream: Handle) -> int:
-        """The stream of a call."""
+        """Get the handle of the stream of a call."""
         return handle(stream)
 
     def _change(self, function: str, mark: int, offset: int, size: int, *others: Any) -> None:
@@ -219,7 +230,7 @@ class Range(_library.Owner):
         self._committed[first:first + count] = bytes((mark,)) * count
 
     def _give_up(self) -> None:
-        """Decommit what is committed, behind all streams that it was committed on."""
+        """Decommit all committed granules, after the work of all streams on which they were committed."""
         behind, *others = self._streams or {0}
         for other in others:
             _driver.wait(self._allocator.driver, self.device, other, behind, is_unasked=True)
@@ -238,11 +249,11 @@ class Range(_library.Owner):
         try:
             self.release()
         except BusyError:
-            if kind is None:  # else the first exception says more
+            if kind is None:  # otherwise the first exception is more specific
                 raise
 
     def __del__(self) -> None:
-        """Nobody hears of a failure here, such as in a forked child, or while a stream is captured: the library keeps it then."""
+        """Release the range.  After a failure, such as in a forked child or during a capture, the library keeps the range."""
         if not getattr(self, "_held", None) or self._exports:
             return
         with contextlib.suppress(Error):
@@ -258,6 +269,6 @@ class Range(_library.Owner):
 
 
 def reserve(kind: Type[Range], allocator: "Allocator", size: int, device: int, pool: Optional[Pool], **options: Any) -> Range:
-    """The reservation behind Allocator.range(); options are members of struct xseg_range_options."""
+    """Implement Allocator.range(); options are members of struct xseg_range_options."""
     made = _records.structure(_structs.xseg_range_options, pool=Pool.number_of(pool) or 0, **options)
     return kind(allocator, size, device, pool, made)

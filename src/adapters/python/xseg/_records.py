@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What calls report, as named tuples.  Bytes and counts are as the public headers say of the members of these names.
+"""Results of calls, as named tuples.  The public headers document the members, which have the same names.
 
-None stands for a number that means "no limit" or "not known".  Streams, pools and addresses are numbers; 0: none.
+None replaces the number for "unlimited" and "unknown".  Streams, pools and addresses are integers; 0: none.
 """
 import ctypes
 import enum
@@ -15,7 +15,7 @@ NONE = 2**64 - 1
 
 
 class TrimResult(NamedTuple):
-    """What a trim did, in bytes, see xseg/reclaim.h."""
+    """Result of a trim, in bytes, see xseg/reclaim.h."""
 
     released: int
     kept_fragmented: int
@@ -31,7 +31,7 @@ class TrimResult(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How much may be taken, in bytes, see xseg/reclaim.h."""
+    """Limits of a device or a pool, in bytes, see xseg/reclaim.h."""
 
     hard_bytes: Optional[int]
     soft_bytes: Optional[int]
@@ -41,7 +41,7 @@ class Limits(NamedTuple):
 
 
 class BlockState(enum.IntEnum):
-    """What a block is, see xseg/allocator.h."""
+    """State of a block, see xseg/allocator.h."""
 
     ALLOCATED = _structs.XSEG_BLOCK_ALLOCATED
     PENDING_FREE = _structs.XSEG_BLOCK_PENDING_FREE
@@ -51,7 +51,7 @@ class BlockState(enum.IntEnum):
 
 
 class BlockInfo(NamedTuple):
-    """What an address belongs to, see xseg/allocator.h."""
+    """A block and its neighborhood, see xseg/allocator.h."""
 
     base: int
     bytes: int
@@ -80,7 +80,7 @@ class BlockInfo(NamedTuple):
 
 
 class ReasonKind(enum.IntEnum):
-    """Why memory is reserved, see xseg/stats.h."""
+    """Reason why memory is reserved, see xseg/stats.h."""
 
     ALLOCATED = _structs.XSEG_REASON_ALLOCATED
     PENDING = _structs.XSEG_REASON_PENDING
@@ -98,7 +98,7 @@ class ReasonKind(enum.IntEnum):
 
 
 class Reason(NamedTuple):
-    """A run of pages, or a classic segment, and why it is not free, see xseg/stats.h."""
+    """A run of pages, or a classic segment, with the reason why it is not free, see xseg/stats.h."""
 
     kind: ReasonKind
     device: int
@@ -126,7 +126,7 @@ class Reason(NamedTuple):
 
 
 class ExplainResult(NamedTuple):
-    """Reserved bytes by reason, see xseg/stats.h; `reasons` has the pieces."""
+    """Reserved bytes by reason, see xseg/stats.h; `reasons` lists the runs of pages."""
 
     reserved: int
     allocated: int
@@ -179,7 +179,7 @@ class ConfigKey(NamedTuple):
 
 
 class DriverCall(NamedTuple):
-    """How often one entry point of the driver was called."""
+    """Number of calls of one driver entry point."""
 
     name: str
     count: int  # type: ignore[assignment]
@@ -187,7 +187,7 @@ class DriverCall(NamedTuple):
 
 
 class DeviceStats(NamedTuple):
-    """What a device has, see xseg/stats.h.  While is_open is false nothing is known of it, and the rest is 0."""
+    """Memory of a device, see xseg/stats.h.  If is_open is false, the members after is_lost are 0."""
 
     device: int
     is_open: bool
@@ -204,7 +204,7 @@ class DeviceStats(NamedTuple):
 
 
 class RangeInfo(NamedTuple):
-    """What a range is, and has, see xseg/range.h."""
+    """State of a range, see xseg/range.h."""
 
     base: int
     bytes: int
@@ -226,9 +226,9 @@ ENUMS = {"state": BlockState, "kind": ReasonKind}
 
 
 def _plain(value: Any, kind: Any, name: str = "") -> Any:
-    """A member of a structure as Python has it."""
+    """Convert a member of a structure to a value of Python."""
     if name in ENUMS:
-        return ENUMS[name](value) if value in ENUMS[name]._value2member_map_ else value  # a newer library may have more
+        return ENUMS[name](value) if value in ENUMS[name]._value2member_map_ else value  # a newer library can have more values
     if isinstance(value, _structs.xseg_stat):
         return Stat(value.current, value.peak, value.allocated, value.freed)
     if isinstance(value, ctypes.Array):
@@ -241,7 +241,7 @@ def _plain(value: Any, kind: Any, name: str = "") -> Any:
 
 
 def record(kind: Type[Record], structure: ctypes.Structure, **others: Any) -> Record:
-    """A structure that the library has filled in, as a named tuple."""
+    """Convert a structure that the library has filled to a named tuple."""
     types = dict(structure._fields_)  # type: ignore[arg-type,misc]
     values = {name: _plain(getattr(structure, name), types[name], name) for name in kind._fields  # type: ignore[attr-defined]
               if name in types}
@@ -259,13 +259,13 @@ def assign(made: ctypes.Structure, **values: Any) -> None:
 
 
 def structure(kind: Type[ctypes.Structure], **values: Any) -> Any:
-    """A structure with its size and what it starts from, and these values; ArgumentError as assign()."""
+    """Create a structure with its size, its initial values and these values.  ArgumentError: as assign()."""
     made = kind(**getattr(kind, "START", {}))
     assign(made, struct_size=ctypes.sizeof(kind), **values)
     return made
 
 
 def where(device: int = -1, stream: Optional[int] = None, pool: Optional[int] = None) -> Any:
-    """What a call is about; the default is everything."""
+    """Create the scope of a call; the default is all memory."""
     return structure(_structs.xseg_scope, device=device, one_stream=stream is not None, stream=stream or 0,
                      pool=pool or 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Memory that others register: two functions that follow it, and descriptors of it."""
+"""Registrations, whose callbacks follow the memory of a range of addresses, and dma-buf descriptors."""
 import atexit
 import ctypes
 import os
@@ -12,19 +12,19 @@ from xseg._errors import ForkedError
 if TYPE_CHECKING:
     from xseg._allocator import Allocator
 
-#: Gets the address and the bytes of a run, and returns what the leave function of that run gets.
+#: Receives the address and the size of a run, and returns a value for the leave function.
 Enter = Callable[[int, int], Any]
-#: Gets the address, the bytes, and what the enter function returned.
+#: Receives the address and the size of a run, and the return value of the enter function.
 Leave = Callable[[int, int, Any], None]
 
 
-# By the handle of the allocator and the number of the registration: what the library may call.
+# By the handle of the allocator and the ID of the registration: the callbacks.
 _LIVE: Dict[Tuple[int, int], "_Calls"] = {}
-_LEFT: Set[Tuple[int, int]] = set()  # those that nobody refers to, and that could not end within their own functions
+_LEFT: Set[Tuple[int, int]] = set()  # unreferenced registrations that could not end in their own callbacks
 
 
 def _end(key: Tuple[int, int]) -> int:
-    """End a registration; the status of xseg_unregister()."""
+    """End a registration, and return the status of xseg_unregister()."""
     status = int(_library.load().xseg_unregister(*key))
     if status in (0, _structs.XSEG_ERR_ARGUMENT):
         _LIVE.pop(key, None)
@@ -33,24 +33,24 @@ def _end(key: Tuple[int, int]) -> int:
 
 
 def end_left(handle: int) -> None:
-    """End what of an allocator nobody refers to any more."""
+    """End the unreferenced registrations of an allocator."""
     for key in [each for each in _LEFT if each[0] == handle]:
         _end(key)
 
 
 @atexit.register
 def _end_all() -> None:
-    """No function of Python is called once Python has ended."""
+    """End all registrations, so that no function of Python is called after the interpreter has ended."""
     for key in list(_LIVE):
         _end(key)
 
 
 class _Calls:
-    """The two functions as the library calls them."""
+    """The callbacks of a registration."""
 
     def __init__(self, enter: Enter, leave: Leave, pin: bool) -> None:
         self.enter, self.leave = enter, leave
-        self.kept: Dict[int, Any] = {}  # what entered, by address
+        self.kept: Dict[int, Any] = {}  # return values of `enter`, by address
         self.refusal: Optional[BaseException] = None
         fields = dict(_structs.xseg_registrar._fields_)
         self.registrar = _structs.xseg_registrar(ctypes.sizeof(_structs.xseg_registrar), None, fields["enter"](self._enter),
@@ -67,17 +67,17 @@ class _Calls:
 
     def _leave(self, _: Any, run: Any) -> None:
         base, size = run.contents.base, run.contents.bytes
-        self.leave(base, size, self.kept.pop(base))  # ctypes prints what it raises
+        self.leave(base, size, self.kept.pop(base))  # ctypes prints an exception
 
 
 class Registration(_library.Owner):
-    """A range whose memory is registered elsewhere, see xseg/register.h.  Made by Allocator.register().
+    """A registration of a range of addresses, see xseg/register.h.  Created by Allocator.register().
 
-    Ended by end(), at the end of a with statement, or when nobody refers to it.
+    end(), the end of a with statement, or the end of the last reference ends the registration.
     """
 
     def __init__(self, allocator: "Allocator", address: int, size: int, calls: _Calls) -> None:
-        """Made by Allocator.register()."""
+        """Created by Allocator.register()."""
         number = ctypes.c_uint64()
         self._key = (0, 0)
         end_left(allocator.handle)
@@ -93,12 +93,15 @@ class Registration(_library.Owner):
 
     @property
     def refusal(self) -> Optional[BaseException]:
-        """What `enter` raised last, for memory that came later; None: nothing."""
+        """The last exception that `enter` raised for memory that was mapped after the registration; None: none."""
         return self._calls.refusal
 
     def end(self) -> None:
-        """`leave` is called for what is there; again: nothing happens.  BusyError: within one of its own functions."""
-        calls = _LIVE.pop(self._key, None)  # by one thread
+        """End the registration: `leave` is called for its memory.  A repeated call has no effect.
+
+        BusyError: the call is from a callback of the registration.
+        """
+        calls = _LIVE.pop(self._key, None)  # only one thread continues
         if calls is None or not self._allocator.handle:
             return
         try:
@@ -115,39 +118,39 @@ class Registration(_library.Owner):
         self.end()
 
     def __del__(self) -> None:
-        """Nobody hears of a failure here, such as in a forked child."""
+        """End the registration.  A failure, such as in a forked child, is not reported."""
         if self._key in _LIVE and self._allocator.handle and _end(self._key) == _structs.XSEG_ERR_BUSY:
             _LEFT.add(self._key)
 
 
 def register(allocator: "Allocator", address: int, size: int, enter: Enter, leave: Leave, pin: bool) -> Registration:
-    """As Allocator.register()."""
+    """Implement Allocator.register()."""
     return Registration(allocator, address, size, _Calls(enter, leave, pin))
 
 
 class Dmabuf(_library.Owner):
-    """A descriptor that names a range of memory, and where in it the range begins.  Made by Allocator.dmabuf().
+    """A dma-buf descriptor of a range of memory.  Created by Allocator.dmabuf().
 
-    Closed by close(), at the end of a with statement, or when nobody refers to it; a pin goes with it.
+    close(), the end of a with statement, or the end of the last reference closes the descriptor and releases its pin.
     """
 
     def __init__(self, allocator: "Allocator", address: int, size: int, pin: bool, pcie: bool) -> None:
-        """Made by Allocator.dmabuf()."""
-        self._files: List[int] = []  # popped by whoever closes it
+        """Created by Allocator.dmabuf()."""
+        self._files: List[int] = []  # popped by the thread that closes it
         file, offset = ctypes.c_int(-1), ctypes.c_uint64()
         flags = (_structs.XSEG_DMABUF_PIN if pin else 0) | (_structs.XSEG_DMABUF_PCIE if pcie else 0)
         _library.call("xseg_dmabuf_open", allocator.handle, address, size, flags, ctypes.byref(file), ctypes.byref(offset))
         self._allocator, self._pins = allocator, pin
         self._files.append(file.value)
-        #: Where the range begins in what the descriptor names, in bytes.
+        #: Offset of the range in the descriptor, in bytes.
         self.offset = offset.value
 
     def fileno(self) -> int:
-        """The descriptor; -1 once it is closed."""
+        """Get the descriptor; -1 after close()."""
         return self._files[0] if self._files else -1
 
     def close(self) -> None:
-        """Close the descriptor; again: nothing happens."""
+        """Close the descriptor.  A repeated call has no effect."""
         try:
             file = self._files.pop()
         except IndexError:
@@ -158,7 +161,7 @@ class Dmabuf(_library.Owner):
             else:
                 os.close(file)
         except ForkedError:
-            os.close(file)  # the pin is the parent's
+            os.close(file)  # the parent process has the pin
         except BaseException:
             self._files.append(file)
             raise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the statistics have, as named tuples.
+"""Statistics, as named tuples.
 
 Printed from include/xseg by tests/lint/declarations.py --write: do not edit it here.
 """
@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 
 
 class Stat(NamedTuple):
-    """A quantity: its value, its highest value, and the sums of all increases and decreases."""
+    """A statistic: current value, peak, and the sums of all increases and decreases."""
 
     current: int
     peak: int
@@ -16,7 +16,7 @@ class Stat(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """A quantity of all, of the small and of the large pools."""
+    """A statistic of all blocks, of blocks in small segments, and of blocks in large segments."""
 
     all: Stat
     small: Stat
@@ -24,7 +24,7 @@ class Groups(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Statistics of a device or a pool, see xseg/stats.h."""
+    """Statistics of one device or private pool, see xseg/stats.h."""
 
     allocation: Groups
     segment: Groups

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Handles of streams and events, from whatever library they come."""
+"""Handles of streams and events of several libraries."""
 import ctypes
 import numbers
 from typing import Any, Union
@@ -11,11 +11,11 @@ Handle = Union[int, None, Any]
 
 
 def handle(one: Handle, kind: str = "stream") -> int:
-    """The CUstream or CUevent of an object, as a number; 0, the legacy default stream, of None.
+    """Get the CUstream or CUevent of an object as an integer; None is 0, the legacy default stream.
 
-    Accepted are integers, ctypes' pointers, what has the method __cuda_stream__() (cuda.core), the objects of PyTorch
-    (cuda_stream, cuda_event), CuPy (ptr) and Numba (handle), and other objects with __int__() that are no numbers (cuda.bindings).
-    ArgumentError: the handle does not fit a pointer; it is a TypeError as well if `one` is none of these.
+    The function accepts integers, pointers of ctypes, objects with the method __cuda_stream__() (cuda.core), objects of PyTorch
+    (cuda_stream, cuda_event), CuPy (ptr) and Numba (handle), and other objects with __int__() that are not numbers (cuda.bindings).
+    ArgumentError: the handle does not fit a pointer.  For an object of another type the exception is a TypeError as well.
     """
     if one is None:
         return 0

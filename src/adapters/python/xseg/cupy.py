@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""CuPy's device memory from xseg.
+"""Device memory of CuPy from xseg.
 
     import cupy, xseg.cupy
     xseg.cupy.install()                 # or cupy.cuda.set_allocator(xseg.cupy.function(allocator))
 
-An array's memory is ordered on the stream that is current as it is made, as with CuPy's own pool, so what holds there holds
-here: use an array on another stream only with an event between.  Before a stream is destroyed, call
-xseg.cupy.allocator().stream_retire(stream).
+The stream that is current when an array is created orders its memory, as in CuPy's own pool: another stream that uses the array must
+wait for that stream by an event.  Before a stream is destroyed, call xseg.cupy.allocator().stream_retire(stream).
 """
 from typing import Any, Callable, Optional
 
@@ -21,7 +20,7 @@ _chosen: Optional[Allocator] = None
 
 
 def allocator() -> Allocator:
-    """The allocator behind CuPy: what install() was given, else one that is opened now as the environment says."""
+    """Get the allocator of CuPy: the argument of install(), or an allocator that is opened with the configuration of the environment."""
     global _chosen  # pylint: disable=global-statement
     if _chosen is None:
         _chosen = open_allocator()
@@ -29,13 +28,13 @@ def allocator() -> Allocator:
 
 
 def function(chosen: Allocator) -> Callable[[int], Any]:
-    """A function for cupy.cuda.set_allocator() or cupy.cuda.using_allocator().
+    """Create a function for cupy.cuda.set_allocator() or cupy.cuda.using_allocator().
 
-    A block is freed with the last array on it.  Errors are those of xseg: NoMemoryError is a MemoryError, as CuPy's.
+    A block is freed with the last array that uses it.  Exceptions are those of xseg: NoMemoryError is a MemoryError, as in CuPy.
     """
 
     def allocate(size: int) -> Any:
-        """Device memory on the current device, ordered on its current stream."""
+        """Allocate memory on the current device, in the order of the current stream."""
         device = cupy.cuda.runtime.getDevice()
         block = chosen.allocate(size, device=device, stream=cupy.cuda.get_current_stream().ptr)
         return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(block.pointer, size, block, device), 0)
@@ -44,9 +43,9 @@ def function(chosen: Allocator) -> Callable[[int], Any]:
 
 
 def install(chosen: Optional[Allocator] = None) -> None:
-    """Have CuPy take device memory from an allocator; None: as allocator() says.
+    """Make CuPy allocate device memory from an allocator; None: allocator().
 
-    Arrays that are there keep their memory.  cupy.cuda.set_allocator(None) undoes it.
+    Existing arrays keep their memory.  cupy.cuda.set_allocator(None) ends the use of xseg.
     """
     global _chosen  # pylint: disable=global-statement
     _chosen = chosen or allocator()

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Numba's device memory from xseg, by its interface for external memory management.
+"""Device memory of Numba from xseg, by Numba's interface for external memory management.
 
     import xseg.numba
     xseg.numba.install()                # before Numba's first use of CUDA
 
-or NUMBA_CUDA_MEMORY_MANAGER=xseg.numba in the environment, without a change of the programme.
+or NUMBA_CUDA_MEMORY_MANAGER=xseg.numba in the environment, without a change of the program.
 
-Numba says neither on which stream memory is needed nor where it was used.  So a freed block waits for all work that was
-queued on the device's streams by then, as the free of the driver would, without keeping the host waiting: streams that were
-made with the flag NON_BLOCKING, which Numba does not make, are not waited for.
+Numba does not report on which streams memory is used.  So a freed block is pending until all work that is queued on the streams of
+the device at the free has completed.  The host does not wait.  Streams with the flag NON_BLOCKING, which Numba does not create, are
+not waited for.
 """
 import ctypes
 import importlib
@@ -25,7 +25,7 @@ _chosen: Optional[Allocator] = None
 
 
 def allocator() -> Allocator:
-    """The allocator behind Numba: what install() was given, else one that is opened now as the environment says."""
+    """Get the allocator of Numba: the argument of install(), or an allocator that is opened with the configuration of the environment."""
     global _chosen  # pylint: disable=global-statement
     if _chosen is None:
         _chosen = open_allocator()
@@ -33,9 +33,9 @@ def allocator() -> Allocator:
 
 
 def install(chosen: Optional[Allocator] = None) -> None:
-    """Have Numba take device memory from an allocator; None: as allocator() says.
+    """Make Numba allocate device memory from an allocator; None: allocator().
 
-    Call it before Numba's first use of CUDA: later it raises what Numba raises.  Pinned host memory stays Numba's.
+    Call it before Numba's first use of CUDA; a later call raises an exception of Numba.  Numba still allocates pinned host memory.
     """
     global _chosen  # pylint: disable=global-statement
     cuda.set_memory_manager(Manager)
@@ -44,7 +44,7 @@ def install(chosen: Optional[Allocator] = None) -> None:
 
 
 class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
-    """What Numba makes one of for each device's context."""
+    """The memory manager, which Numba creates once for each context."""
 
     def __init__(self, *arguments: Any, **others: Any) -> None:
         super().__init__(*arguments, **others)
@@ -53,16 +53,16 @@ class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: 
 
     @property
     def interface_version(self) -> int:
-        """Of Numba's interface."""
+        """Version of Numba's interface."""
         return 1
 
     def initialize(self) -> None:
-        """Nothing to do before memory is needed."""
+        """Required by the interface; has no effect."""
 
     def memalloc(self, size: int) -> Any:
-        """Device memory on the context's device."""
+        """Allocate memory on the device of the context."""
         if self._stream is None:
-            self._stream = self.context.create_stream()  # nobody queues anything on it
+            self._stream = self.context.create_stream()  # no work is queued on it
         block = allocator().allocate(size, device=self.context.device.id, stream=self._stream)
         pointer = block.pointer
         if pointer:
@@ -73,7 +73,7 @@ class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: 
                                   finalizer=lambda: _free(blocks, pointer))
 
     def get_memory_info(self) -> Any:
-        """Memory of the device; free is what xseg has cached, too."""
+        """Get the memory of the device; memory that xseg has cached counts as free."""
         total = allocator().statistics(self.context.device.id)
         taken = total.physical_bytes
         used = total.allocated_bytes.all.current
@@ -81,14 +81,14 @@ class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: 
         return cuda.MemoryInfo(free=free + max(0, taken - used), total=size)
 
     def get_ipc_handle(self, memory: Any) -> Any:
-        """Numba's handles are of cuMemAlloc's memory: of classic segments only."""
+        """Get a CUDA IPC handle, which only memory of cuMemAlloc has: that of classic segments."""
         if allocator().block_at(_number(memory.device_pointer)).is_expandable:
             raise NotImplementedError("get_ipc_handle: memory of expandable segments has no CUDA IPC handle; open the allocator "
                                       "with expandable_segments:False, or export the memory with xseg_export()")
         return super().get_ipc_handle(memory)
 
     def reset(self) -> None:
-        """Numba resets its context: everything is freed, and its streams are destroyed."""
+        """Reset the context: all blocks are freed, and Numba destroys its streams."""
         super().reset()
         self._blocks.clear()
         stream, self._stream = self._stream, None
@@ -97,14 +97,14 @@ class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: 
 
 
 def _free(blocks: Dict[int, Any], pointer: int) -> None:
-    """Free a block once: Numba may have reset its context before."""
+    """Free a block unless a reset of the context has freed it."""
     block = blocks.pop(pointer, None)
     if block is not None:
         block.free()
 
 
 def _device_pointer(pointer: int) -> Any:
-    """An address as the version of Numba wants it."""
+    """Convert an address to the type that the version of Numba requires."""
     driver = importlib.import_module("numba.cuda.cudadrv.driver")
     binding = getattr(driver, "binding", None)
     if getattr(driver, "USE_NV_BINDING", binding is not None) and binding is not None:
@@ -113,12 +113,12 @@ def _device_pointer(pointer: int) -> Any:
 
 
 def _number(pointer: Any) -> int:
-    """And back."""
+    """Convert an address of Numba to an integer."""
     return int(pointer.value if hasattr(pointer, "value") else pointer)
 
 
 def _driver_memory_info() -> Any:
-    """What the driver says of the current device: free, and all."""
+    """Query free and total memory of the current device."""
     from numba.cuda.cudadrv.driver import driver  # pylint: disable=import-outside-toplevel
     try:
         free, size = ctypes.c_size_t(), ctypes.c_size_t()
@@ -128,5 +128,5 @@ def _driver_memory_info() -> Any:
         return driver.cuMemGetInfo()
 
 
-#: What NUMBA_CUDA_MEMORY_MANAGER=xseg.numba looks for.
+#: Name that Numba imports for NUMBA_CUDA_MEMORY_MANAGER=xseg.numba.
 _numba_memory_manager = Manager
