@@ -56,7 +56,7 @@ typedef enum xseg_status xseg_status;
 /**
  * Get the description of a status.
  *
- * @return a static string; "unknown status" for other numbers.
+ * @return a static string; "unknown status" for a number that is not a status.
  * Cost: no driver call, no lock.
  */
 XSEG_API const char *xseg_status_name(xseg_status status);
@@ -64,8 +64,8 @@ XSEG_API const char *xseg_status_name(xseg_status status);
 /**
  * Get the error message of the calling thread's last failed call.
  *
- * Each thread has its own message.  The message contains the operation, the rejected value or the failed driver call
- * with its result, and a remedy.
+ * Each thread has its own message, which a successful call does not clear.  The form of a message is
+ * `<operation>: <what failed>, <value>; <what to do>`, and the operation is the function that failed.
  *
  * @param text   receives the message, truncated to fit and terminated; may be NULL if bytes is 0.
  * @param bytes  size of text.
