@@ -9,56 +9,63 @@
  *     xseg_range_release(range);
  *
  * The addresses cover the worst case, and memory is mapped only where it is used.  The memory is subject to the limits,
- * the decay and the out-of-memory fallback chain of all other memory of the allocator, so the cache and other users of
- * the GPU share it.
+ * the decay and the out-of-memory fallback chain of all other memory of the allocator.  Requests and other ranges can
+ * therefore use memory that a range has decommitted.
  *
  * Terms:
  *   range           a reserved VA range of one device, divided into granules.
  *   granule         the addresses of one page of the range: page_bytes, 2 MiB by default.
  *   commit          map pages in granules.
- *   decommit        unmap pages in stream order.
+ *   decommit        unmap the pages of granules in stream order.
  *   pending unmap   decommitted, while the stream may still use the memory.  Such a granule can be recommitted.
  *   recommit        commit a granule that is pending unmap: its page stays mapped and keeps its contents.
+ *   hold            a count of a granule (xseg_range_hold()); a held granule keeps its page after a decommit.
  *   prepared page   a page that xseg_range_prepare() created for the range, not mapped yet.
- *   mapping, alias  a granule that maps a physical page; a page with several mappings is aliased (xseg_range_alias()).
+ *   alias           a further mapping of a physical page in another granule (xseg_range_alias()); a page with several
+ *                   mappings is aliased.
  *
- * Offsets and sizes are in bytes and multiples of a granule.
+ * Offsets and sizes are in bytes.  They are multiples of a granule, except for xseg_range_prepare() and
+ * xseg_range_set_quota().
  *
  * A range belongs to a pool, and the functions of pools and scopes apply to it: statistics, limits, checkpoints, pause
- * and resume, pins, registrations, history.  Committed bytes count as reserved and allocated, bytes that are pending
- * unmap as reserved and active.  No allocations are counted, and an aliased page counts once.  Observers and the
- * functions xseg_block_query(), xseg_for_each_block(), xseg_explain() and xseg_for_each_mapping() report adjacent
- * committed granules as a live block, adjacent granules that are pending unmap as a pending block, and other granules
- * as unmapped.  xseg_free() rejects addresses of a range.
+ * and resume, pins, registrations, history.  Committed bytes count as reserved and allocated, and bytes that are
+ * pending unmap as reserved and active.  No allocations are counted, and an aliased page counts once.
  *
- * Memory that is pending unmap is unmapped once the work that was queued on its stream at the decommit has completed,
- * by the next call that polls.  Calls of ranges of the device, misses, trims and decay passes poll.  The page is then
+ * xseg_block_query(), xseg_for_each_block() and xseg_explain() report adjacent committed granules as an allocated
+ * block, adjacent granules that are pending unmap as a pending block, and other granules as unmapped.  Observers and
+ * xseg_for_each_mapping() report runs of mapped granules.  xseg_free() rejects addresses of a range.
+ *
+ * Memory that is pending unmap is unmapped by the first poll after the work that was queued on its stream at the
+ * decommit has completed.  Calls of all ranges of the device, misses, trims and decay passes poll.  The page is then
  * released, or kept up to page_cache_mb.
  *
- * A granule is in one of four states.  It is *claimed* while a call maps or unmaps memory there; callbacks of observers
- * and registrations run in that state, without a lock.  The effect of a call on a granule that it names:
+ * A granule is in one of four states: unmapped, claimed, committed, or pending unmap.  It is claimed while a call maps
+ * or unmaps memory there; callbacks of observers and registrations run in that state, without a lock.  The table shows
+ * what a call does with a granule that it names.  The words in capitals are the statuses XSEG_ERR_ARGUMENT,
+ * XSEG_ERR_BUSY and XSEG_ERR_NOT_ALLOCATED.
  *
- *     call                            unmapped       claimed        mapped         pending unmap
- *     xseg_range_commit()             maps memory    BUSY           ARGUMENT       recommits it
- *     xseg_range_decommit()           ARGUMENT       BUSY           pending unmap  ARGUMENT
- *     xseg_range_hold()               allowed        BUSY           allowed        defers the unmap
- *     xseg_range_unhold()             allowed        BUSY           allowed        unmaps after the work
- *     xseg_range_alias() onto it      maps memory    BUSY           ARGUMENT       ARGUMENT
- *     xseg_range_alias() from it      ARGUMENT       BUSY           allowed        ARGUMENT
- *     xseg_range_release()            allowed        BUSY           BUSY           waits for the work
- *     xseg_pin()                      NOT_ALLOCATED  BUSY           allowed        NOT_ALLOCATED
- *     xseg_export()                   NOT_ALLOCATED  BUSY           allowed        NOT_ALLOCATED
- *     xseg_dmabuf_open()                   NOT_ALLOCATED  as mapped      allowed        allowed
- *     xseg_dmabuf_open(), XSEG_DMABUF_PIN  NOT_ALLOCATED  BUSY           allowed        allowed
- *     xseg_register()                 NOT_ALLOCATED  BUSY           allowed        allowed
- *     xseg_pool_pause()               allowed        BUSY           allowed        BUSY until the work completes
- *     xseg_trim()                     -              skips it       -              unmaps if the work has completed
+ *     call                                 unmapped       claimed          committed      pending unmap
+ *     xseg_range_commit()                  maps memory    BUSY             ARGUMENT       recommits it
+ *     xseg_range_decommit()                ARGUMENT       BUSY             pending unmap  ARGUMENT
+ *     xseg_range_hold()                    allowed        BUSY             allowed        defers the unmap
+ *     xseg_range_unhold()                  allowed        BUSY             allowed        unmaps after the work
+ *     xseg_range_alias() to it             maps memory    BUSY             ARGUMENT       ARGUMENT
+ *     xseg_range_alias() from it           ARGUMENT       BUSY             allowed        ARGUMENT
+ *     xseg_range_release()                 allowed        BUSY             BUSY           waits for the work
+ *     xseg_pin(), xseg_export()            NOT_ALLOCATED  BUSY             allowed        NOT_ALLOCATED
+ *     xseg_dmabuf_open()                   NOT_ALLOCATED  if mapped        allowed        allowed
+ *     xseg_dmabuf_open(), XSEG_DMABUF_PIN  NOT_ALLOCATED  BUSY             allowed        allowed
+ *     xseg_register()                      NOT_ALLOCATED  BUSY             allowed        allowed
+ *     xseg_pool_pause()                    allowed        BUSY             allowed        BUSY until the work completes
+ *     xseg_trim()                          no effect      no effect        no effect      unmaps after the work
  *
- * Pinned, exported and held memory is not unmapped: a decommitted granule stays in the last state until the last
- * reference is released.  A call of a second thread may wait for the device memory lock, which is not held during
- * callbacks.
+ * A granule that is pinned, exported or held is not unmapped: after a decommit it stays pending unmap until its last
+ * pin, export and hold is released.
  *
- * Calls of several threads for one range are serialized.  An error leaves all granules unchanged.
+ * Threads: every function of this header waits for the device memory lock, so calls of several threads for one range
+ * are serialized.  The lock is not held during callbacks.
+ *
+ * Errors: an error leaves all granules unchanged.
  */
 #ifndef XSEG_RANGE_H
 #define XSEG_RANGE_H
@@ -74,27 +81,28 @@ struct xseg_range;
 /** Options of xseg_range_reserve(). */
 struct xseg_range_options {
     size_t struct_size;     /* sizeof(struct xseg_range_options) */
-    struct xseg_pool *pool; /* retained by the range; NULL: a new pool, released with the range */
-    uint64_t page_bytes;  /* page size, a multiple of the driver's granularity of 2 MiB; 0: 2 MiB */
-    uint64_t limit_bytes; /* maximum of physical memory; 0: unlimited */
-    bool exportable, rdma; /* of the new pool (struct xseg_pool_options); not with `pool` */
-    const char *name;      /* of the new pool; not with `pool` */
+    struct xseg_pool *pool; /* the range retains it; NULL: a new pool, released with the range */
+    uint64_t page_bytes;    /* page size, a multiple of the driver's granularity; 0: 2 MiB */
+    uint64_t limit_bytes;   /* maximum of physical memory of the range; 0: unlimited */
+    bool exportable;        /* option of the new pool (struct xseg_pool_options); not with `pool` */
+    bool rdma;              /* option of the new pool; not with `pool` */
+    const char *name;       /* option of the new pool; not with `pool` */
 };
 
 /**
- * Reserve the addresses of a range.  Nothing is committed.
+ * Reserve the addresses of a range.  No memory is committed.
  *
  * @param device   CUDA ordinal.
- * @param bytes    size, a multiple of the page size; all ranges and segments of a device have at most 32 TiB of
- *                 addresses.
+ * @param bytes    size, a multiple of the page size.  All ranges and segments of a device together have at most 32 TiB
+ *                 of addresses.
  * @param options  NULL for the defaults.
  * @param out      receives the range; release it with xseg_range_release().
  *
  * @return XSEG_ERR_NO_ADDRESSES  the driver or the 32 TiB have no addresses left.
- *         XSEG_ERR_UNSUPPORTED   the device has no virtual memory management, or cannot export memory.
- *         XSEG_ERR_ARGUMENT      also: the pool is of another device, has memory functions, or has been released; or
- *                                options contradict each other.
- * Cost: one cuMemAddressReserve; for an exportable range the probe of xseg_pool_create().
+ *         XSEG_ERR_UNSUPPORTED   the device has no virtual memory management, or cannot export memory (exportable).
+ *         XSEG_ERR_ARGUMENT      also: the pool is of another device, has memory functions, or has been released; or an
+ *                                option of a new pool is set together with `pool`.
+ * Cost: one cuMemAddressReserve; for an exportable or rdma range the probe of xseg_pool_create().
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device,
                                                        uint64_t bytes,
@@ -102,28 +110,29 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_reserve(struct xseg_allocator *al
                                                        struct xseg_range **out);
 
 /**
- * Release the addresses of a range.  Waits for memory that is pending unmap.
+ * Release the addresses of a range.  The call waits for the work of memory that is pending unmap.
  *
  * @return XSEG_ERR_BUSY      memory is committed, held, pinned, exported, registered or claimed; or a capture is active
  *                            and memory is pending unmap.
  *         XSEG_ERR_PAUSED    the pool is paused.
- *         XSEG_ERR_DRIVER    the driver does not unmap a page; call again.
- *         XSEG_ERR_ARGUMENT  also: the range has been released.  Such handles are detected until xseg_close().
- * Cost: synchronizes the streams of memory that is pending unmap, unmaps and releases this memory; one address-free.
+ *         XSEG_ERR_DRIVER    the driver did not unmap a page; the call can be repeated.
+ *         XSEG_ERR_ARGUMENT  also: the range has already been released; the library detects this until xseg_close().
+ * Cost: synchronizes the streams of memory that is pending unmap, and unmaps and releases this memory; one
+ *       address-free.
  */
 XSEG_API xseg_status xseg_range_release(struct xseg_range *range);
 
 /**
  * Commit granules for work on a stream.
  *
- * Granules that are pending unmap are recommitted: they keep their page and its contents.  On the stream of the
- * decommit this needs no driver call; another `stream` waits, by an event, for the stream of the decommit.  An aliased
- * page is not recommitted: the granule gets another page, after the stream of the decommit has completed.
+ * Granules that are pending unmap are recommitted.  On the stream of the decommit this needs no driver call.  Another
+ * `stream` is made to wait, by an event, for the stream of the decommit.  A granule whose page is aliased is not
+ * recommitted: it gets another page, after the call has waited for the stream of the decommit.
  *
- * Other granules get prepared pages of the range, then idle pages of the same kind (size, exportable, rdma) from the
+ * Unmapped granules get prepared pages of the range, then idle pages of the same kind (size, exportable, rdma) from the
  * page cache, then new pages.  If the driver or a limit rejects a page, idle pages of other ranges and pools are moved,
- * and idle pages of other kinds are released.  New memory has undefined contents.  During a capture idle
- * pages of other ranges and pools are neither moved nor released.
+ * and idle pages of other kinds are released.  During a capture idle pages of other ranges and pools are neither moved
+ * nor released.  The contents of new memory are undefined.
  *
  * The call commits all granules or none.
  *
@@ -131,15 +140,19 @@ XSEG_API xseg_status xseg_range_release(struct xseg_range *range);
  * @param bytes   size; 0 has no effect.
  * @param stream  stream whose later work uses the memory.
  *
- * @return XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  as xseg_alloc(); the message lists what holds the memory.
- *         XSEG_ERR_PAUSED    the pool is paused.
- *         XSEG_ERR_BUSY      a granule is claimed.  During a capture, a granule is pending unmap on another stream whose
- *                            work has not completed.  A granule is pending unmap with an aliased page, and a capture
- *                            is active, or the granule is held, pinned or exported.
- *         XSEG_ERR_ARGUMENT  also: a granule is committed.
+ * @return XSEG_ERR_NO_MEMORY  as for xseg_alloc(); the message lists the uses of the memory.
+ *         XSEG_ERR_LIMIT      as for xseg_alloc(); also limit_bytes of the range.
+ *         XSEG_ERR_PAUSED     the pool is paused.
+ *         XSEG_ERR_BUSY       one of these conditions applies.
+ *                             - A granule is claimed.
+ *                             - A capture is active, and a granule is pending unmap on another stream whose work has
+ *                               not completed.
+ *                             - The page of a granule that is pending unmap is aliased; and a capture is active, or the
+ *                               granule is held, pinned or exported.
+ *         XSEG_ERR_ARGUMENT   also: a granule is committed.
  * Cost: no driver call to recommit on the same stream.  Otherwise an event query for each stream with memory that is
- *       pending unmap, one map per page, one create per new page, and one set-access per contiguous run (per page,
- *       where the driver requires that).  Under memory pressure as xseg_alloc().
+ *       pending unmap, one map per page, one create per new page, and one set-access per contiguous run (per page, if
+ *       the driver requires that).  Under memory pressure as xseg_alloc().
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_commit(struct xseg_range *range, uint64_t offset,
                                                       uint64_t bytes, xseg_stream stream);
@@ -147,9 +160,12 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_commit(struct xseg_range *range, 
 /**
  * Decommit granules: their memory is unmapped when the work that is queued on a stream now has completed.
  *
- * Make the stream wait for all other streams that use the memory.  Held, pinned and exported granules keep their pages
- * until the last reference is released.  During a capture the event is recorded at the end of the capture.
+ * Make the stream wait for all other streams that use the memory.  Granules that are held, pinned or exported keep
+ * their pages until the last hold, pin and export is released.  During a capture the event is recorded after the end of
+ * the capture.
  *
+ * @param offset  offset from the start of the range.
+ * @param bytes   size; 0 has no effect.
  * @param stream  stream that orders the unmap.
  *
  * @return XSEG_ERR_PAUSED    the pool is paused.
@@ -164,50 +180,65 @@ XSEG_API xseg_status xseg_range_decommit(struct xseg_range *range, uint64_t offs
 /**
  * Create pages in advance, so that a commit only maps them, until the range has `bytes` of prepared pages.
  *
- * Prepared pages are not part of page_cache_mb.  They are reserved for the range until they are committed, decay, or
- * memory pressure reclaims them.  Commits of other threads are served between two pages.
+ * Prepared pages are not part of page_cache_mb.  They are reserved for the range until they are committed, until they
+ * decay, or until memory pressure reclaims them.  The device memory lock is released after each page, so commits of
+ * other threads are served during the call.
  *
  * @param bytes  size, rounded up to whole pages; at most the size of the range.
  *
- * @return XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  no memory is available; nothing is reclaimed for prepared pages.
+ * @return XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  no memory is available.  The call reclaims no memory.
  *         After an error the pages that were created stay prepared.
  * Cost: one create per page.
  */
 XSEG_API xseg_status xseg_range_prepare(struct xseg_range *range, uint64_t bytes);
 
 /**
- * Reserve physical memory for a range without creating it.
+ * Reserve physical memory for a range without creating pages.
  *
- * The unused part of the quota counts as memory in use for all other requests of this allocator on the device.  With a
- * hard limit below the free memory of the device (hard_limit_mb, xseg_limits_set(), per_process_memory_fraction), commits
- * up to the quota succeed.  Other processes do not see the quota.  Idle memory is released to make space for it.
+ * The unused part of the quota counts as memory in use for all other requests of this allocator on the device.  Idle
+ * memory is released if the quota needs it.
  *
- * @param bytes  at most the size and the limit of the range; 0 removes the quota.
+ * Other processes do not observe the quota.  Commits up to the quota succeed only if the driver can provide this
+ * memory: set a hard limit of the device (hard_limit_mb, xseg_limits_set(), per_process_memory_fraction) below its free
+ * memory.
  *
- * @return XSEG_ERR_LIMIT, XSEG_ERR_NO_MEMORY  memory in use and other quotas leave too little.
- * Cost: no driver call if enough memory is free; otherwise as a trim that does not wait.
+ * @param bytes  quota, at most the size and limit_bytes of the range; 0 removes the quota.
+ *
+ * @return XSEG_ERR_LIMIT      memory in use and other quotas leave too little of the hard limit.
+ *         XSEG_ERR_NO_MEMORY  memory in use and other quotas leave too little of the device memory.
+ *         After an error the previous quota applies.
+ * Cost: no driver call if enough memory is available; otherwise as a trim that does not wait.
  */
 XSEG_API xseg_status xseg_range_set_quota(struct xseg_range *range, uint64_t bytes);
 
 /**
- * Hold granules: they keep their pages over a decommit, for a captured graph that uses their addresses.
+ * Hold granules: they keep their pages after a decommit, for a captured graph that uses their addresses.
  *
- * Holds are counted for each granule, committed or not, also while the pool is paused.
+ * Holds are counted for each granule, also for unmapped granules and while the pool is paused.
  *
- * @return XSEG_ERR_BUSY  a granule is claimed, or its hold count is at the maximum.
+ * @param offset  offset from the start of the range.
+ * @param bytes   size.
+ *
+ * @return XSEG_ERR_BUSY  a granule is claimed, or its hold count is at the maximum, 2^32 - 1.
  * Cost: no driver call.
  */
 XSEG_API xseg_status xseg_range_hold(struct xseg_range *range, uint64_t offset, uint64_t bytes);
 
 /**
- * Release one hold of each granule.  A decommitted granule without further holds, pins and exports is unmapped when the
- * work that is queued on `stream` now has completed.
+ * Release one hold of each granule.
  *
+ * A decommitted granule without further holds, pins and exports is unmapped once both the work that is queued on
+ * `stream` now and the work before its decommit have completed.
+ *
+ * @param offset  offset from the start of the range.
+ * @param bytes   size.
  * @param stream  a stream on which the graph was launched; this stream must already wait for every other stream that
  *                used the granules.
  *
- * @return XSEG_ERR_BUSY      a granule is claimed, or, during a capture, is pending unmap on another stream whose work
- *                            has not completed.
+ * @return XSEG_ERR_BUSY      one of these conditions applies.
+ *                            - A granule is claimed.
+ *                            - A capture is active, and a granule is pending unmap on another stream whose work has not
+ *                              completed.
  *         XSEG_ERR_ARGUMENT  also: a granule is not held.
  * Cost: one event record if a granule is pending unmap.
  */
@@ -218,12 +249,13 @@ XSEG_API xseg_status xseg_range_unhold(struct xseg_range *range, uint64_t offset
  * Alias pages: map the pages of committed granules in other granules as well, such as a prefix that many sequences
  * share.
  *
- * The new granules are committed, and each granule is decommitted independently.  A page is released with its last
- * mapping, and the pool is charged until then.  The range that committed the page is charged for it (limit_bytes, quota,
- * physical_bytes) until its own last mapping of the page is removed; other ranges are never charged for the page.
+ * The new granules are committed, and each granule is decommitted independently.  A page is released when its last
+ * mapping is removed, and the pool is charged for the page until then.  The range that committed the page is charged
+ * for it (limit_bytes, quota, physical_bytes) until its own last mapping of the page is removed.  Other ranges are
+ * never charged for the page.
  *
- * Writes through one mapping are visible through another one to work that is ordered after them; a kernel that uses
- * both must order its accesses (docs/ranges.md).
+ * Work that is ordered after a write through one mapping reads the written data through every mapping.  A kernel that
+ * accesses a page through two mappings must order its accesses (docs/ranges.md).
  *
  * @param offset       offset of unmapped granules.
  * @param bytes        size.
@@ -233,8 +265,8 @@ XSEG_API xseg_status xseg_range_unhold(struct xseg_range *range, uint64_t offset
  * @return XSEG_ERR_NO_MEMORY  the driver has no memory for the mappings.
  *         XSEG_ERR_PAUSED     the pool is paused.
  *         XSEG_ERR_BUSY       a granule is claimed.
- *         XSEG_ERR_ARGUMENT   also: a new granule is mapped or pending unmap, one of `from` is not committed, or the
- *                             ranges differ in pool or page size.
+ *         XSEG_ERR_ARGUMENT   also: a new granule is not unmapped, a granule of `from` is not committed, or the ranges
+ *                             differ in pool or page size.
  * Cost: one map per page; one set-access per contiguous run.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_alias(struct xseg_range *range, uint64_t offset,
@@ -243,20 +275,20 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_range_alias(struct xseg_range *range, u
 
 /** State of a range.  Set struct_size before the call. */
 struct xseg_range_info {
-    size_t struct_size;  /* sizeof(struct xseg_range_info) */
-    void *base;          /* start address */
-    uint64_t bytes;      /* size */
-    uint64_t page_bytes; /* size of a granule */
-    int device;
-    struct xseg_pool *pool;
-    uint64_t limit_bytes;         /* UINT64_MAX: unlimited */
+    size_t struct_size;           /* sizeof(struct xseg_range_info) */
+    void *base;                   /* start address */
+    uint64_t bytes;               /* size */
+    uint64_t page_bytes;          /* size of a granule */
+    int device;                   /* CUDA ordinal */
+    struct xseg_pool *pool;       /* pool of the range */
+    uint64_t limit_bytes;         /* maximum of physical_bytes; UINT64_MAX: unlimited */
     uint64_t quota_bytes;         /* quota, including its used part */
     uint64_t committed_bytes;     /* in committed granules */
     uint64_t pending_unmap_bytes; /* in granules that are pending unmap */
-    uint64_t mapped_bytes;   /* in all mappings, also pending unmap; 0 while the pool is paused */
+    uint64_t mapped_bytes;   /* in committed and pending granules; 0 while the pool is paused */
     uint64_t physical_bytes; /* in pages charged to the range; 0 while the pool is paused */
     uint64_t prepared_bytes; /* in prepared pages */
-    uint64_t recommits;      /* number of recommitted granules since the range was reserved */
+    uint64_t recommits;      /* number of recommitted granules since the reservation */
 };
 
 /**
@@ -264,7 +296,6 @@ struct xseg_range_info {
  *
  * @param out  receives the state, up to out->struct_size bytes.
  *
- * Threads: any; waits for a growth or trim of the device.
  * Cost: no driver call.
  */
 XSEG_API xseg_status xseg_range_query(struct xseg_range *range, struct xseg_range_info *out);
