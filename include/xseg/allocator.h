@@ -59,7 +59,8 @@
  * Structures start with struct_size.  `struct xseg_request request = {sizeof(request)};` sets it and clears all other
  * members; zero selects each default.  Structures for which zero is not neutral have an initializer macro.  The library
  * accepts the structures of older and newer headers: a missing member has its default, and a member that the library
- * does not know must be zero.  A result is written up to struct_size.
+ * does not know must be zero.  A result is written up to struct_size.  With -Wextra, gcc and clang warn about this form
+ * of initializer unless -Wno-missing-field-initializers is set.
  *
  * Threads: every function can be called from any thread at any time, unless its comment says otherwise.  "Waits for the
  * device memory lock" means that the call may block for as long as another call holds this lock.
