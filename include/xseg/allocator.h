@@ -35,7 +35,7 @@
  *   device memory lock
  *             the lock of a device that a call holds while it changes mappings or pages of the device: a growth, a
  *             trim, a decay pass (reclaim.h), the pause of a pool (pool.h).  Driver calls and waits for streams run
- *             under it.  Hits do not take it, and frees take it only with unmap_on_free or guard_page.
+ *             under it.  Hits do not wait for it, and frees wait for it only with unmap_on_free or guard_page.
  *
  * Streams: work of one stream runs in order, so a freed block can be reused on its own stream immediately.  Work of
  * another stream on a block must be announced with xseg_record_stream() before the block is freed:
@@ -279,11 +279,13 @@ XSEG_API xseg_status xseg_config_keys(const char *config, const char **source,
  *         XSEG_ERR_UNSUPPORTED   the page size of the configuration is not a multiple of the device's granularity.
  *         XSEG_ERR_PAUSED        the pool of the request is paused (pool.h).
  * Threads: any; a miss waits for the device memory lock.
- * Cost: a hit makes no driver call, with four exceptions.
+ * Cost: a hit makes no driver call, with five exceptions.
  *         - While blocks of the device are pending: one event query for each stream with pending blocks.
  *         - When a stream is seen for the first time: two queries.  The per-thread default stream: one query.
  *         - While a capture is active on the device: one query of the capture status.
  *         - With debug_fill: the stream is synchronized.
+ *         - While a decay key is set without background_thread: a decay pass that is due (reclaim.h), which takes at
+ *           most 200 us of driver time or releases one page.
  *       A miss creates and maps the missing pages, with one set-access per contiguous run, or calls cuMemAlloc once
  *       (classic).  Under memory pressure the call may synchronize streams and release cached memory, except during a
  *       capture.
@@ -331,11 +333,12 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_alloc_with(struct xseg_allocator *alloc
  *
  * @return XSEG_ERR_NOT_ALLOCATED  no allocated block starts at ptr; the message describes the address.
  *         XSEG_ERR_DRIVER         an event could not be recorded; the block stays allocated.
- * Cost: no driver call, with three exceptions.
+ * Cost: no driver call, with four exceptions.
  *         - After xseg_record_stream(): one event record per other stream, and an event create if no event is idle.
  *         - With debug_fill: a memset.
  *         - With unmap_on_free or guard_page: the block's streams are synchronized, and its pages are unmapped and
  *           released.
+ *         - While a decay key is set without background_thread: a decay pass, as in xseg_alloc().
  */
 XSEG_API xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr);
 

@@ -14,7 +14,8 @@
  *   idle      cached memory that covers whole pages or whole classic segments, so that it can be released.
  *   trim      the release of idle memory on request (xseg_trim()).
  *   decay     the periodic release of memory that has been idle for some time, or that exceeds a soft limit
- *             (docs/services.md).
+ *             (docs/services.md).  It runs in decay passes while a decay key is set: idle_ms, soft_limit_mb or
+ *             device_free_min_mb, or soft_bytes of xseg_limits_set().
  *   remap     the move of an idle page to the segment of another stream or pool, under memory pressure.
  *
  * The memory at an address changes if its page is unmapped and another page is mapped there.  Trims, decay, remaps and
