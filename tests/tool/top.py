@@ -98,12 +98,12 @@ class Once(Case):
         self.assertEqual(found["command"], "test-publisher")
         first, second = found["devices"]
         self.assertEqual([first["device"], second["device"]], [0, 1])
-        self.assertEqual([first["live"], first["reserved"], first["cached"]], [43 * MIB, 60 * MIB, 17 * MIB])
+        self.assertEqual([first["allocated"], first["reserved"], first["cached"]], [43 * MIB, 60 * MIB, 17 * MIB])
         self.assertEqual([first["ooms"], second["ooms"]], [1, 0])
         self.assertEqual([first["rejections"], second["rejections"]], [0, 0])
         self.assertEqual(first["limit"], None)
-        self.assertEqual(second["live"], 6 * MIB)
-        self.assertEqual({pool["label"]: pool["live"] for pool in first["pools"]}, {"default": 40 * MIB, '"kv"': 3 * MIB})
+        self.assertEqual(second["allocated"], 6 * MIB)
+        self.assertEqual({pool["label"]: pool["allocated"] for pool in first["pools"]}, {"default": 40 * MIB, '"kv"': 3 * MIB})
         self.assertLess(found["age_s"], 60)
 
     def test_text(self):
@@ -114,7 +114,7 @@ class Once(Case):
         self.assertEqual(done.returncode, 0)
         lines = done.stdout.splitlines()
         self.assertEqual(lines[0], "1 process, 1 device")
-        self.assertEqual(lines[2].split(), ["PID", "COMMAND", "DEVICE", "POOL", "LIVE", "PENDING", "CACHED", "RESERVED", "PEAK",
+        self.assertEqual(lines[2].split(), ["PID", "COMMAND", "DEVICE", "POOL", "ALLOCATED", "PENDING", "CACHED", "RESERVED", "PEAK",
                                             "REGISTERED", "OOMS", "REJECTED", "AGE"])
         self.assertRegex(lines[3], rf"^ *{one.pid}  test-publisher +0  all +43\.00 MiB +0 bytes +17\.00 MiB +60\.00 MiB +"
                                    r"60\.00 MiB +0 bytes +0 +0 +\d+\.\d s$")
@@ -154,7 +154,7 @@ class Once(Case):
         pids = [entry["pid"] for entry in found["publishers"]]
         self.assertLessEqual({one.pid for one in ones}, set(pids))
         self.assertEqual(pids, sorted(pids))
-        text = top("--once", "--sort", "live").stdout
+        text = top("--once", "--sort", "allocated").stdout
         places = [text.index(f"{one.pid}  test-publisher") for one in ones]
         self.assertEqual(places, sorted(places, reverse=True))
         text = top("--once", "--sort", "pid").stdout
@@ -166,7 +166,7 @@ class Once(Case):
         one.do("alloc 0 40")
         one.do("open publish:True")
         one.do("alloc 0 2")
-        self.assertEqual(sorted(entry["devices"][0]["live"] for entry in look(one.pid)), [2 * MIB, 40 * MIB])
+        self.assertEqual(sorted(entry["devices"][0]["allocated"] for entry in look(one.pid)), [2 * MIB, 40 * MIB])
 
     def test_a_process_that_does_not_publish(self):
         one = self.publisher("publish:False")
@@ -202,7 +202,7 @@ class Once(Case):
         one.do("alloc 0 40")
         number = int(pathlib.Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text())
         (found,) = look(number)
-        self.assertEqual((found["pid"], found["devices"][0]["live"]), (number, 40 * MIB))
+        self.assertEqual((found["pid"], found["devices"][0]["allocated"]), (number, 40 * MIB))
 
     def test_a_child_has_no_figures_of_its_parent(self):
         one = self.publisher()
@@ -234,16 +234,16 @@ class Budget(Case):
         two = self.publisher(f"publish:True,budget_file:{ledger}", devices=2)
         one.do("alloc 0 40")
         two.do("alloc 1 20")
-        first, second = self.rows(ledger, lambda rows: [row["taken"] for row in rows] == [40 * MIB, 20 * MIB])
+        first, second = self.rows(ledger, lambda rows: [row["physical"] for row in rows] == [40 * MIB, 20 * MIB])
         self.assertEqual([first["slot"], second["slot"]], [0, 1])
         self.assertEqual([first["pid"], second["pid"]], [one.pid, two.pid])
-        self.assertEqual([first["command"], first["share"], first["floor"]], ["test-publisher", 0.7, 5 * MIB])
-        self.assertEqual([second["share"], second["idle"], second["wanted"], second["returned"]], [0, 0, 0, 0])
+        self.assertEqual([first["command"], first["share"], first["min_bytes"]], ["test-publisher", 0.7, 5 * MIB])
+        self.assertEqual([second["share"], second["idle"], second["demand"], second["released"]], [0, 0, 0, 0])
         self.assertRegex(first["uuid"], r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
         self.assertNotEqual(first["uuid"], second["uuid"])
         self.assertNotIn("budget", json.loads(top("--once", "--json").stdout))
         lines = top("--once", "--budget", ledger).stdout.splitlines()
-        self.assertEqual(lines[-3].split(), ["PID", "COMMAND", "UUID", "TAKEN", "IDLE", "WANTED", "SHARE", "RETURNED"])
+        self.assertEqual(lines[-3].split(), ["PID", "COMMAND", "UUID", "PHYSICAL", "IDLE", "DEMAND", "SHARE", "RELEASED"])
         self.assertRegex(lines[-2], rf"^ *{one.pid}  test-publisher +{first['uuid'][:8]} +40\.00 MiB +0 bytes +0 bytes +70 % +0 bytes$")
         self.assertRegex(lines[-1], rf"^ *{two.pid}  .* rest +0 bytes$")
         self.assertEqual({len(line) for line in lines[-3:]}, {len(lines[-1])})
@@ -305,7 +305,7 @@ class Hostile(Case):
         self.assertEqual(look(os.getpid()), [])
         number = self.file(self.content())
         (found,) = look(os.getpid())
-        self.assertEqual(found["devices"][0]["live"], 5 * MIB)
+        self.assertEqual(found["devices"][0]["allocated"], 5 * MIB)
         self.addCleanup(os.close, os.dup(number))  # one file, however many descriptors lead to it
         self.assertEqual(len(look(os.getpid())), 1)
 
@@ -610,15 +610,15 @@ class Live(Case):
         one = self.publisher(devices=2)
         one.do("alloc 0 3")   # reserved 20 MiB
         one.do("alloc 1 18")  # reserved 20 MiB
-        one.do("alloc 0 18")  # now 40 MiB, of which 21 are live
-        one.do("alloc 1 19")  # 40 MiB, 37 live
+        one.do("alloc 0 18")  # now 40 MiB, of which 21 are allocated
+        one.do("alloc 1 19")  # 40 MiB, 37 allocated
         self.begin("--pid", one.pid, "--sort", "cached")
 
         def order(lines):
             return devices(lines[3:5])
 
         self.until(lambda lines: order(lines) == ["0", "1"])
-        self.type(b"<<")  # to LIVE
+        self.type(b"<<")  # to ALLOCATED
         self.until(lambda lines: order(lines) == ["1", "0"])
         self.type(b"\x1bOC\x1bOC")  # two arrows to the right: CACHED again
         self.until(lambda lines: order(lines) == ["0", "1"])

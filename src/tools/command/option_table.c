@@ -315,12 +315,11 @@ const struct option_row option_table[OPTION_COUNT] = {
             .name = "sort",
             .takes = OPTION_TAKES_WORD,
             .argument = "COLUMN",
-            .words = {"reserved", "live", "pending", "cached", "peak", "registered", "ooms",
+            .words = {"reserved", "allocated", "pending", "cached", "peak", "registered", "ooms",
                       "rejected", "pid"},
-            .meaning =
-                "what rows are in order of, the largest first: `reserved` (default), `live`, "
-                "`pending`, `cached`, `peak`, `registered`, `ooms` or `rejected`; or `pid`, the "
-                "smallest first",
+            .meaning = "what rows are in order of, the largest first: `reserved` (default), "
+                       "`allocated`, `pending`, `cached`, `peak`, `registered`, `ooms` or "
+                       "`rejected`; or `pid`, the smallest first",
         },
     [OPTION_INTERVAL] =
         {

@@ -147,8 +147,8 @@ const struct command command_top = {
                 OPTION_COLOR, OPTION_HELP},
     .description =
         "Shows the memory of processes that have the key `publish:True`, by device and pool: "
-        "what is live, pending, cached and reserved, the most that was reserved, requests "
-        "refused for want of memory, and how old these figures are. The kernel lets a user see "
+        "allocated, pending, cached and reserved bytes, the peak of reserved bytes, the numbers of "
+        "failed requests, and the age of these figures. The kernel lets a user see "
         "the processes of that user; others are counted.\n"
         "\n"
         "With `--budget`, also which processes share devices by a ledger, whether they publish or "
@@ -159,7 +159,7 @@ const struct command command_top = {
     .examples =
         {
             {"XSEG_ALLOC_CONF=publish:True ./service &", "a process that publishes"},
-            {"xseg top", "all of them, live"},
+            {"xseg top", "all of them, on the screen"},
             {"xseg top --once --sort cached", "one look, as text"},
             {"xseg top --once --budget rack7", "and who shares devices by the ledger rack7"},
             {"xseg top --once --json | jq '.publishers[].devices[].reserved'", "for a script"},

@@ -111,7 +111,7 @@ void top_budget_line(const struct top_budget *budget, size_t number, char line[T
 {
     if (number == 0)
         (void)snprintf(line, TOP_LINE, "%8s  %-15s  %-8s  %11s  %11s  %11s  %8s  %11s", "PID",
-                       "COMMAND", "UUID", "TAKEN", "IDLE", "WANTED", "SHARE", "RETURNED");
+                       "COMMAND", "UUID", "PHYSICAL", "IDLE", "DEMAND", "SHARE", "RELEASED");
     else if (number <= budget->count)
         format_row(&budget->rows[number - 1], line);
     else if (budget->is_full)
@@ -133,9 +133,9 @@ static json_t *row_json(const struct top_share *row)
     return json_pack(
         "{s:i, s:b, s:i, s:o, s:o, s:I, s:I, s:I, s:f, s:I, s:o}", "slot", (int)row->slot,
         "readable", 1, "pid", row->pid, "command", printable_json(row->program), "uuid",
-        row->uuid[0] != '\0' ? json_string(row->uuid) : json_null(), "taken",
-        (json_int_t)row->taken, "idle", (json_int_t)row->idle, "wanted", (json_int_t)row->wanted,
-        "share", (double)row->share / 1e6, "floor", (json_int_t)row->floor, "returned",
+        row->uuid[0] != '\0' ? json_string(row->uuid) : json_null(), "physical",
+        (json_int_t)row->taken, "idle", (json_int_t)row->idle, "demand", (json_int_t)row->wanted,
+        "share", (double)row->share / 1e6, "min_bytes", (json_int_t)row->floor, "released",
         row->returned <= INT64_MAX ? json_integer((json_int_t)row->returned) : json_null());
 }
 

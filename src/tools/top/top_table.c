@@ -157,13 +157,14 @@ void top_table_summary(const struct top_table *table, const struct publishers *p
 
 void top_table_head(char line[TOP_LINE], enum top_by by, int *from, int *length)
 {
-    static const char *const names[TOP_BYS] = {"RESERVED",   "LIVE", "PENDING",  "CACHED", "PEAK",
-                                               "REGISTERED", "OOMS", "REJECTED", "PID"};
+    static const char *const names[TOP_BYS] = {"RESERVED", "ALLOCATED", "PENDING",
+                                               "CACHED",   "PEAK",      "REGISTERED",
+                                               "OOMS",     "REJECTED",  "PID"};
     const char *at;
 
     (void)snprintf(line, TOP_LINE,
                    "%8s  %-15s  %6s  %-16s  %11s  %11s  %11s  %11s  %11s  %11s  %5s  %8s  %6s",
-                   "PID", "COMMAND", "DEVICE", "POOL", "LIVE", "PENDING", "CACHED", "RESERVED",
+                   "PID", "COMMAND", "DEVICE", "POOL", "ALLOCATED", "PENDING", "CACHED", "RESERVED",
                    "PEAK", "REGISTERED", "OOMS", "REJECTED", "AGE");
     at = strstr(line, names[by]);
     *from = (int)(at - line);
@@ -246,7 +247,7 @@ static json_t *pool_json(const struct xseg_published_pool *pool)
 
     return json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kind",
                      kinds[pool->kind], "label", printable_json(pool->label), "count",
-                     (json_int_t)pool->count, "live", number(pool->live), "pending",
+                     (json_int_t)pool->count, "allocated", number(pool->live), "pending",
                      number(pool->pending), "cached", number(pool->cached), "reserved",
                      number(pool->reserved), "reserved_peak", number(pool->reserved_peak),
                      "registered", number(pool->registered), "limit", number(pool->limit));
@@ -263,11 +264,11 @@ static json_t *device_json(const struct publisher *publisher,
             output_json_add(&pools, pool_json(&frame->pools[i]));
     return json_pack(
         "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "device", (json_int_t)device->ordinal, "live", number(device->live), "pending",
+        "device", (json_int_t)device->ordinal, "allocated", number(device->live), "pending",
         number(device->pending), "cached", number(device->cached), "reserved",
-        number(device->reserved), "live_peak", number(device->live_peak), "reserved_peak",
+        number(device->reserved), "allocated_peak", number(device->live_peak), "reserved_peak",
         number(device->reserved_peak), "registered", number(device->registered), "page_cache",
-        number(device->page_cache), "stuck", number(device->unreleased), "paused",
+        number(device->page_cache), "unreleased", number(device->unreleased), "paused",
         number(device->paused), "limit", number(device->limit), "total", number(device->total),
         "ooms", number(device->ooms), "rejections", number(device->rejections), "retries",
         number(device->retries), "pools", pools);
