@@ -102,9 +102,9 @@ class CompareTest(unittest.TestCase):
         self.assertTrue(self.said(*arguments, *files, status=status).startswith(found["verdict"] + "\n"))
         for side in "ab":
             rows = [row[side] for row in found["rows"]]
-            self.assertEqual(found[side]["peak"]["reserved"], sum(row["peak_live"] + row["peak_cached"] for row in rows))
-            self.assertEqual(found[side]["peak"]["live"], sum(row["peak_live"] for row in rows))
-            self.assertEqual(found[side]["average"]["reserved"], sum(row["live"] + row["cached"] for row in rows))
+            self.assertEqual(found[side]["peak"]["reserved"], sum(row["peak_allocated"] + row["peak_cached"] for row in rows))
+            self.assertEqual(found[side]["peak"]["allocated"], sum(row["peak_allocated"] for row in rows))
+            self.assertEqual(found[side]["average"]["reserved"], sum(row["allocated"] + row["cached"] for row in rows))
         return found
 
     def refused(self, words, *arguments, command="compare", given=None):
@@ -132,14 +132,14 @@ B: b.pickle, device 0, 155 events
 
            A             B    difference
    64.00 MiB    128.00 MiB    +64.00 MiB  reserved at the peak
-   24.00 MiB     88.00 MiB    +64.00 MiB  live at the peak
-  795.15 KiB    780.00 KiB    -15.15 KiB  stranded, on average
-    9.48 MiB     72.08 MiB    +62.60 MiB  live, on average
+   24.00 MiB     88.00 MiB    +64.00 MiB  allocated at the peak
+  795.15 KiB    780.00 KiB    -15.15 KiB  fragmented, on average
+    9.48 MiB     72.08 MiB    +62.60 MiB  allocated, on average
    64.00 MiB    127.39 MiB    +63.39 MiB  reserved, on average
      0 bytes       0 bytes             =  pending, on average
    53.75 MiB     54.55 MiB   +824.12 KiB  idle, on average
 
- at the peak      stranded          live      events lived            blocks  site
+ at the peak    fragmented     allocated      events lived            blocks  site
   +64.00 MiB             =    +62.78 MiB          - -> 103            - -> 1  model.py:212 cache  (B alone)
            =             =   -154.52 KiB                 =                 =  model.py:31 __init__
            =   +824.12 KiB             =                 =                 =  idle: whole pages without a block
@@ -150,8 +150,8 @@ rows that do not differ: 3
         for plant, more, less in (
                 ("reserved", "B reserves 64.00 MiB more at the peak, all of it at model.py:212 cache, where A allocates nothing",
                  "B reserves 64.00 MiB less at the peak, all of it at model.py:212 cache, where B allocates nothing"),
-                ("live", "B has 4.00 MiB more live at the peak, all of it at model.py:112 forward",
-                 "B has 4.00 MiB less live at the peak, all of it at model.py:112 forward"),
+                ("live", "B has 4.00 MiB more allocated at the peak, all of it at model.py:112 forward",
+                 "B has 4.00 MiB less allocated at the peak, all of it at model.py:112 forward"),
                 ("stranded", "all of it at model.py:300 scratch", "all of it at model.py:300 scratch"),
                 ("lives longer", "all of it at model.py:112 forward, where a block lives for 9 events, not 1",
                  "all of it at model.py:112 forward, where a block lives for 1 event, not 9"),
@@ -160,8 +160,8 @@ rows that do not differ: 3
             with self.subTest(plant=plant):
                 for (a, b), verdict in ((("", plant), more), ((plant, ""), less)):
                     self.assertIn(verdict, self.compared(job(a), job(b), status=1)["verdict"])
-        self.assertRegex(self.compared(job(), job("stranded"), status=1)["verdict"], r"^B strands \d.\d\d MiB more on average")
-        self.assertRegex(self.compared(job(), job("lives longer"), status=1)["verdict"], r"^B holds \d+.\d\d MiB more live on average")
+        self.assertRegex(self.compared(job(), job("stranded"), status=1)["verdict"], r"^B has \d.\d\d MiB more fragmented on average")
+        self.assertRegex(self.compared(job(), job("lives longer"), status=1)["verdict"], r"^B has \d+.\d\d MiB more allocated on average")
 
     def test_memory_that_is_given_back_later(self):
         def shrinking(late):
@@ -246,7 +246,7 @@ rows that do not differ: 3
         found = json.loads(self.said("--json", classic, expandable, status=1))
         self.assertEqual([found[side]["peak"]["reserved"] for side in "ab"],
                          [peaks[name]["reserved"] for name in ("classic", "expandable")])
-        self.assertEqual([found[side]["left_out"] for side in "ab"], [0, 0])
+        self.assertEqual([found[side]["omitted"] for side in "ab"], [0, 0])
 
     def test_a_leak_that_pytorch_has_recorded_is_in_the_verdict(self):
         text = self.said(SNAPSHOTS / "early.pickle.zst", SNAPSHOTS / "late.pickle.zst", status=1)
@@ -260,7 +260,7 @@ rows that do not differ: 3
                 self.move(moved, 1 << 40)
                 found = self.compared(pickle.loads(data), moved, status=0)
                 self.assertEqual(found["verdict"], "A and B differ by nothing")
-                self.assertGreater(found["a"]["average"]["stranded"], 0)
+                self.assertGreater(found["a"]["average"]["fragmented"], 0)
                 stack = frames("keep", 7, "leak.py")
                 moved["segments"].append({**moved["segments"][0], "address": BASE - SIZE, "total_size": SIZE, "is_expandable": False,
                                           "blocks": [{"address": BASE - SIZE, "size": SIZE, "requested_size": SIZE,
@@ -324,7 +324,7 @@ class BadFiles(CompareTest):
         end.alloc(BASE + 32 * MIB, 4 * MIB, frames("leak", 5))
         bare = end.snapshot() | {"device_traces": [[]]}
         text = self.said(self.file(job(), "a.pickle"), self.file(bare, "b.pickle"), status=1)
-        self.assertTrue(text.startswith("B has 4.00 MiB more live at the peak, all of it at model.py:5 leak"), text)
+        self.assertTrue(text.startswith("B has 4.00 MiB more allocated at the peak, all of it at model.py:5 leak"), text)
         self.assertIn("_record_memory_history()", text)
         self.assertIn("history:all", text)
         found = json.loads(self.said("--json", self.folder / "b.pickle", self.folder / "b.pickle", status=0))
@@ -342,8 +342,8 @@ class Ranks(CompareTest):
 
     def test_the_odd_rank_is_named_with_its_site(self):
         for plant, why in (("reserved", "it reserves 64.00 MiB more at the peak, all of it at model.py:212 cache"),
-                           ("live", "it has 4.00 MiB more live at the peak, all of it at model.py:112 forward"),
-                           ("stranded", "MiB more on average, all of it at model.py:300 scratch"),
+                           ("live", "it has 4.00 MiB more allocated at the peak, all of it at model.py:112 forward"),
+                           ("stranded", "MiB more fragmented on average, all of it at model.py:300 scratch"),
                            ("lives longer", "all of it at model.py:112 forward, where a block lives for 9 events, not 1"),
                            ("another site", "it reserves as much as rank 0 at the peak, but 16.00 MiB more at model.py:400 attention")):
             for odd, count in ((5, 8), (0, 3)):
@@ -430,7 +430,7 @@ class Ranks(CompareTest):
         found = json.loads(self.said("--json", self.folder / "job", status=1))
         self.assertEqual(sorted(rank["name"] for rank in found["ranks"]), ["host.pickle", "rank 1", "rank 10", "rank 2", "rank 3"])
         self.assertEqual(found["odd"], "rank 1")
-        self.assertIn("\nleft out: 1, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
+        self.assertIn("\nomitted: 1, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
 
     def test_equal_ranks_of_two_hosts_are_two(self):
         for host in ("node0", "node1"):
@@ -465,7 +465,7 @@ class Ranks(CompareTest):
                     self.assertEqual((found["odd"], len(found["ranks"])), ("rank 3", 4))
                     self.assertEqual(len(error.splitlines()), 1)
                 text = subprocess.run([TOOL, "compare", self.folder / "job"], capture_output=True, text=True, check=False).stdout
-                self.assertIn("\nleft out: 4, of another kind\n", text)
+                self.assertIn("\nomitted: 4, of another kind\n", text)
 
     def test_the_kind_of_most_ranks_is_read(self):
         self.ranks(count=1, name="oom-rank{}.pickle")
@@ -495,7 +495,7 @@ class Ranks(CompareTest):
                 os.utime(path, (step, step))
         found = json.loads(self.said("--json", self.folder / "job", status=1))
         self.assertEqual((found["odd"], len(found["ranks"])), ("rank 2", 4))
-        self.assertIn("\nleft out: 4, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
+        self.assertIn("\nomitted: 4, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
 
     def test_two_folders_are_compared_by_the_kind_that_both_have(self):
         for folder in ("before", "after"):
@@ -537,7 +537,7 @@ class Ranks(CompareTest):
         before, after = self.ranks(count=4, folder="before"), self.ranks(2, 5, folder="after", name="other-rank{}-{}.pickle")
         text = self.said(before, after, status=1)
         self.assertTrue(text.startswith("B reserves 64.00 MiB more at the peak, all of it at model.py:212 cache"), text)
-        self.assertIn("\nleft out: 1, whose rank is in one folder alone\n", text)
+        self.assertIn("\nomitted: 1, whose rank is in one folder alone\n", text)
         found = json.loads(self.said("--json", before, after, status=1))
         self.assertEqual(found["ranks"][0]["name"], "rank 2")
         self.assertEqual([rank["distance"] for rank in found["ranks"][1:]], [0, 0, 0])
@@ -551,14 +551,14 @@ class Ranks(CompareTest):
         for command in ("compare", "blame"):
             out, error = self.run_tool(folder, command=command, status=2)
             self.assertTrue(out.startswith("rank 5 is the odd one of 7: it reserves 64.00 MiB more"), out)
-            self.assertIn("/job, 7 files; rank 0 is the most like all\nleft out: 1, which could not be read\n", out)
+            self.assertIn("/job, 7 files; rank 0 is the most like all\nomitted: 1, which could not be read\n", out)
             self.assertEqual(len(error.splitlines()), 1)
             self.assertTrue(error.startswith(f"{bad}: it cannot be read as a memory snapshot"), error)
         out, _ = self.run_tool("--json", folder, status=2)
         self.assertIn(str(bad), json.loads(out)["unread"][0])
         # The other folder's file of that rank is left out, too.
         out, error = self.run_tool(self.ranks(folder="other"), folder, status=2)
-        self.assertIn("\nleft out: 1, which could not be read\n", out)
+        self.assertIn("\nomitted: 1, which could not be read\n", out)
         self.assertTrue(out.startswith("B reserves 64.00 MiB more at the peak, all of it at model.py:212"), out)
 
     def test_folders_with_nothing_to_read(self):

@@ -77,7 +77,7 @@ class RanksTest(unittest.TestCase):
         self.run_job("RANK")
         self.run_job("RANK")
         done = subprocess.run([sys.argv[1], "compare", "--label", self.folder], capture_output=True, check=False)
-        self.assertIn(b"\nleft out: 4, of whose rank there is a newer file\n", done.stdout)
+        self.assertIn(b"\nomitted: 4, of whose rank there is a newer file\n", done.stdout)
         self.assertEqual(done.returncode, 1)
 
 

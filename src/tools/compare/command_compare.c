@@ -248,7 +248,7 @@ static int run(const struct option_values *arguments)
 const struct command command_compare = {
     .name = "compare",
     .run = run,
-    .sentence = "say what one run of a programme holds and strands more than another",
+    .sentence = "compare the allocated and fragmented memory of two runs of a program",
     .usage = "FILE FILE | FOLDER [FOLDER]",
     .needs = "two files, or a folder",
     .operands = COMMAND_FILES,
@@ -259,7 +259,8 @@ const struct command command_compare = {
     .description =
         "Reads two memory snapshots of PyTorch or xseg, plain or compressed with Zstandard, "
         "and says by call site what the second, B, has more or less of than the first, A: "
-        "reserved and live bytes at the peak, stranded bytes and lifetimes. Addresses do not "
+        "reserved and allocated bytes at the peak, fragmented bytes and lifetimes. Addresses do "
+        "not "
         "count, and time is counted in events, so two runs of one programme differ by "
         "nothing. A FILE may be `-`, standard input."
         "\n\n"

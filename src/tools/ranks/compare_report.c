@@ -84,9 +84,9 @@ static const struct {
     const char *does, *when;
 } words[] = {
     [COMPARE_PEAK_RESERVED] = {"reserves", " at the peak"},
-    [COMPARE_PEAK_LIVE] = {"has", " live at the peak"},
-    [COMPARE_STRANDED] = {"strands", " on average"},
-    [COMPARE_LIVE] = {"holds", " live on average"},
+    [COMPARE_PEAK_LIVE] = {"has", " allocated at the peak"},
+    [COMPARE_STRANDED] = {"has", " fragmented on average"},
+    [COMPARE_LIVE] = {"has", " allocated on average"},
     [COMPARE_RESERVED] = {"reserves", " on average"},
 };
 
@@ -160,11 +160,13 @@ static void print_sums(FILE *out, const struct compare *compare, const struct co
                        bool by_events)
 {
     static const char *const lines[] = {
-        [COMPARE_PEAK_RESERVED] = "reserved at the peak", [COMPARE_PEAK_LIVE] = "live at the peak",
-        [COMPARE_STRANDED] = "stranded, on average",      [COMPARE_LIVE] = "live, on average",
+        [COMPARE_PEAK_RESERVED] = "reserved at the peak",
+        [COMPARE_PEAK_LIVE] = "allocated at the peak",
+        [COMPARE_STRANDED] = "fragmented, on average",
+        [COMPARE_LIVE] = "allocated, on average",
         [COMPARE_RESERVED] = "reserved, on average",
     };
-    static const char *const at_end[] = {"reserved", "live", "stranded"};
+    static const char *const at_end[] = {"reserved", "allocated", "fragmented"};
     const struct profile *a = compare->a, *b = compare->b;
 
     style_heading(out, "%12s  %12s  %12s", names->a, names->b, "difference");
@@ -232,10 +234,10 @@ void compare_report_tables(FILE *out, const struct compare *compare,
 {
     print_sums(out, compare, names, by_events);
     if (compare->differing > 0 && by_events)
-        style_heading(out, "%12s  %12s  %12s  %16s  %16s  site", "at the peak", "stranded", "live",
-                      "events lived", "blocks");
+        style_heading(out, "%12s  %12s  %12s  %16s  %16s  site", "at the peak", "fragmented",
+                      "allocated", "events lived", "blocks");
     else if (compare->differing > 0)
-        style_heading(out, "%12s  %12s  %16s  site", "reserved", "stranded", "blocks");
+        style_heading(out, "%12s  %12s  %16s  site", "reserved", "fragmented", "blocks");
     for (size_t i = 0; i < compare->differing && i < rows; i++)
         print_row(out, &compare->rows[i], names, by_events);
     if (compare->differing > rows)
@@ -250,11 +252,11 @@ json_t *compare_report_whole(const struct profile *profile)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I}}", "events",
                      (json_int_t)profile->events, "lost", (json_int_t)profile->lost, "no_room",
-                     (json_int_t)profile->no_room, "left_out", (json_int_t)profile->left_out,
-                     "peak", "reserved", (json_int_t)compare_whole(COMPARE_PEAK_RESERVED, profile),
-                     "live", (json_int_t)compare_whole(COMPARE_PEAK_LIVE, profile), "average",
-                     "reserved", (json_int_t)compare_whole(COMPARE_RESERVED, profile), "live",
-                     (json_int_t)compare_whole(COMPARE_LIVE, profile), "stranded",
+                     (json_int_t)profile->no_room, "omitted", (json_int_t)profile->left_out, "peak",
+                     "reserved", (json_int_t)compare_whole(COMPARE_PEAK_RESERVED, profile),
+                     "allocated", (json_int_t)compare_whole(COMPARE_PEAK_LIVE, profile), "average",
+                     "reserved", (json_int_t)compare_whole(COMPARE_RESERVED, profile), "allocated",
+                     (json_int_t)compare_whole(COMPARE_LIVE, profile), "fragmented",
                      (json_int_t)compare_whole(COMPARE_STRANDED, profile), "pending",
                      (json_int_t)profile->pending.of[PROFILE_CACHED], "idle",
                      (json_int_t)profile->idle.of[PROFILE_CACHED]);
@@ -264,9 +266,9 @@ static json_t *figures_json(const struct profile_figures *figures)
 {
     const uint64_t *of = figures->of;
 
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "peak_live",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "peak_allocated",
                      (json_int_t)of[PROFILE_PEAK_LIVE], "peak_cached",
-                     (json_int_t)of[PROFILE_PEAK_CACHED], "live", (json_int_t)of[PROFILE_LIVE],
+                     (json_int_t)of[PROFILE_PEAK_CACHED], "allocated", (json_int_t)of[PROFILE_LIVE],
                      "cached", (json_int_t)of[PROFILE_CACHED], "blocks",
                      (json_int_t)of[PROFILE_BLOCKS], "lived", (json_int_t)of[PROFILE_LIVED]);
 }

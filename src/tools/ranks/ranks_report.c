@@ -107,7 +107,7 @@ static void print_cell(FILE *out, uint64_t bytes)
 static void print_left_out(FILE *out, size_t count, const char *why)
 {
     if (count > 0)
-        (void)fprintf(out, "left out: %zu, %s\n", count, why);
+        (void)fprintf(out, "omitted: %zu, %s\n", count, why);
 }
 
 static void print_limits(FILE *out, const struct ranks *ranks)
@@ -148,10 +148,10 @@ void ranks_report_table(FILE *out, const struct ranks *ranks, uint32_t rows)
 {
     print_limits(out, ranks);
     if (ranks->jobs == 1)
-        style_heading(out, "%12s  %12s  %12s  %12s  rank", "reserved", "live", "stranded",
+        style_heading(out, "%12s  %12s  %12s  %12s  rank", "reserved", "allocated", "fragmented",
                       "distance");
     else
-        style_heading(out, "%12s  %12s  %12s  %12s  %12s  rank", "reserved, A", "B", "stranded, A",
+        style_heading(out, "%12s  %12s  %12s  %12s  %12s  rank", "reserved A", "B", "fragmented A",
                       "B", "distance");
     for (size_t i = 0; i < ranks->read && i < rows; i++)
         print_rank(out, ranks, &ranks->ranks[ranks->order[i]]);
@@ -166,13 +166,13 @@ static json_t *side_json(const struct ranks *ranks, size_t number, unsigned job)
     const struct rank *rank = &ranks->ranks[number];
     const uint64_t *whole = rank->whole[job];
 
-    return json_pack("{s:o, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I}}", "file",
-                     printable_json(ranks->files[job].files[number].path), "events",
-                     (json_int_t)rank->events[job], "peak", "reserved",
-                     (json_int_t)whole[COMPARE_PEAK_RESERVED], "live",
-                     (json_int_t)whole[COMPARE_PEAK_LIVE], "average", "reserved",
-                     (json_int_t)whole[COMPARE_RESERVED], "live", (json_int_t)whole[COMPARE_LIVE],
-                     "stranded", (json_int_t)whole[COMPARE_STRANDED]);
+    return json_pack(
+        "{s:o, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I}}", "file",
+        printable_json(ranks->files[job].files[number].path), "events",
+        (json_int_t)rank->events[job], "peak", "reserved", (json_int_t)whole[COMPARE_PEAK_RESERVED],
+        "allocated", (json_int_t)whole[COMPARE_PEAK_LIVE], "average", "reserved",
+        (json_int_t)whole[COMPARE_RESERVED], "allocated", (json_int_t)whole[COMPARE_LIVE],
+        "fragmented", (json_int_t)whole[COMPARE_STRANDED]);
 }
 
 json_t *ranks_report_json(const struct ranks *ranks)
