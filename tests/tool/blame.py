@@ -108,8 +108,8 @@ class Expected:
     """The same sums as the tool's, the long way: each page at each moment."""
 
     def __init__(self):
-        self.reserved = self.live = self.pending = self.idle = self.stranded = 0
-        self.site = {}  # name: [stranded, live]
+        self.reserved = self.allocated = self.pending = self.idle = self.fragmented = 0
+        self.site = {}  # name: [fragmented, allocated]
 
     def add(self, ranges, blocks, passed, name_of):
         pages = {}  # (start, end): [blocks, mapped]
@@ -122,18 +122,18 @@ class Expected:
                                if a < end and a + b[0] > start and b[1] == state)
                     for state in ("active_allocated", "active_pending_free")}
             cached = (mapped - sum(used.values())) * passed
-            live = [b for b in there if b[1] == "active_allocated"]
+            allocated = [b for b in there if b[1] == "active_allocated"]
             self.reserved += mapped * passed
-            self.live += used["active_allocated"] * passed
+            self.allocated += used["active_allocated"] * passed
             self.pending += used["active_pending_free"] * passed
-            if live:
-                self.stranded += cached
+            if allocated:
+                self.fragmented += cached
             elif there:
                 self.pending += cached
             else:
                 self.idle += cached
-            for block in live:
-                self.site.setdefault(name_of(block), [0, 0])[0] += fractions.Fraction(cached, len(live))
+            for block in allocated:
+                self.site.setdefault(name_of(block), [0, 0])[0] += fractions.Fraction(cached, len(allocated))
         for block in blocks.values():
             if block[1] == "active_allocated":
                 self.site.setdefault(name_of(block), [0, 0])[1] += block[0] * passed
@@ -165,14 +165,14 @@ class BlameTest(unittest.TestCase):
     def blamed(self, *arguments, **how):
         """The JSON, its sums as numbers; and that they add up.  With status 1 blocks are left out, and standard error says so."""
         found = json.loads(self.said("--json", *arguments, **how))
-        for name in ("reserved", "live", "stranded", "pending", "idle"):
+        for name in ("reserved", "allocated", "fragmented", "pending", "idle"):
             found[name] = int(found[name])
         for site in found["sites"]:
-            site["stranded"], site["live"] = int(site["stranded"]), int(site["live"])
-        self.assertEqual(found["reserved"] - found["live"], found["stranded"] + found["pending"] + found["idle"])
-        self.assertEqual(found["stranded"], sum(site["stranded"] for site in found["sites"]))
-        self.assertEqual(found["live"], sum(site["live"] for site in found["sites"]))
-        self.assertEqual(found["peak"]["live"], sum(site["peak"] for site in found["sites"]))
+            site["fragmented"], site["allocated"] = int(site["fragmented"]), int(site["allocated"])
+        self.assertEqual(found["reserved"] - found["allocated"], found["fragmented"] + found["pending"] + found["idle"])
+        self.assertEqual(found["fragmented"], sum(site["fragmented"] for site in found["sites"]))
+        self.assertEqual(found["allocated"], sum(site["allocated"] for site in found["sites"]))
+        self.assertEqual(found["peak"]["allocated"], sum(site["peak"] for site in found["sites"]))
         return found
 
     def refused(self, words, *arguments):
@@ -201,15 +201,15 @@ class Report(BlameTest):
         path = self.file(small().snapshot())
         self.assertEqual(self.said(path).replace(str(path), "job.pickle"), """\
 job.pickle, device 0: 8 events in 2 s
-reserved 6.00 MiB on average, live 2.00 MiB on average; at the peak reserved 6.00 MiB, live 2.50 MiB
+reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak reserved 6.00 MiB, allocated 2.50 MiB
 
-   share      stranded          live   at the peak  site
+   share    fragmented     allocated   at the peak  site
  21.88 %    896.00 KiB    512.00 KiB    512.00 KiB  model.py:7 cache
   3.12 %    128.00 KiB    512.00 KiB       0 bytes  model.py:212 forward
   0.00 %       0 bytes      1.00 MiB      2.00 MiB  model.py:300 backward
   0.00 %       0 bytes                              pending: freed, but another stream may still use it
  75.00 %      3.00 MiB                              idle: whole pages without a block
-100.00 %      4.00 MiB      2.00 MiB      2.50 MiB  reserved and not live
+100.00 %      4.00 MiB      2.00 MiB      2.50 MiB  reserved and not allocated
 """)
 
     def test_rows(self):
@@ -219,10 +219,10 @@ reserved 6.00 MiB on average, live 2.00 MiB on average; at the peak reserved 6.0
 
     def test_orders(self):
         path = self.file(small().snapshot())
-        for by, first in (("stranded", "model.py:7 cache"), ("live", "model.py:300 backward"),
+        for by, first in (("fragmented", "model.py:7 cache"), ("allocated", "model.py:300 backward"),
                           ("peak", "model.py:300 backward")):
             self.assertEqual(self.blamed("--by", by, path)["sites"][0]["site"], first)
-        self.assertIn("100.00 %      4.00 MiB      2.00 MiB      2.50 MiB  live at the peak\n",
+        self.assertIn("100.00 %      4.00 MiB      2.00 MiB      2.50 MiB  allocated at the peak\n",
                       self.said("--by", "peak", path))
 
     def test_labels(self):
@@ -368,7 +368,7 @@ class Pages(BlameTest):
             segment |= settings
         with_history = self.blamed(self.file(snapshot))
         snapshot["device_traces"] = []
-        found = [(one["stranded"] // MIB, one["idle"] // MIB) for one in (with_history, self.blamed(self.file(snapshot)))]
+        found = [(one["fragmented"] // MIB, one["idle"] // MIB) for one in (with_history, self.blamed(self.file(snapshot)))]
         self.assertEqual(found[0], found[1])
         return found[0]
 
@@ -403,7 +403,7 @@ class Pages(BlameTest):
                             BASE + LARGE: (BASE + 2 * LARGE, True, LARGE)}
         programme.unmap(BASE + 2 * MIB)
         found = self.blamed(self.file(programme.snapshot()))
-        self.assertEqual((found["stranded"], found["idle"]), (2 * MIB - 512 + LARGE - 512, 0))
+        self.assertEqual((found["fragmented"], found["idle"]), (2 * MIB - 512 + LARGE - 512, 0))
         self.assertEqual(found["peak"]["reserved"], 2 * LARGE)
 
 
@@ -414,7 +414,7 @@ class Limits(BlameTest):
         self.assertIn("_record_memory_history()", text)
         self.assertIn("history:all", text)
         found = self.blamed(path)
-        self.assertEqual((found["duration_us"], found["reserved"], found["live"], found["stranded"], found["idle"]),
+        self.assertEqual((found["duration_us"], found["reserved"], found["allocated"], found["fragmented"], found["idle"]),
                          (0, 6 * MIB, MIB // 2, 3 * MIB // 2, 4 * MIB))
         self.assertEqual(found["sites"][0]["site"], "model.py:7 cache")
 
@@ -423,7 +423,7 @@ class Limits(BlameTest):
         programme.map(BASE, 2 * MIB)
         programme.alloc(BASE, MIB, frames("f"))
         found = self.blamed(self.file(programme.snapshot()))
-        self.assertEqual((found["duration_us"], found["stranded"]), (0, MIB))
+        self.assertEqual((found["duration_us"], found["fragmented"]), (0, MIB))
 
     def test_events_that_are_missing_are_said(self):
         snapshot = small().snapshot()
@@ -502,7 +502,7 @@ class Limits(BlameTest):
         self.assertEqual(found["idle_at_end"], {"decay": 2 * MIB, "in_use": 2 * MIB})
         self.assertEqual(json_keys.paths(found, maps=["idle_at_end"]), json_keys.documented(ROOT / "docs/blame.md", "JSON"))
         self.assertIn("              2.00 MiB  decay\n", self.said(path))
-        self.assertEqual(found["single_page_rest"], 3 * MIB)
+        self.assertEqual(found["single_page_padding"], 3 * MIB)
         self.assertTrue(self.said(path).endswith("of one page each (single_page), at the end: 3.00 MiB\n"))
 
     def test_bad_files(self):
@@ -578,8 +578,8 @@ class Recorded(BlameTest):
         peaks = json.loads((folder / "peaks.json").read_text(encoding="utf-8"))
         for name in ("classic", "expandable", "ring", "train", "generate"):
             found = self.blamed(folder / f"{name}.pickle.zst")
-            self.assertEqual(found["left_out"], 0)
-            self.assertGreater(found["stranded"], 0)
+            self.assertEqual(found["omitted"], 0)
+            self.assertGreater(found["fragmented"], 0)
             if name != "ring":
                 self.assertEqual(found["peak"]["reserved"], peaks[name]["reserved"])
 
@@ -625,14 +625,14 @@ class Sums(BlameTest):
                 begin = max(begin, after)
             with self.subTest(seed=seed):
                 found = self.blamed("--label", self.file(programme.snapshot(skip)))
-                self.assertEqual(found["left_out"], 0)
-                for name in ("reserved", "live", "pending", "idle", "stranded"):
+                self.assertEqual(found["omitted"], 0)
+                for name in ("reserved", "allocated", "pending", "idle", "fragmented"):
                     self.assertEqual(found[name], getattr(expected, name), name)
                 if skip == 0:
                     for site in found["sites"]:
-                        stranded, live = expected.site.get(site["site"], (0, 0))
-                        self.assertEqual(site["live"], live)
-                        self.assertLess(abs(site["stranded"] - stranded), 1000)
+                        fragmented, allocated = expected.site.get(site["site"], (0, 0))
+                        self.assertEqual(site["allocated"], allocated)
+                        self.assertLess(abs(site["fragmented"] - fragmented), 1000)
 
 
 if __name__ == "__main__":

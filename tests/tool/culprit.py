@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`xseg blame` finds who strands memory: culprit.py TOOL SOURCE_ROOT LIBRARY.
+"""`xseg blame` finds the call site that fragments memory: culprit.py TOOL SOURCE_ROOT LIBRARY.
 
 Twenty programmes run on the library and the simulated driver, in steps with a pause behind each, as a service has between
-requests.  Each has sites that allocate much and strand little, and one that keeps small blocks among large temporary ones.
+requests.  Each has sites that allocate much and fragment little, and one that keeps small blocks among large temporary ones.
 Half of them are told apart by label, half by call stack.
 """
 import ctypes
@@ -147,15 +147,15 @@ class Culprit(unittest.TestCase):
             path = snapshot_of(seed, self.folder)
             rewrite(path, by_stack)
             blame = self.blamed(path, *([] if by_stack else ["--label"]))
-            self.assertEqual(blame["left_out"], 0)
-            self.assertEqual(int(blame["reserved"]) - int(blame["live"]),
+            self.assertEqual(blame["omitted"], 0)
+            self.assertEqual(int(blame["reserved"]) - int(blame["allocated"]),
                              int(blame["pending"]) + int(blame["idle"]) +
-                             sum(int(site["stranded"]) for site in blame["sites"]))
-            first = [(site["site"], int(site["stranded"])) for site in blame["sites"][:3]]
+                             sum(int(site["fragmented"]) for site in blame["sites"]))
+            first = [(site["site"], int(site["fragmented"])) for site in blame["sites"][:3]]
             found += "culprit" in first[0][0]
             wrong += [(seed, first)] if "culprit" not in first[0][0] else []
-            # By what is live it is not: that is another question.
-            self.assertNotIn("culprit", max(blame["sites"], key=lambda site: int(site["live"]))["site"])
+            # By allocated bytes it is not: that is another question.
+            self.assertNotIn("culprit", max(blame["sites"], key=lambda site: int(site["allocated"]))["site"])
         self.assertGreaterEqual(found, FOUND, wrong)
         print(f"the culprit is first in {found} of {PROGRAMMES}")
 
@@ -176,8 +176,8 @@ class Culprit(unittest.TestCase):
             for device_traces in (snapshot["device_traces"], []):
                 path.write_bytes(pickle.dumps(snapshot | {"device_traces": device_traces}, 4))
                 blame = self.blamed(path)
-                self.assertEqual(blame["left_out"], 0)
-                self.assertEqual((int(blame["stranded"]), int(blame["idle"])), (done.kept_fragmented, done.released), (pages, seed))
+                self.assertEqual(blame["omitted"], 0)
+                self.assertEqual((int(blame["fragmented"]), int(blame["idle"])), (done.kept_fragmented, done.released), (pages, seed))
 
 
 if __name__ == "__main__":

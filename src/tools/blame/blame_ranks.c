@@ -60,8 +60,8 @@ static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, 
     for (size_t i = 0; i < sum->site_count; i++)
         order[i] = &sum->sites[i];
     qsort_r(order, sum->site_count, sizeof(*order), compare_sites, &by);
-    style_heading(out, "%8s  %12s  %12s  %12s  site, of all ranks together", "share", "stranded",
-                  "live", "at the peak");
+    style_heading(out, "%8s  %12s  %12s  %12s  site, of all ranks together", "share", "fragmented",
+                  "allocated", "at the peak");
     for (size_t i = 0; i < sum->site_count && i < rows; i++)
         print_site(out, &order[i]->figures, by, whole, order[i]->name);
     if (sum->site_count > rows)
@@ -86,8 +86,8 @@ static json_t *sum_json(const struct profile *sum)
         const uint64_t *of = sum->sites[i].figures.of;
 
         output_json_add(&list, json_pack("{s:o, s:I, s:I, s:I, s:I}", "site",
-                                         printable_json(sum->sites[i].name), "stranded",
-                                         (json_int_t)of[PROFILE_CACHED], "live",
+                                         printable_json(sum->sites[i].name), "fragmented",
+                                         (json_int_t)of[PROFILE_CACHED], "allocated",
                                          (json_int_t)of[PROFILE_LIVE], "peak",
                                          (json_int_t)of[PROFILE_PEAK_LIVE], "blocks",
                                          (json_int_t)of[PROFILE_BLOCKS]));

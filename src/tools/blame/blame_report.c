@@ -38,7 +38,7 @@ static void print_heading(FILE *out, const struct blame *blame)
         (void)fprintf(out, " in %.6g s\n", (double)blame->duration_us / 1e6);
     else
         (void)fputs(" without times, so averages are over events\n", out);
-    (void)fprintf(out, "reserved %s%s, live %s%s; at the peak reserved %s, live %s\n",
+    (void)fprintf(out, "reserved %s%s, allocated %s%s; at the peak reserved %s, allocated %s\n",
                   amount_bytes(average(blame, sums->reserved)).text, when,
                   amount_bytes(average(blame, sums->live)).text, when,
                   amount_bytes(sums->peak.reserved).text, amount_bytes(sums->peak.live).text);
@@ -154,15 +154,14 @@ static void print_reasons(FILE *out, const struct blame *blame)
         (void)fputc('\n', out);
     }
     if (blame->device->single_page_rest > 0)
-        (void)fprintf(out,
-                      "\nbeyond what was asked for, in live blocks of one page each (single_page), "
-                      "at the end: %s\n",
+        (void)fprintf(out, "\npadding of blocks of one page each (single_page), at the end: %s\n",
                       amount_bytes(blame->device->single_page_rest).text);
 }
 
 bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, uint32_t rows)
 {
-    static const char *const wholes[] = {"reserved and not live", "live", "live at the peak"};
+    static const char *const wholes[] = {"reserved and not allocated", "allocated",
+                                         "allocated at the peak"};
     const struct stranded *sums = &blame->sums;
     struct row whole = {.amount = blame_whole(blame, by),
                         .stranded = sums->reserved - sums->live,
@@ -172,8 +171,8 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
 
     print_heading(out, blame);
     print_limits(out, blame);
-    style_heading(out, "%8s  %12s  %12s  %12s  %s", "share", "stranded", "live", "at the peak",
-                  blame->sites.by == SITES_BY_LABEL ? "label" : "site");
+    style_heading(out, "%8s  %12s  %12s  %12s  %s", "share", "fragmented", "allocated",
+                  "at the peak", blame->sites.by == SITES_BY_LABEL ? "label" : "site");
     if (!print_sites(out, blame, by, rows))
         return false;
     if (by == BLAME_BY_STRANDED) {
@@ -206,8 +205,8 @@ static json_t *site_json(const struct blame *blame, uint32_t number)
     const struct stranded_site *site = &blame->sums.sites[number];
     char *name = sites_name(&blame->sites, number);
     json_t *object =
-        name ? json_pack("{s:o, s:o, s:o, s:I, s:I}", "site", printable_json(name), "stranded",
-                         sum_json(site->stranded), "live", sum_json(site->live), "peak",
+        name ? json_pack("{s:o, s:o, s:o, s:I, s:I}", "site", printable_json(name), "fragmented",
+                         sum_json(site->stranded), "allocated", sum_json(site->live), "peak",
                          (json_int_t)site->peak_bytes, "blocks", (json_int_t)site->blocks)
              : NULL;
 
@@ -243,7 +242,7 @@ static json_t *reasons_json(const struct blame *blame)
 
 json_t *blame_report_json(const struct blame *blame, enum blame_by by)
 {
-    static const char *const words[] = {"stranded", "live", "peak"};
+    static const char *const words[] = {"fragmented", "allocated", "peak"};
     const struct stranded *sums = &blame->sums;
 
     return json_pack(
@@ -255,12 +254,12 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
         (json_int_t)(blame->is_moment || !blame->has_times ? 0 : blame->duration_us),
         "duration_events",
         (json_int_t)(blame->is_moment || blame->has_times ? 0 : blame->duration_us), "lost",
-        (json_int_t)blame->device->lost, "no_room", (json_int_t)blame->device->left_out, "left_out",
-        (json_int_t)blame->left_out, "reserved", sum_json(sums->reserved), "live",
-        sum_json(sums->live), "stranded", sum_json(sums->stranded), "pending",
+        (json_int_t)blame->device->lost, "no_room", (json_int_t)blame->device->left_out, "omitted",
+        (json_int_t)blame->left_out, "reserved", sum_json(sums->reserved), "allocated",
+        sum_json(sums->live), "fragmented", sum_json(sums->stranded), "pending",
         sum_json(sums->pending + sums->beside), "idle", sum_json(sums->idle), "peak", "event",
-        (json_int_t)sums->peak.event, "reserved", (json_int_t)sums->peak.reserved, "live",
-        (json_int_t)sums->peak.live, "idle_at_end", reasons_json(blame), "single_page_rest",
+        (json_int_t)sums->peak.event, "reserved", (json_int_t)sums->peak.reserved, "allocated",
+        (json_int_t)sums->peak.live, "idle_at_end", reasons_json(blame), "single_page_padding",
         (json_int_t)blame->device->single_page_rest, "sites", sites_json(blame));
 }
 

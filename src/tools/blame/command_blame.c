@@ -97,7 +97,7 @@ static int run(const struct option_values *arguments)
 const struct command command_blame = {
     .name = "blame",
     .run = run,
-    .sentence = "say which lines of a programme keep memory from going back",
+    .sentence = "list the call sites that fragment cached memory",
     .usage = "FILE | FOLDER",
     .needs = "a file or a folder",
     .operands = COMMAND_FILES,
@@ -107,20 +107,21 @@ const struct command command_blame = {
                 OPTION_SNAPSHOT_DEVICE, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
     .description =
         "Reads a memory snapshot of PyTorch or xseg, plain or compressed with Zstandard, and "
-        "says who strands memory: whose live blocks lie on pages of which the rest is cached, "
-        "and cannot go back to the driver for that. Each site's stranded bytes, pending and "
-        "idle ones add up to what was reserved and not live. A FILE may be `-`, standard input."
+        "lists the call sites that fragment memory: a page with an allocated block cannot be "
+        "released to the driver, so the cached bytes of the page are fragmented. The fragmented "
+        "bytes of all sites, the pending and the idle bytes add up to the bytes that were reserved "
+        "and not allocated. A FILE may be `-`, standard input."
         "\n\n"
         "A page is 2 MiB of a small expandable segment, 20 MiB or large_segment_size_mb of a "
-        "large one, or a whole classic segment. Several live blocks on a page share what is "
-        "cached there equally. Figures are averages over the "
-        "time of the recording. Without a history in the file they are those of its end."
+        "large one, or a whole classic segment. The allocated blocks of a page share its "
+        "cached bytes equally. Values are averages over the time of the recording. Without a "
+        "history in the file they are those of its end."
         "\n\n"
         "Of a FOLDER with a snapshot for each rank of a job it says which rank is unlike the "
         "others, and in what, and whose blocks all ranks have.",
     .examples =
         {
-            {"xseg blame job.pickle", "lines of code, those that strand most first"},
+            {"xseg blame job.pickle", "lines of code, the largest fragmented bytes first"},
             {"xseg blame --by peak job.pickle", "who held memory when most was reserved"},
             {"xseg blame --label job.pickle", "by label instead"},
             {"xseg blame --flame job.pickle", "call stacks, for `flamegraph.pl` to draw"},

@@ -221,10 +221,11 @@ const struct option_row option_table[OPTION_COUNT] = {
             .name = "by",
             .takes = OPTION_TAKES_WORD,
             .argument = "WHAT",
-            .words = {"stranded", "live", "peak"},
-            .meaning = "what sites are in order of: `stranded` (default), cached bytes that their "
-                       "blocks keep from going back, over time; `live`, bytes of their blocks, "
-                       "over time; `peak`, the same when most was reserved",
+            .words = {"fragmented", "allocated", "peak"},
+            .meaning =
+                "the order of sites: by `fragmented` bytes over time (default), which are cached "
+                "bytes on pages that also contain blocks; by `allocated` bytes over time; "
+                "or by allocated bytes at the `peak` of reserved memory",
         },
     [OPTION_LABEL] =
         {
