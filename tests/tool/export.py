@@ -29,7 +29,7 @@ CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
 MIB = 1 << 20
 BASE = 0x7f0000000000
-COUNTERS = ("reserved", "live", "pending", "cached")
+COUNTERS = ("reserved", "allocated", "pending", "cached")
 SKIPPED = 77
 
 
@@ -173,7 +173,7 @@ class Counters(ExportTest):
                 now.update({name: values[10 ** 15 + 10 * number] for name, values in told.items()
                             if 10 ** 15 + 10 * number in values})
                 self.assertEqual((now["reserved"], now["cached"]), (state["reserved"], state["cached"]))
-                self.assertEqual(now["reserved"], now["live"] + now["pending"] + now["cached"])
+                self.assertEqual(now["reserved"], now["allocated"] + now["pending"] + now["cached"])
 
     def test_totals_are_those_of_blame_and_replay(self):
         programme, compared = viewed.Programme(4, 900, 100), set()
@@ -183,18 +183,18 @@ class Counters(ExportTest):
                 device = f"device {blame['device']}"
                 values = {name: trace.counter(device, name) for name in COUNTERS}
                 began = min(counter[0][0] for counter in values.values())
-                for name in ("reserved", "live"):
+                for name in ("reserved", "allocated"):
                     self.assertEqual(integral(values[name], began + blame["duration_us"]), int(blame[name]), name)
                 self.assertEqual(max(value for _, value in values["reserved"]), blame["peak"]["reserved"])
                 if path.name == "job.pickle":
                     continue
                 replay = json.loads(self.run_tool("replay", "--json", path)[0])
                 used, now = 0, {}
-                steps = sorted([(event, name) for name in ("live", "pending") for event in values[name]],
+                steps = sorted([(event, name) for name in ("allocated", "pending") for event in values[name]],
                                key=lambda one: one[0][0])
                 for (_, value), name in steps:
                     now[name] = value
-                    used = max(used, now.get("live", 0) + now.get("pending", 0))
+                    used = max(used, now.get("allocated", 0) + now.get("pending", 0))
                 # What a block of a classic segment had beyond its rounded request is not in the file where it was freed.
                 names = {name for _, name, _ in trace.instants(device, "segments")}
                 if "segment_alloc" in names:
@@ -211,14 +211,14 @@ class Counters(ExportTest):
             end = [trace.counter("device 0", pool, name)[-1][1] for pool in ("pool default", "pool (0, 3)")]
             self.assertEqual(sum(end), trace.counter("device 0", name)[-1][1])
         self.assertEqual(trace.counter("device 0", "pool default", "reserved"), [(1_000_000, 2 * MIB)])
-        self.assertEqual(trace.counter("device 0", "pool (0, 3)", "live"), [(1_000_000, 0), (1_000_007, MIB)])
+        self.assertEqual(trace.counter("device 0", "pool (0, 3)", "allocated"), [(1_000_000, 0), (1_000_007, MIB)])
 
     def test_pools_of_entries_that_name_none_are_those_of_the_segments(self):
         trace = self.trace(older())
         for pool in ("pool default", "pool (0, 3)"):
             counters = [dict(trace.counter("device 0", pool, name)) for name in COUNTERS]
-            for reserved, live, pending, cached in states(counters):
-                self.assertEqual(reserved, live + pending + cached)
+            for reserved, allocated, pending, cached in states(counters):
+                self.assertEqual(reserved, allocated + pending + cached)
                 self.assertLessEqual(cached, reserved)
         self.assertEqual(trace.counter("device 0", "pool (0, 3)", "reserved"), [(1_000_005, 2 * MIB), (1_000_010, 4 * MIB)])
         self.assertEqual(trace.counter("device 0", "pool (0, 3)", "cached")[-1], (1_000_011, 0))
@@ -246,10 +246,10 @@ class Counters(ExportTest):
         snapshot["segments"][0].update(total_size=2 * MIB, blocks=[])
         trace = self.trace(snapshot)
         for pool in ("pool default", "pool (0, 3)"):
-            self.assertEqual([value for _, value in trace.counter("device 0", pool, "live")], [0, MIB, 0])
+            self.assertEqual([value for _, value in trace.counter("device 0", pool, "allocated")], [0, MIB, 0])
             self.assertEqual([value for _, value in trace.counter("device 0", pool, "pending")], [0, MIB, 0])
-            for reserved, live, pending, cached in states([dict(trace.counter("device 0", pool, name)) for name in COUNTERS]):
-                self.assertEqual(reserved, live + pending + cached)
+            for reserved, allocated, pending, cached in states([dict(trace.counter("device 0", pool, name)) for name in COUNTERS]):
+                self.assertEqual(reserved, allocated + pending + cached)
 
     def test_each_device_has_its_tracks(self):
         snapshot = viewed.Programme(6, 100).snapshot()
@@ -415,7 +415,7 @@ class Events(ExportTest):
             snapshot["segments"][1]["blocks"][0]["state"] = "inactive"
             trace = self.trace(snapshot)
             self.assertEqual([value for _, value in trace.counter("device 0", "pending")], pending)
-            self.assertEqual([value for _, value in trace.counter("device 0", "live")], [0, MIB, 0])
+            self.assertEqual([value for _, value in trace.counter("device 0", "allocated")], [0, MIB, 0])
 
     def test_names_are_utf_8_whatever_the_file_has(self):
         snapshot = self.own()

@@ -93,8 +93,8 @@ const struct command command_export = {
                 OPTION_HELP},
     .description =
         "Reads a memory snapshot of PyTorch or xseg, plain or compressed with Zstandard, and "
-        "writes its history as a trace that Perfetto opens: reserved, live, pending and cached "
-        "bytes by device and pool, what happened to segments and why, requests that failed, "
+        "writes its history as a trace that Perfetto opens: reserved, allocated, pending and "
+        "cached bytes by device and pool, what happened to segments and why, requests that failed, "
         "and the largest blocks. A FILE may be `-`, standard input.",
     .examples =
         {

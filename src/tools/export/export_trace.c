@@ -162,7 +162,7 @@ static void intern_pool(struct exporting *exporting, uint32_t pool)
 
 static void describe_gauge(struct exporting *exporting, struct gauge *gauge, uint64_t parent)
 {
-    static const char *const names[COUNTERS] = {"reserved", "live", "pending", "cached"};
+    static const char *const names[COUNTERS] = {"reserved", "allocated", "pending", "cached"};
 
     for (int i = 0; i < COUNTERS; i++) {
         const struct perfetto_track track = {
