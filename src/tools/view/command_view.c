@@ -110,7 +110,7 @@ const struct command command_view = {
     .options = {OPTION_OUTPUT, OPTION_SNAPSHOT_DEVICE, OPTION_BLOCKS, OPTION_COLOR, OPTION_HELP},
     .description =
         "Writes one file of HTML that shows a memory snapshot, of PyTorch or of xseg, plain or "
-        "compressed with Zstandard: live memory by call site over time, reserved against live, "
+        "compressed with Zstandard: allocated memory by call site and reserved memory over time, "
         "pages over time, the state at any event, and the call stack of each block. It has all "
         "that it needs in it, and asks nothing of a network. Of two files it shows both, "
         "beside "

@@ -3,7 +3,7 @@
 // without black.  The second seven sites have the same with stripes.
 const Colors = (() => {
   const SITES = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7"];
-  const PAGES = { live: "#0072b2", pending: "#e69f00", stranded: "#d55e00", pinned: "#cc79a7", cached: "#56b4e9", registered: "#009e73" };
+  const PAGES = { allocated: "#0072b2", pending: "#e69f00", fragmented: "#d55e00", pinned: "#cc79a7", cached: "#56b4e9", registered: "#009e73" };
 
   const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 

@@ -43,8 +43,8 @@ const Details = (() => {
     const { state, model } = pane;
     const oom = model.ooms.find((one) => one.moment === state.moment);
     return `${state.moment === 0 ? "before the first event" : `after ${when(model, state.moment)}`}: reserved ${Text.bytes(state.reserved)}, ` +
-      `live ${Text.bytes(state.live)} in ${Text.count(state.liveBlocks)} blocks, pending ${Text.bytes(state.pending)}, ` +
-      `cached ${Text.bytes(state.cached)}, of it stranded ${Text.bytes(state.stranded)}` +
+      `allocated ${Text.bytes(state.live)} in ${Text.count(state.liveBlocks)} blocks, pending ${Text.bytes(state.pending)}, ` +
+      `cached ${Text.bytes(state.cached)}, of it fragmented ${Text.bytes(state.stranded)}` +
       (model.summed ? `; blocks that the page does not have, up to ${Text.bytes(model.summed[Math.min(state.moment, model.n)])}, count as cached` : "") +
       Array.from(state.reasons, ([reason, bytes]) => `; pages kept: ${reason} ${Text.bytes(bytes)}`).join("") +
       (state.registeredBytes > 0 ? `; registered ${Text.bytes(state.registeredBytes)}` : "") +
@@ -59,8 +59,8 @@ const Details = (() => {
       lines.push(`aggregated: of ${Text.count(facts.recorded)} events the page has those of the ${Text.count(facts.lives)} blocks with most bytes x events; ` +
         `${Text.count(facts.summed)} others are one sum in the first picture, and in no other`);
     if (n === 0) lines.push("no history was recorded: this is the end alone");
-    if (facts.lost + facts.left_out > 0) lines.push(`${Text.count(facts.lost + facts.left_out)} older events are missing`);
-    if (facts.unmatched > 0) lines.push(`${Text.count(facts.unmatched)} events contradict others and are left out`);
+    if (facts.lost + facts.omitted > 0) lines.push(`${Text.count(facts.lost + facts.omitted)} older events are missing`);
+    if (facts.unmatched > 0) lines.push(`${Text.count(facts.unmatched)} events contradict others and are omitted`);
     return lines.join("; ");
   }
 

@@ -3,11 +3,11 @@
 // its bytes are.  Addresses at which nothing was ever mapped have no row.
 //
 // A page is what goes back to the device together: of an expandable segment as many bytes as its span says, or a classic
-// segment as a whole.  Cached memory is stranded where a block lies on its page.
+// segment as a whole.  Cached memory is fragmented if its page also contains a block.
 const Pages = (() => {
   const GRANULE = 2 * 1024 * 1024; // addresses are closed up by these; a page of an expandable segment is some
   const GRAIN = 512; // blocks end at multiples of it
-  const CLASSES = ["hole", "live", "pending", "stranded", "cached"];
+  const CLASSES = ["unmapped", "allocated", "pending", "fragmented", "cached"];
   const rounded = (bytes) => Math.max(1, Math.ceil(bytes / GRAIN)) * GRAIN;
 
   // Addresses that were ever mapped, closed up: whole pages, one behind the other.
@@ -238,7 +238,7 @@ const Pages = (() => {
 
     // A picture of width x height, to be put where the timeline has its columns.
     draw(edges, width, height) {
-      const colors = CLASSES.map((name) => Colors.number(name === "hole" ? Colors.theme("empty") : Colors.PAGES[name]));
+      const colors = CLASSES.map((name) => Colors.number(name === "unmapped" ? Colors.theme("empty") : Colors.PAGES[name]));
       const classes = this.classes(edges, width, height);
       const image = new ImageData(width, height);
       const pixels = new Uint32Array(image.data.buffer);

@@ -4,10 +4,10 @@ const Pane = (() => {
   const PAGES_REST_MS = 60; // so long a view stands still before its pages are drawn anew
 
   const PAGE_NAMES = {
-    hole: "hole: not mapped",
-    live: "live",
+    unmapped: "unmapped",
+    allocated: "allocated",
     pending: "pending",
-    stranded: "stranded: cached, a block on its page",
+    fragmented: "fragmented: cached, a block on its page",
     cached: "cached, on free pages",
     pinned: "pinned, at the end, in the map below",
     registered: "registered, at the end, a line in the map below",
@@ -43,7 +43,7 @@ const Pane = (() => {
       this.root = make(root, "section", { className: "pane", tabIndex: 0 });
       make(this.root, "h2", { textContent: this.model.facts.name });
       make(this.root, "div", { className: "figures", textContent: Details.file(this) });
-      make(this.root, "h3", { textContent: "live memory by call site, stacked; the line is reserved memory" });
+      make(this.root, "h3", { textContent: "allocated memory by call site, stacked; the line is reserved memory" });
       this.timeline = make(this.root, "canvas", { className: "timeline" });
       this.legend = make(this.root, "ul", { className: "legend" });
       this.hover = make(this.root, "div", { className: "figures", textContent: "\u00a0" });
@@ -53,7 +53,7 @@ const Pane = (() => {
       this.stateText = make(this.root, "h3");
       this.stateMap = make(this.root, "canvas", { className: "state" });
       this.text = make(this.root, "pre", { textContent: "A click on a picture chooses a block, and shows its call stack." });
-      this.timeline.setAttribute("aria-label", "live memory over time");
+      this.timeline.setAttribute("aria-label", "allocated memory over time");
       this.pages.setAttribute("aria-label", "pages over time");
       this.stateMap.setAttribute("aria-label", "map of the blocks at the chosen event");
       this.setTheme();
@@ -94,7 +94,7 @@ const Pane = (() => {
         if (name === "pinned" && !this.model.pages.some((page) => page.reason === "pinned")) continue;
         if (name === "registered" && !this.model.pages.some((page) => page.registered > 0)) continue;
         const item = make(this.pagesLegend, "li");
-        this.swatch(item, name === "hole" ? Colors.theme("empty") : Colors.PAGES[name]);
+        this.swatch(item, name === "unmapped" ? Colors.theme("empty") : Colors.PAGES[name]);
         item.append(PAGE_NAMES[name]);
       }
     }

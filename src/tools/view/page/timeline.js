@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The picture of live memory by site over the events, stacked, with reserved memory as a line above.
+// The picture of allocated memory by site over the events, stacked, with reserved memory as a line above.
 const Timeline = (() => {
   const LEFT = 64; // of the scale
   const FOOT = 18;
