@@ -12,7 +12,7 @@ import unittest
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 MIB = 1 << 20
 BASE = 0x7f0000000000
-KEYS = ["trace", "device_bytes", "replayed", "why", "certain", "notes", "left_out", "in_force", "advised", "runner_up", "out_of_memory"]
+KEYS = ["trace", "device_bytes", "replayed", "why", "certain", "notes", "omitted", "in_force", "advised", "runner_up", "out_of_memory"]
 # There a search takes ten times as long.
 IS_SANITIZED = b"__asan_init" in pathlib.Path(TOOL).read_bytes()
 # What a build with self-checks says first.

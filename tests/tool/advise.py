@@ -180,10 +180,10 @@ class Planted(AdviseTest):
     def test_keys_of_the_string_in_force_that_pytorch_does_not_know(self):
         path = self.file("c history:state,page_size:small,max_split_size_mb:64\n" + full())
         found = self.advice(path, "--pytorch")
-        self.assertEqual((found["left_out"], found["in_force"]["config"]),
+        self.assertEqual((found["omitted"], found["in_force"]["config"]),
                          ("history:state,page_size:small", "max_split_size_mb:64,expandable_segments:False"))
-        self.assertRegex(self.run_tool("advise", "--pytorch", path).stdout, r"\nleft out +history:state,page_size:small\n")
-        self.assertIsNone(self.advice(path)["left_out"])
+        self.assertRegex(self.run_tool("advise", "--pytorch", path).stdout, r"\nomitted +history:state,page_size:small\n")
+        self.assertIsNone(self.advice(path)["omitted"])
 
     def test_only_keys_that_pytorch_knows(self):
         path = ROOT / "tests/data/snapshots/ring.pickle.zst"

@@ -224,7 +224,7 @@ static bool print_sentences(FILE *out, const struct advice *advice)
     }
     print_string(out, "in force", advice->in_force.config);
     if (advice->left_out && advice->left_out[0])
-        print_string(out, "left out", advice->left_out);
+        print_string(out, "omitted", advice->left_out);
     if (advice->runner_up.config)
         print_string(out, "runner-up", advice->runner_up.config);
     else if (advice->advised.config)
@@ -361,7 +361,7 @@ json_t *advise_report_json(const struct advice *advice)
         "{s:o, s:I, s:I, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "trace",
         printable_json(programme->file), "device_bytes", (json_int_t)programme->device_bytes,
         "replayed", (json_int_t)advice->replayed, "why", why, "certain", (int)advice->is_certain,
-        "notes", notes_json(advice), "left_out", left_out_json(advice), "in_force",
+        "notes", notes_json(advice), "omitted", left_out_json(advice), "in_force",
         string_json(advice, &advice->in_force, 0), "advised",
         string_json(advice, &advice->advised, 0), "runner_up",
         string_json(advice, &advice->runner_up, 0), "out_of_memory", shortage_json(advice));
@@ -407,7 +407,7 @@ json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct 
         "{s:o, s:o, s:s?, s:i, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
         printable_json(ranks->folder), "verdict", printable_json(ranks->verdict), "odd", ranks->odd,
         "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "certain",
-        (int)advice->is_certain, "notes", notes_json(advice), "left_out", left_out_json(advice),
+        (int)advice->is_certain, "notes", notes_json(advice), "omitted", left_out_json(advice),
         "in_force", together_json(&advice->in_force), "advised", together_json(&advice->advised),
         "runner_up", together_json(&advice->runner_up), "out_of_memory", (int)advice->is_short,
         "least_change", text_if(advice->least.config), "ranks", list);
