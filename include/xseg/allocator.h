@@ -172,11 +172,11 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_open(const char *config,
  * @param allocator  NULL has no effect.  No other call on this allocator, its pools or its ranges may be in progress.
  *                   After a successful call the handles are invalid.
  *
- * @return XSEG_ERR_BUSY         blocks are allocated; granules of a range are committed; memory is pinned, registered,
- *                               exported or imported; or a capture or a route is active.  The message has the reason,
- *                               and lists the first allocated blocks.
+ * @return XSEG_ERR_BUSY         blocks are allocated; granules of a range are committed, or decommitted and held; memory
+ *                               is pinned, registered, exported or imported; or a capture or a route is active.  The
+ *                               message has the reason, and lists the first allocated blocks.
  *         XSEG_ERR_DRIVER       the driver did not release some memory, which stays accounted, or a stream could not be
- *                               synchronized.  Also: decommitted granules are held (xseg_range_unhold()).
+ *                               synchronized.
  *         XSEG_ERR_HOST_MEMORY  no event could be created for a block that was freed during a capture.
  * Cost: synchronizes the streams of pending blocks and cached memory; unmaps and releases all memory.
  */

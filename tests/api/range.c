@@ -359,6 +359,25 @@ static void leave(void *context, const struct xseg_registered *run)
     --*(unsigned *)context;
 }
 
+/* A held granule keeps its page over a decommit, so the allocator cannot be closed before the hold is released. */
+static void a_held_granule_keeps_the_allocator_open(void **state)
+{
+    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_range *range = NULL;
+
+    (void)state;
+    assert_int_equal(xseg_range_reserve(allocator, 0, PAGES * PAGE, NULL, &range), XSEG_OK);
+    commit(range, 0, 3, NULL);
+    assert_int_equal(xseg_range_hold(range, PAGE, 4 * PAGE), XSEG_OK);
+    decommit(range, 0, 3, NULL);
+    /* Granules 1 and 2 are held; granules 3 and 4 have no memory. */
+    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY,
+                       "decommitted granules are held, 4194304 bytes on device 0; call "
+                       "xseg_range_unhold() first");
+    assert_int_equal(xseg_range_unhold(range, PAGE, 4 * PAGE, NULL), XSEG_OK);
+    assert_int_equal(xseg_close(allocator), XSEG_OK);
+}
+
 /* Pinned and exported granules keep their page over a decommit, and go once they are let go of. */
 static void what_is_held_stays(void **state)
 {
@@ -696,6 +715,7 @@ int main(void)
         cmocka_unit_test(a_range_without_memory_ends_with_the_allocator),
         cmocka_unit_test(a_lost_device_keeps_its_host_side),
         cmocka_unit_test(a_pool_pauses_its_ranges),
+        cmocka_unit_test(a_held_granule_keeps_the_allocator_open),
         cmocka_unit_test(what_is_held_stays),
         cmocka_unit_test(what_is_let_go_of_waits_for_both_streams),
         cmocka_unit_test(questions_know_ranges),

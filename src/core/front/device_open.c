@@ -289,7 +289,13 @@ xseg_status xseg_device_expect_none_live(struct xseg_device *device)
     xseg_lock_take(&device->growth_lock);
     xseg_device_walk(device, note_live, &live);
     const uint64_t pinned = xseg_mapping_pinned(device);
+    const uint64_t held = xseg_ranges_held_bytes(device);
     xseg_lock_give(&device->growth_lock);
+    if (live.count == 0 && held != 0 && !xseg_context_is_lost(&device->context))
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "decommitted granules are held, %" PRIu64
+                         " bytes on device %d; call xseg_range_unhold() first",
+                         held, device->context.ordinal);
     if (live.count == 0 && pinned != 0 && !xseg_context_is_lost(&device->context))
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory is pinned, %" PRIu64

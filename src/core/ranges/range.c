@@ -438,6 +438,23 @@ xseg_status xseg_ranges_release(struct xseg_range *range)
     return status;
 }
 
+uint64_t xseg_ranges_held_bytes(struct xseg_device *device)
+{
+    uint64_t bytes = 0;
+
+    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_LIST_FOR(node, &device->ranges->bodies)
+    {
+        const struct xseg_range_body *body = XSEG_CONTAINER(node, struct xseg_range_body, link);
+        const struct xseg_segment *segment = &body->extent->segment;
+
+        for (uint32_t i = 0; i < segment->granules && body->elastic.leaving != 0; i++)
+            if (body->elastic.batch[i] != 0 && body->elastic.holds[i] != 0)
+                bytes += segment->granule_bytes;
+    }
+    return bytes;
+}
+
 void xseg_ranges_end_all(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));

@@ -52,6 +52,9 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
 xseg_status xseg_ranges_release(struct xseg_range *range);
 xseg_status xseg_ranges_tell(struct xseg_range *range, struct xseg_range_info *out);
 
+/* Bytes of granules that are pending unmap and held.  GROWTH is held. */
+uint64_t xseg_ranges_held_bytes(struct xseg_device *device);
+
 /* End the ranges of a device that closes, which have no memory.  GROWTH is held. */
 void xseg_ranges_end_all(struct xseg_device *device);
 
