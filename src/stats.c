@@ -194,7 +194,7 @@ xseg_status xseg_for_each_mapping(struct xseg_allocator *allocator, const struct
     return status;
 }
 
-#define BATCH 128u /* blocks that are reported between two looks at an arena */
+#define BATCH 128u /* blocks that are copied at a time, under the lock of their arena */
 
 /* --- Walking. --- */
 

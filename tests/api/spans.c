@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Ranges of NVTX, as a tool hears of them (support/injection.c): around growth, the ladder, trims, decay, pause and resume,
+ * Ranges of NVTX, as a tool hears of them (support/injection.c): around growth, the fallback chain, trims, decay, pause and resume,
  * each begun and ended, and none around a hit.
  */
 #include <stdio.h>
@@ -55,7 +55,7 @@ static unsigned more(const char *name)
     return begun;
 }
 
-static const char *const names[] = {"growth", "ladder", "trim", "decay", "pause", "resume"};
+static const char *const names[] = {"growth", "fallback", "trim", "decay", "pause", "resume"};
 
 /* Expect so many more ranges of each name, in this order. */
 static void expect(const unsigned wanted[COUNT_OF(names)])
@@ -119,7 +119,7 @@ static void ranges_of_a_refusal_end(void **state)
     void *kept = scene_alloc(allocator, 60 * MIB, NULL);
     forget();
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(more("ladder"), 1);
+    assert_int_equal(more("fallback"), 1);
     assert_in_range(more("growth"), 2, 20);
     assert_int_equal(more("trim"), 1);
     scene_free(allocator, kept);

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import unittest
 
-SPANS = ("growth", "ladder", "trim", "decay", "pause", "resume")
+SPANS = ("growth", "fallback", "trim", "decay", "pause", "resume")
 
 
 def notes(library):

@@ -16,7 +16,7 @@ namespace
 {
 
 constexpr size_t SHOWN = 90;          /* bytes of a text that stand before its number */
-constexpr size_t NOTES_LEAST = 16384; /* fewer are not worth a look at the events */
+constexpr size_t NOTES_LEAST = 16384; /* fewer are not worth a scan of the events */
 
 struct Kept {
     Note note;

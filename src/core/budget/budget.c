@@ -21,7 +21,7 @@
 /* Bytes that are given at a time, so that misses of this process come in between. */
 #define SLICE (128 * XSEG_MIB)
 
-/* How many times budget_wait_ms a want may be old, and what was found out about idle memory. */
+/* Maximum age of a demand, and of a count of idle memory, in units of budget_wait_ms. */
 #define PATIENCE 4u
 
 /* The processes of a device, as one turn sees them. */

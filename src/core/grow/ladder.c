@@ -502,9 +502,9 @@ xseg_status xseg_ladder_alloc(struct xseg_arena *arena, const struct xseg_need *
     if (is_shortage(status)) {
         *rejected = is_rejected(device, need);
         if (!*rejected) {
-            XSEG_SPAN_BEGIN(ladder, device->context.ordinal, need->bytes);
+            XSEG_SPAN_BEGIN(fallback, device->context.ordinal, need->bytes);
             status = overcome_without_pages(arena, need, status, out, &unpaged);
-            XSEG_SPAN_END(ladder, device->context.ordinal, status);
+            XSEG_SPAN_END(fallback, device->context.ordinal, status);
         }
     }
     if (is_shortage(status)) {

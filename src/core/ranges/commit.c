@@ -293,9 +293,9 @@ static xseg_status supply(struct commit *commit)
                          &device->promised);
     xseg_status status = grow(commit);
     if (xseg_refusal_is_shortage(status)) {
-        XSEG_SPAN_BEGIN(ladder, device->context.ordinal, commit->missing);
+        XSEG_SPAN_BEGIN(fallback, device->context.ordinal, commit->missing);
         status = overcome(commit, status);
-        XSEG_SPAN_END(ladder, device->context.ordinal, status);
+        XSEG_SPAN_END(fallback, device->context.ordinal, status);
     }
     xseg_elastic_set_own(elastic, elastic->own, elastic->coming - commit->missing,
                          &device->promised);
