@@ -49,8 +49,8 @@ static inline void xseg_operation_restore(const char *const *outer)
 }
 
 /* Set the operation until the end of the scope.  A callback can call a public function, so operations nest. */
-#define XSEG_OPERATION(name)                                                                  \
-    const char *const xseg_outer_operation __attribute__((cleanup(xseg_operation_restore))) = \
-        xseg_operation_set(name)
+#define XSEG_OPERATION(name)               \
+    const char *const xseg_outer_operation \
+        __attribute__((cleanup(xseg_operation_restore), unused)) = xseg_operation_set(name)
 
 #endif
