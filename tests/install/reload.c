@@ -123,7 +123,7 @@ static void wait_inside(void *context, enum xseg_log_level level, const char *li
 {
     (void)context;
     (void)level;
-    if (strstr(line, "device 0 is open") == NULL)
+    if (strstr(line, "device 0: opened") == NULL)
         return;
     (void)pthread_barrier_wait(&inside);
     (void)pthread_barrier_wait(&go_on);
