@@ -103,6 +103,15 @@ static inline void xseg_entry_fill(void *out, size_t known, const void *from)
                        "name is too long, \"%.*s...\"; use at most %d bytes", XSEG_POOL_NAME_MAX, \
                        (name), XSEG_POOL_NAME_MAX)
 
+/* Returns from the entry point if an address range is not one. */
+#define XSEG_ENTRY_MEMORY(address, bytes)                                    \
+    do {                                                                     \
+        XSEG_ENTRY_REQUIRE((address) != NULL, #address " is NULL");          \
+        XSEG_ENTRY_REQUIRE((bytes) != 0, "bytes is 0");                      \
+        XSEG_ENTRY_REQUIRE((bytes) <= UINTPTR_MAX - (uintptr_t)(address),    \
+                           "bytes exceeds the address space, %zu", (bytes)); \
+    } while (0)
+
 /* Returns from the entry point if a structure that the caller gives cannot be read; NULL can. */
 #define XSEG_ENTRY_IN(given, type, last)                                                    \
     XSEG_ENTRY_REQUIRE((given) == NULL || XSEG_ENTRY_UNDERSTANDS((given), type, last),      \

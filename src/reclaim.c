@@ -212,25 +212,16 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_sco
     return xseg_device_prewarm(pool->device, &wanted);
 }
 
-static xseg_status check_part(const void *ptr, size_t bytes)
-{
-    XSEG_ENTRY_REQUIRE(ptr != NULL, "ptr is NULL");
-    XSEG_ENTRY_REQUIRE(bytes != 0, "bytes is 0");
-    XSEG_ENTRY_REQUIRE(bytes <= UINTPTR_MAX - (uintptr_t)ptr,
-                       "bytes exceeds the address space, %zu", bytes);
-    return XSEG_OK;
-}
-
 xseg_status xseg_pin(struct xseg_allocator *allocator, const void *ptr, size_t bytes)
 {
     XSEG_ENTRY(allocator);
-    const xseg_status status = check_part(ptr, bytes);
-    return status == XSEG_OK ? xseg_mapping_pin(allocator, (uintptr_t)ptr, bytes) : status;
+    XSEG_ENTRY_MEMORY(ptr, bytes);
+    return xseg_mapping_pin(allocator, (uintptr_t)ptr, bytes);
 }
 
 xseg_status xseg_unpin(struct xseg_allocator *allocator, const void *ptr, size_t bytes)
 {
     XSEG_ENTRY(allocator);
-    const xseg_status status = check_part(ptr, bytes);
-    return status == XSEG_OK ? xseg_mapping_unpin(allocator, (uintptr_t)ptr, bytes) : status;
+    XSEG_ENTRY_MEMORY(ptr, bytes);
+    return xseg_mapping_unpin(allocator, (uintptr_t)ptr, bytes);
 }

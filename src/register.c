@@ -5,15 +5,6 @@
 #include "src/core/registration/registrations.h"
 #include "src/entry.h"
 
-static xseg_status check_range(const void *address, size_t bytes)
-{
-    XSEG_ENTRY_REQUIRE(address != NULL, "address is NULL");
-    XSEG_ENTRY_REQUIRE(bytes != 0, "bytes is 0");
-    XSEG_ENTRY_REQUIRE(bytes <= UINTPTR_MAX - (uintptr_t)address,
-                       "bytes exceeds the address space, %zu", bytes);
-    return XSEG_OK;
-}
-
 xseg_status xseg_dmabuf_open(struct xseg_allocator *allocator, const void *address, size_t bytes,
                              unsigned flags, int *fd, uint64_t *offset)
 {
@@ -21,10 +12,8 @@ xseg_status xseg_dmabuf_open(struct xseg_allocator *allocator, const void *addre
     XSEG_ENTRY_REQUIRE(fd != NULL && offset != NULL, "%s is NULL", fd == NULL ? "fd" : "offset");
     XSEG_ENTRY_REQUIRE((flags & ~(unsigned)(XSEG_DMABUF_PIN | XSEG_DMABUF_PCIE)) == 0,
                        "unknown flags, %#x; use XSEG_DMABUF_PIN and XSEG_DMABUF_PCIE", flags);
-    const xseg_status status = check_range(address, bytes);
-    return status == XSEG_OK ? xseg_dmabuf_get(allocator->registrations, (uintptr_t)address, bytes,
-                                               flags, fd, offset)
-                             : status;
+    XSEG_ENTRY_MEMORY(address, bytes);
+    return xseg_dmabuf_get(allocator->registrations, (uintptr_t)address, bytes, flags, fd, offset);
 }
 
 xseg_status xseg_dmabuf_close(struct xseg_allocator *allocator, int fd)
@@ -45,11 +34,10 @@ xseg_status xseg_register(struct xseg_allocator *allocator, const void *address,
     XSEG_ENTRY_REQUIRE(registrar->enter != NULL && registrar->leave != NULL,
                        "registrar->%s is NULL; set enter and leave",
                        registrar->enter == NULL ? "enter" : "leave");
+    XSEG_ENTRY_MEMORY(address, bytes);
     XSEG_ENTRY_TAKE(&chosen, registrar);
-    xseg_status status = check_range(address, bytes);
-    if (status == XSEG_OK)
-        status = xseg_registrations_add(allocator->registrations, (uintptr_t)address, bytes,
-                                        &chosen, id);
+    const xseg_status status =
+        xseg_registrations_add(allocator->registrations, (uintptr_t)address, bytes, &chosen, id);
     xseg_housekeeping_end_call(allocator);
     return status;
 }
