@@ -253,7 +253,7 @@ class Budget(Case):
         one = self.publisher(f"budget_file:{ledger}")
         self.assertRegex(top("--once", "--budget", ledger).stdout, rf"(?m)^ *{one.pid}  test-publisher +no device is open$")
         one.end(signal.SIGKILL)
-        self.assertIn("no process has this ledger open\n", top("--once", "--budget", ledger).stdout)
+        self.assertIn("no process has this budget file open\n", top("--once", "--budget", ledger).stdout)
 
     def test_a_ledger_without_a_free_slot_is_reported(self):
         ledger = self.ledger()
@@ -600,7 +600,7 @@ class Live(Case):
         self.until(lambda lines: lines[21].split()[:3] == ["PID", "COMMAND", "UUID"] and str(one.pid) in lines[22]
                    and "40.00 MiB" in lines[22] and lines[23].startswith("q quit"))
         one.end(signal.SIGKILL)
-        self.until(lambda lines: lines[22] == "no process has this ledger open")
+        self.until(lambda lines: lines[22] == "no process has this budget file open")
         ledger.unlink()
         self.until(lambda lines: "cannot be opened" in lines[22])
         self.type(b"q")

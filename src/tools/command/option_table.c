@@ -348,8 +348,9 @@ const struct option_row option_table[OPTION_COUNT] = {
             .name = "budget",
             .takes = OPTION_TAKES_TEXT,
             .argument = "NAME",
-            .meaning = "show below which processes share devices by this ledger: a name or a path, "
-                       "as of the key `budget_file`",
+            .meaning =
+                "show below which processes share devices by this budget file: a name or a path, "
+                "as of the key `budget_file`",
         },
     [OPTION_PYTORCH] =
         {

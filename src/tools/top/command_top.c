@@ -151,7 +151,8 @@ const struct command command_top = {
         "failed requests, and the age of these figures. The kernel lets a user see "
         "the processes of that user; others are counted.\n"
         "\n"
-        "With `--budget`, also which processes share devices by a ledger, whether they publish or "
+        "With `--budget`, also which processes share devices by a budget file, whether they "
+        "publish or "
         "not.\n"
         "\n"
         "On a terminal: `q` quits, `<` and `>` order by another column, `p` shows and hides "
@@ -161,12 +162,12 @@ const struct command command_top = {
             {"XSEG_ALLOC_CONF=publish:True ./service &", "a process that publishes"},
             {"xseg top", "all of them, on the screen"},
             {"xseg top --once --sort cached", "one look, as text"},
-            {"xseg top --once --budget rack7", "and who shares devices by the ledger rack7"},
+            {"xseg top --once --budget rack7", "and who shares devices by the budget file rack7"},
             {"xseg top --once --json | jq '.publishers[].devices[].reserved'", "for a script"},
         },
     .exits =
         {COMMAND_EXIT_FINE,
          "the process that is asked for publishes nothing that may be read, or there is no such "
-         "ledger",
+         "budget file",
          "a bad argument, no terminal, or output that cannot be written"},
 };

@@ -121,7 +121,7 @@ void top_budget_line(const struct top_budget *budget, size_t number, char line[T
     else
         (void)snprintf(line, TOP_LINE, "%.255s",
                        budget->problem[0] != '\0' ? budget->problem
-                                                  : "no process has this ledger open");
+                                                  : "no process has this budget file open");
 }
 
 /* --- JSON. --- */
