@@ -91,7 +91,7 @@ xseg_status xseg_config_keys(const char *config, const char **source,
     return XSEG_OK;
 }
 
-/* Fail for an argument that is NULL.  Out of line, so that the two short entry points save no registers for it. */
+/* Fails for an argument that is NULL.  Not inlined, so that the two fast entry points save no registers for it. */
 static __attribute__((noinline, cold)) xseg_status refuse_null(const char *name, const char *what)
 {
     XSEG_OPERATION(name);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What every entry point does first: check the handle, refuse in a forked child, run housekeeping, and gather the
- * context of the events that the call may cause.  Three kinds run none: a hit; a scrape or a look
- * at all devices, which change nothing; a note that a stream uses a block, which may come with each hit.
+ * Entry points: the public functions.  An entry point checks its arguments, finds the device, and calls the core.
  *
- * The entry points check arguments, find the device, and call the floor below; nothing else.
+ * Each one begins with a macro of this file, which sets the operation of error messages, rejects a forked child, runs
+ * deferred housekeeping, and gathers the context of the events that the call can cause.  Calls of the fast path, and
+ * calls that only read statistics, run no housekeeping.
  */
 #ifndef XSEG_ENTRY_H
 #define XSEG_ENTRY_H
@@ -18,8 +18,8 @@
 #include "src/core/front/housekeeping.h"
 #include "xseg/reclaim.h"
 
-/* Names the operation of error messages, and returns from the entry point unless the allocator can be used by this
- * process.  The entry point gathers. */
+/* Sets the operation of error messages, and returns from the entry point if the allocator is NULL or belongs to the
+ * parent process.  The entry point itself gathers the context. */
 #define XSEG_ENTRY_CHECK(allocator)                                            \
     XSEG_OPERATION(__func__);                                                  \
     do {                                                                       \
@@ -28,7 +28,7 @@
             return xseg_entry_status;                                          \
     } while (0)
 
-/* XSEG_ENTRY_CHECK(), runs housekeeping, and gathers the context of a call without a word. */
+/* As XSEG_ENTRY_CHECK(); also runs housekeeping, and gathers the context of a call without a user value. */
 #define XSEG_ENTRY(allocator)                   \
     XSEG_ENTRY_CHECK(allocator);                \
     do {                                        \
@@ -36,7 +36,7 @@
         xseg_allocator_gather(allocator, NULL); \
     } while (0)
 
-/* Returns from the entry point unless the pool's allocator can be used by this process. */
+/* As XSEG_ENTRY(), for the allocator of a pool. */
 #define XSEG_ENTRY_POOL(pool)                                    \
     XSEG_OPERATION(__func__);                                    \
     do {                                                         \
@@ -48,7 +48,7 @@
         xseg_allocator_gather((pool)->device->allocator, NULL);  \
     } while (0)
 
-/* Returns from the entry point if an argument is not as it must be. */
+/* Returns XSEG_ERR_ARGUMENT from the entry point unless a condition holds. */
 #define XSEG_ENTRY_REQUIRE(cond, ...)                         \
     do {                                                      \
         if (__builtin_expect(!(cond), 0))                     \
@@ -56,13 +56,12 @@
     } while (0)
 
 /*
- * A public structure starts with its size, which tells the version of the caller's header.  Members are added at the
- * end, and zero in a new one means what the library did before it was there.  So
- *   - what an older caller does not have keeps its default, and is not filled in;
- *   - what a newer caller has beyond what is known here must be zero where it is given, and stays as it is where the
- *     library fills in.
+ * A public structure starts with its size, which identifies the version of the caller's header.  Members are added at
+ * the end, and zero in a new member selects the behavior of the versions without it.
+ *   - A member that an older caller lacks has its default in arguments and is not written in results.
+ *   - A member that only a newer caller has must be zero in arguments and stays unchanged in results.
  */
-enum { XSEG_ENTRY_STRUCT_MOST = 4096 }; /* no structure is longer: a size above is none */
+enum { XSEG_ENTRY_STRUCT_MOST = 4096 }; /* a larger size is invalid */
 
 static inline bool xseg_entry_understands(const void *given, size_t known, size_t least)
 {
@@ -92,7 +91,7 @@ static inline void xseg_entry_fill(void *out, size_t known, const void *from)
            bytes - sizeof(size_t));
 }
 
-/* Whether a structure that the caller gives can be read; the first header had it up to `last`. */
+/* Whether a structure of the caller can be read; the first version of the header ends with the member `last`. */
 #define XSEG_ENTRY_UNDERSTANDS(given, type, last) \
     xseg_entry_understands((given), sizeof(type), \
                            offsetof(type, last) + sizeof(((type *)NULL)->last))
@@ -103,7 +102,7 @@ static inline void xseg_entry_fill(void *out, size_t known, const void *from)
                        "name is too long, \"%.*s...\"; use at most %d bytes", XSEG_POOL_NAME_MAX, \
                        (name), XSEG_POOL_NAME_MAX)
 
-/* Returns from the entry point if an address range is not one. */
+/* Returns from the entry point if an address range is empty or wraps around. */
 #define XSEG_ENTRY_MEMORY(address, bytes)                                    \
     do {                                                                     \
         XSEG_ENTRY_REQUIRE((address) != NULL, #address " is NULL");          \
@@ -112,12 +111,12 @@ static inline void xseg_entry_fill(void *out, size_t known, const void *from)
                            "bytes exceeds the address space, %zu", (bytes)); \
     } while (0)
 
-/* Returns from the entry point if a structure that the caller gives cannot be read; NULL can. */
+/* Returns from the entry point if a structure in an argument cannot be read; NULL is accepted. */
 #define XSEG_ENTRY_IN(given, type, last)                                                    \
     XSEG_ENTRY_REQUIRE((given) == NULL || XSEG_ENTRY_UNDERSTANDS((given), type, last),      \
                        #given "->struct_size is unknown, %zu; set it to sizeof(" #type ")", \
                        (given)->struct_size)
-/* Returns from the entry point if a structure cannot be filled in. */
+/* Returns from the entry point if the structure of a result is NULL or has an unknown size. */
 #define XSEG_ENTRY_OUT(out)                                                                   \
     do {                                                                                      \
         XSEG_ENTRY_REQUIRE((out) != NULL, #out " is NULL");                                   \
@@ -125,7 +124,7 @@ static inline void xseg_entry_fill(void *out, size_t known, const void *from)
                            #out "->struct_size is unknown, %zu; set it to sizeof(*" #out ")", \
                            (out)->struct_size);                                               \
     } while (0)
-/* Read it into one of this library's, which has the defaults. */
+/* Copies a structure of the caller into one that has the defaults. */
 #define XSEG_ENTRY_TAKE(chosen, given) \
     xseg_entry_take((chosen), sizeof(*(chosen)), 1 ? (given) : (chosen))
 /* Whether a structure can be filled in, up to the caller's size; and do so. */
